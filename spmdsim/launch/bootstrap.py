@@ -67,15 +67,15 @@ GRACE_SECONDS = 3
 ENDED_SECONDS = 5.0
 #: Seconds between two looks for ranks that wait in MPI's start.
 LOOK_SECONDS = 0.25
-#: Seconds for MPI's start on a rank that stops before it: the other ranks must be about to start MPI, too.
+#: Seconds for MPI's start on a rank that stops before MPI has started: the start waits for all other ranks.
 JOIN_SECONDS = 4.0
 
 
 def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int:
     """Run a program as a rank, or in the process of the user's command; return the exit code.
 
-    In a job of ``spmdsim launch`` this forks: the child runs the program and returns. The process that called becomes
-    the child's supervisor, which watches it, and never returns.
+    If the program fails, end all ranks as :func:`guard` does. In a job of ``spmdsim launch`` the calling process
+    forks first. The child runs the program and returns. The parent becomes the child's supervisor and never returns.
 
     Args:
         program: receives the job as the launcher describes it, None outside of a job; returns an exit code, or None for
@@ -96,6 +96,9 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
 
 def guard(program: Callable[[], int | None], name: str) -> int:
     """Run a program, end all ranks if it fails, and return the exit code of this process.
+
+    If the starter reads the program's exit code from a note, this process returns 0, so that the launcher prints
+    nothing.
 
     Args:
         program: returns its exit code, or None for 0, after its last call to other ranks.
@@ -148,8 +151,12 @@ def _join_world(text: str, code: int) -> MPI.Comm | None:
 def start_supervisor(job: Launched | None) -> None:
     """Fork this rank's supervisor: the child returns and is the rank, the parent watches it.
 
-    The parent does not return. Do nothing without a starter that can read this host's notes, for a process that a
-    supervisor watches already, and on a system that cannot watch processes.
+    The parent does not return; it exits with the rank's exit code. This process does not fork if one of these holds:
+
+    - it is not in a job;
+    - no starter can read the notes of this host;
+    - a supervisor watches this process already;
+    - the system cannot watch processes.
 
     Args:
         job: the job, as the launcher describes it; None outside of a job, where nothing is watched.
@@ -225,6 +232,7 @@ class _Supervisor:
         if starter_descriptor is not None:
             poll.register(starter_descriptor, select.POLLIN)
         has_no_starter = False
+        # If only the starter has ended, end the rank, and wait for its end.
         while rank_descriptor not in (ready := [descriptor for descriptor, _ in poll.poll()]):
             has_no_starter = starter_descriptor in ready
             self.was_asked = True
@@ -258,10 +266,13 @@ class _Supervisor:
         self.child.send_signal(number)
 
     def _report_death(self, code: int) -> None:
-        """Write a note of how the rank died, unless the rank has noted why it ends.
+        """Write a note of how the rank ended unless the rank has; end the job if the rank died.
 
-        The starter reads the note and ends the job. If the exit code is 0 without a note of the rank, such as by
-        ``os._exit(0)``, wait up to ``ENDED_SECONDS`` (5) for the other ranks. If all end, the job has ended well.
+        - If the rank has noted this end: wait for the other ranks if the code is 0 and the rank has not started MPI.
+          Otherwise do nothing.
+        - If it has not, and the code is not 0: write a note, and ask the starter to end the job.
+        - If it has not, and the code is 0, such as by ``os._exit(0)``: write a note, and wait for the other ranks. If
+          all end within ``ENDED_SECONDS`` (5), the job has ended well. Otherwise ask the starter to end the job.
 
         Args:
             code: the rank's exit code; minus the number of the signal that killed it.
@@ -275,7 +286,7 @@ class _Supervisor:
             return
         exit_notes.note_failure(to_shell_code(code), describe_death(code) + describe_host())
         end = time.monotonic() + ENDED_SECONDS
-        # After os._exit(0) on all ranks the job has ended well. After one on some ranks the others wait for these.
+        # If all ranks call os._exit(0), the job has ended well. If only some do, the other ranks would hang.
         while code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
             time.sleep(0.05)
             code = int(time.monotonic() > end)
@@ -290,10 +301,10 @@ class _Supervisor:
             time.sleep(0.05)
 
     def _wait_for_others(self) -> None:
-        """Wait, after this rank ended before it started MPI, until the other ranks end.
+        """Wait until the other ranks end, after this rank ended before it started MPI.
 
-        End the job if they start MPI. They would wait in MPI's start for this rank. The launcher must not see its end:
-        some launchers do not name the rank then, others let the ranks wait without end.
+        If other ranks start MPI, end the job: they would wait in MPI's start for this rank. The launcher must not see
+        that this rank ended. Some launchers do not name the rank then, and others let the ranks wait without end.
         """
         while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
             if waiting_ranks := exit_notes.list_ranks_starting_mpi(self.folder):
@@ -303,9 +314,9 @@ class _Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def _remove_leftovers(self) -> None:
-        """Remove the job's files after the starter has ended.
+        """Remove the job's notes and its unused shared memory after the starter has ended.
 
-        The last supervisor of the job finds none of them in use.
+        Other ranks may still use some of the memory. The last supervisor of the job finds all of it unused.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         with suppress(OSError):
@@ -377,6 +388,7 @@ def main() -> int:
     argv = sys.argv[1:]
 
     def program(job: Launched | None) -> None:
+        # For programs that expect torchrun, `spmdsim launch` sets the number of ranks; each rank adds its own number.
         if job and os.environ.get("WORLD_SIZE") == str(job.size):
             os.environ |= {"RANK": str(job.rank), "LOCAL_RANK": str(job.rank)}
         run_script(argv)

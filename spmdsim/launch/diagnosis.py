@@ -76,9 +76,9 @@ def examine(trial: bool = True, hosts: Sequence[Host] = ()) -> list[Diagnosis]:
     They are about software, cores, files of killed jobs, settings, BLAS, and MPI with its launcher, in this order.
 
     Args:
-        trial: True to try MPI, too: in this job if this process is a rank, where all ranks must call it, else in a job of
-            two ranks. MPI is not tried if a finding before it is "broken".
-        hosts: the hosts of the new job, with a rank for each slot; empty for two ranks on this machine.
+        trial: True to try MPI, too, unless an earlier finding is "broken". A rank tries it in its own job, whose
+            ranks must all call this function. Any other process starts a job for the trial.
+        hosts: the hosts of the job that is started, with a rank for each slot; empty for two ranks on this machine.
     """
     job = detect()
     findings = [
@@ -125,7 +125,7 @@ def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
 def _examine_leftovers() -> Iterator[Diagnosis]:
     """Yield a diagnosis of the files that killed jobs of this user left; nothing if there are none.
 
-    It has their number, their size on disk, and the path of one.
+    The diagnosis is a note with the number of files, their size on disk, and the path of one.
     """
     paths = find_leftovers()
     sizes = [path.stat().st_blocks * 512 for path in paths if path.exists()]
@@ -138,7 +138,8 @@ def _examine_leftovers() -> Iterator[Diagnosis]:
 def clean() -> Diagnosis:
     """Remove the files that killed jobs of this user left, and return a diagnosis.
 
-    It has the number of removed files. The state is "warning" if some could not be removed, and the text names them.
+    The diagnosis has the number of removed files. If some could not be removed, it is a warning that names them; else
+    its state is "ok".
     """
     paths = find_leftovers()
     stuck = [str(path) for path in paths if not remove_path(path)]
@@ -171,8 +172,8 @@ def _examine_settings() -> Iterator[Diagnosis]:
 def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield a diagnosis of each loaded BLAS library: its kernels and its number of threads.
 
-    Warn if a library has more threads than its share of the cores, which the job's ranks on this machine divide. Warn,
-    too, if OPENBLAS_CORETYPE is set.
+    The state is "warning" if a library has more threads than this rank's share of the machine's cores, else "ok". If
+    OPENBLAS_CORETYPE is set, yield a warning about that variable, too.
 
     Args:
         job: the job to which this process belongs; None outside of a job, where no number of threads is too large.
@@ -199,8 +200,8 @@ def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
 def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield diagnoses of mpi4py, its MPI library and, outside of a job (``job`` is None), its launcher.
 
-    Each is "ok" or "broken". If mpi4py or the library is missing, yield only the first, as "broken". A child process
-    loads the library.
+    Each is "ok" or "broken". If mpi4py or the library is missing, the diagnosis of mpi4py is "broken" and the only
+    one. A child process loads the library.
     """
     from spmdsim.launch.mpi import find_launcher, find_library
 
@@ -224,8 +225,9 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
 def _start_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
     """Start a job of ranks that try MPI, wait for it, and return the diagnoses of its rank 0.
 
-    The first one says that the trial has ended. If no diagnoses come within :data:`TRIAL_SECONDS` seconds, or they cannot
-    be read, the only diagnosis is "broken", with what the job printed to stderr.
+    A diagnosis before these says that the trial has ended. If no diagnoses come within :data:`TRIAL_SECONDS` (60)
+    seconds, or they cannot be read, the only diagnosis is "broken". It names that time, or has what the job printed
+    to stderr.
 
     Args:
         hosts: the hosts, with a rank for each slot; empty for two ranks on this machine.
@@ -260,7 +262,8 @@ def _start_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
 def _try_mpi() -> list[Diagnosis]:
     """Start MPI and return diagnoses of it; all ranks must call it.
 
-    They are about the hosts if there are several, threads, reductions of float16, counts of 2^31 and more, the time of a barrier, and transports.
+    The order is: hosts (if there are several), thread level, reductions of float16, counts of 2^31 and more, the time
+    of a barrier, and transports.
 
     Raises:
         WorldError: If MPI has another number of ranks than the launcher has started.
@@ -287,7 +290,7 @@ class HostFacts(NamedTuple):
         name: the host's name.
         cores: the number of cores that its ranks share.
         own_cores: the number of cores that the rank is bound to.
-        interfaces: the network interfaces with their addresses.
+        interfaces: the network interfaces with their addresses, such as "eth0 10.0.0.1".
         shares_folder: True if the rank sees a file that rank 0 made in the working folder.
         leftovers: the number of files of killed jobs of this user.
     """
@@ -303,15 +306,11 @@ class HostFacts(NamedTuple):
 def _examine_hosts(comm: MPI.Comm) -> list[Diagnosis]:
     """Return a diagnosis of each host of a job; [] if all ranks are on one host.
 
-    The hosts are in the order of their first ranks. All ranks of ``comm`` must call it, and all get the result. A
-    diagnosis has the host's ranks, cores, binding, interfaces, and number of files of killed jobs. Its state is:
+    The hosts are in the order of their first ranks; see :func:`_describe_host`. All ranks of ``comm`` must call it,
+    and all get the result.
 
-    - "warning" if the host has more ranks than cores, or does not see the working folder of rank 0;
-    - else "note" if the host has files of killed jobs;
-    - else "ok".
-
-    Rank 0 makes an empty file in its working folder and removes it. If rank 0 cannot make it, every host counts as one
-    that does not see the folder.
+    To find out which hosts see the working folder of rank 0, rank 0 makes an empty file there, and removes it in the
+    end. If rank 0 cannot make the file, every host counts as one that does not see the folder.
 
     Args:
         comm: the communicator of all ranks.
@@ -342,9 +341,12 @@ def _examine_hosts(comm: MPI.Comm) -> list[Diagnosis]:
 def _describe_host(facts: Mapping[int, HostFacts]) -> Diagnosis:
     """Return the diagnosis of a host from the facts that its ranks found.
 
-    It has the ranks, cores, binding, interfaces and number of files of killed jobs. Of facts that all ranks share,
-    those of the first rank are used. The state is "warning" if there are more ranks than cores, or a rank does not see
-    the working folder of rank 0; else "note" if there are files of killed jobs; else "ok".
+    The diagnosis has the host's ranks, cores, binding, interfaces, and the number of files of killed jobs. Cores,
+    interfaces and files are as the host's first rank sees them. The state is:
+
+    - "warning" if there are more ranks than cores, or a rank does not see the working folder of rank 0;
+    - else "note" if there are files of killed jobs;
+    - else "ok".
 
     Args:
         facts: the facts that each rank of the host found, by rank; at least one.
@@ -388,9 +390,10 @@ def list_interfaces() -> tuple[str, ...]:
 
 
 def _examine_threads() -> Diagnosis:
-    """Return the thread level of MPI, with a warning unless any thread may call MPI.
+    """Return a diagnosis with the thread level of MPI.
 
-    Without that level no thread can end a hanging job.
+    The state is "ok" if all threads may call MPI at any time ("multiple"). Otherwise it is "warning", because no
+    thread can end a hanging job.
     """
     from mpi4py import MPI
 
@@ -438,8 +441,8 @@ def _measure_waiting(comm: MPI.Comm) -> Diagnosis:
     """Return a diagnosis with the mean time of a barrier in microseconds.
 
     The mean is over :data:`BARRIERS` barriers and all ranks. All ranks of ``comm`` must call it. The state is "warning"
-    if this machine has more ranks than cores, and a barrier takes longer than :data:`SLOW_BARRIER` microseconds: then
-    waiting ranks keep their cores from others. Else it is "ok".
+    if this machine has more ranks than cores, and a barrier takes longer than :data:`SLOW_BARRIER` (5000)
+    microseconds: then waiting ranks seem to keep their cores from ranks that work. Else it is "ok".
 
     Args:
         comm: the communicator of all ranks.

@@ -63,8 +63,8 @@ def parse_hosts(text: str) -> list[Host]:
 def read_hostfile(path: str) -> list[Host]:
     """Return the hosts of a file of Open MPI, of MPICH, or of a batch system, by its path.
 
-    A line is ``node1 slots=2``, ``node1:2``, or ``node1`` for 1 slot. The slots of a host on several lines are added up. Text
-    after ``#`` is a comment.
+    A line is ``node1 slots=2``, ``node1:2``, or ``node1`` for 1 slot. If a host is on several lines, its slots are
+    added up. Text after ``#`` is a comment.
 
     Raises:
         InputError: If there is no such file, it has no host, or a line is no host.
@@ -106,8 +106,8 @@ def count_slots(hosts: Iterable[Host]) -> int:
 def spread_ranks(hosts: Sequence[Host], n: int) -> list[Host]:
     """Return the hosts that ``n`` ranks use; ``slots`` is the number of ranks of each.
 
-    Ranks fill the slots in the order of the hosts. If there are more ranks than slots, each slot gets the same number of
-    ranks, and the first slots one more.
+    Ranks fill the slots in the order of the hosts; hosts without ranks are left out. If there are more ranks than
+    slots, the ranks are divided equally over all slots, and the first slots get the remainder, one rank each.
 
     >>> spread_ranks(parse_hosts("a:2,b:2"), 3)
     [Host(name='a', slots=2), Host(name='b', slots=1)]

@@ -83,12 +83,13 @@ def start(
         env: variables to add to the environment of the ranks.
         lockstep: start one process that plays all ranks instead, without MPI.
         blocks: write each print of a rank of ``spmdsim.launch.bootstrap`` in one piece, not mixed with lines of other
-            ranks.
+            ranks. It has no effect with ``log_dir`` or in lock step.
         shown: echo rank 0 if there are logs.
         hosts: the hosts to start ranks on, with their slots; empty for this machine, or for the hosts of the batch job.
 
     Returns:
-        0 if every rank ended well, else the exit code of the rank that failed first.
+        0 if every rank ended well, else the exit code of the rank that failed first. If no rank failed by itself, it
+        is the launcher's: 130 after Ctrl-C, 143 after SIGTERM.
 
     Raises:
         WorldError: If no MPI is installed, or none that fits the installed mpi4py; or if this process is a rank itself.
@@ -152,9 +153,9 @@ def make_environment(launcher: Launcher | None, n: int, hosts: Sequence[Host] = 
 
     It has this process's variables, those that the launcher needs, and the number of BLAS threads.
 
-    All ranks get an equal number of threads, since results of BLAS depend on it. It is this machine's number of cores
-    divided by the largest number of ranks on a host. It is not set in a batch job without ``hosts``, where each rank
-    counts the ranks beside it, and if the user has set OMP_NUM_THREADS.
+    All ranks get an equal number of threads, because results of BLAS depend on it: this machine's number of cores
+    divided by the largest number of ranks on a host. The number is not set in two cases: in a batch job without
+    ``hosts``, where each rank divides its host's cores by the ranks there, and if the user has set OMP_NUM_THREADS.
 
     Args:
         launcher: None in lock step: the number of ranks is set, and no threads.
@@ -174,6 +175,9 @@ def list_launcher_words(
     launcher: Launcher | None, n: int, hosts: Sequence[Host], environment: Mapping[str, str]
 ) -> list[str]:
     """Return the launcher's command before the program: its path and its options; [] in lock step.
+
+    The options allow more ranks than slots if ``n`` needs them. The slots are those of ``hosts``, else the tasks of
+    the batch job, else this machine's cores.
 
     Args:
         launcher: None in lock step.
@@ -242,9 +246,9 @@ class LastCallFiles:
         self._older_files = self._list_files()
 
     def _list_files(self) -> set[tuple[Path, int]]:
-        """Return the existing files with their modification times in nanoseconds.
+        """Return the existing files, each with its modification time in nanoseconds.
 
-        They are the user's file and the files of ranks on other machines.
+        The files are the one that the user named, and those of ranks on other machines, ``NAME.rank*``.
         """
         if self.path is None:
             return set()
@@ -252,7 +256,7 @@ class LastCallFiles:
         return {(path, path.stat().st_mtime_ns) for path in (self.path, *rank_files) if path.is_file()}
 
     def list_written(self) -> list[Path]:
-        """Return the files that the job has written."""
+        """Return the files that the job has written, in the order of their paths."""
         return sorted(path for path, _ in self._list_files() - self._older_files)
 
     def is_empty(self) -> bool:
@@ -273,14 +277,15 @@ class LastCallFiles:
         )
 
     def request(self, process: subprocess.Popen[bytes], reason: str = "") -> None:
-        """Ask the ranks that still run to write their last calls, and wait for the files.
+        """Ask the ranks that still run to write their last calls, and wait until there is a file.
 
-        Return at once if the user wants no file, no rank logs calls, or a rank has written.
-        Call this before the launcher ends, because that ends its ranks. The wait takes ``RECORD_SECONDS`` (5) at most.
+        The wait takes ``RECORD_SECONDS`` (5) at most. Return at once if the user wants no file, no rank logs calls, a
+        rank has written already, or the system has no SIGUSR1. Call this before the launcher ends, because it ends
+        its ranks.
 
         Args:
             process: the launcher.
-            reason: the reason that the files name; empty if the ranks know it.
+            reason: the reason for the end of the job, which the files name; empty if the ranks know it.
         """
         if self.path is None or self.is_empty() or self.list_written() or not hasattr(signal, "SIGUSR1"):
             return
@@ -314,8 +319,11 @@ def report_end(
 ) -> int:
     """Print why a job ended, and return its exit code for the shell.
 
+    The exit code is the failure's if there is one (see :func:`choose_failure`). Without a failure it is the
+    launcher's, but 1 if the launcher reports success and some ranks have not finished the program.
+
     Args:
-        code: the launcher's exit code.
+        code: the launcher's exit code; minus the number of the signal that killed it.
         ranks: the number of processes that were started.
         folder: the folder of their notes.
         launcher: None for a job in lock step.
@@ -354,7 +362,12 @@ def report_end(
 def choose_failure(failures: Sequence[Failure], ranks: int) -> Failure | None:
     """Return the failure that ended the job: the first one with an exit code that is not 0.
 
-    If all codes are 0 and not all ranks wrote a note, return the first failure with code 1.
+    If all codes are 0 and not all ranks wrote a note, return the first failure with code 1. Return None if no rank
+    has failed, or all ranks have noted the code 0.
+
+    Args:
+        failures: the notes of ranks that ended without finishing the program, in the order of time.
+        ranks: the number of processes that were started.
 
     >>> choose_failure([Failure(1, 0, "left"), Failure(0, 137, "was killed")], 2)
     Failure(rank=0, code=137, cause='was killed')
@@ -364,13 +377,11 @@ def choose_failure(failures: Sequence[Failure], ranks: int) -> Failure | None:
 
 
 def remove_leftovers(since: float, seconds: float) -> None:
-    """Remove the shared memory of a job that has ended.
-
-    Wait up to ``seconds`` for ranks that still end.
+    """Remove the shared memory of a job whose launcher has ended.
 
     Args:
-        since: when the job began, by the file system's clock.
-        seconds: the longest wait.
+        since: when the job began, by the file system's clock, in seconds since 1970.
+        seconds: the longest wait for ranks that still use some of the memory; then it stays.
     """
     end = time.monotonic() + seconds
     while remove_segments(since) and time.monotonic() < end:
@@ -378,9 +389,14 @@ def remove_leftovers(since: float, seconds: float) -> None:
 
 
 def find_remaining_seconds(folder: Path, n: int) -> float | None:
-    """Return the seconds that the launcher may still run.
+    """Return the seconds that the launcher may still run; None for no limit.
 
-    Returns None before a rank ends the job or all ``n`` ranks have failed.
+    They are ``FORWARD_SECONDS`` (0.3) if a rank has asked to end the job, else ``FAILED_SECONDS`` (5) if all ranks
+    have noted a failure, else None.
+
+    Args:
+        folder: the folder of the ranks' notes.
+        n: the number of ranks.
     """
     if (folder / ENDING).exists():
         return FORWARD_SECONDS
@@ -411,7 +427,7 @@ def run_launcher(
         launcher: None for a job in lock step.
         command: the launcher's command, or the program's.
         environment: its environment variables.
-        echoed: a file that grows; printed as long as the launcher runs.
+        echoed: a file that grows; it is printed while the launcher runs. None for no file.
         remaining_seconds: see :func:`find_remaining_seconds`.
         last_calls: the files of the last calls.
     """

@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 #: The limits if nothing else is asked for.
 SECONDS, MEMORY_MIB, OUTPUT_MIB = 10, 4096, 64
-#: By the clock a process may take ``WALL`` times its processor time, and ``LOADING`` seconds more while it works;
-#: besides, the time that it waits for a processor, up to ``MOST_WAITING`` times its processor time.
+#: The time that a process may take by the clock is ``WALL`` times its limit of processor time. While the process
+#: works, ``LOADING`` seconds are added, and the time that it has waited for a processor, which counts up to
+#: ``MOST_WAITING`` times the limit of processor time.
 WALL, MOST_WAITING = 2, 8
 #: Seconds of processor time for what a command itself needs until the user's code begins.
 LOADING = 5
@@ -59,11 +60,12 @@ LIMIT_SIGNAL = PASSED_SIGNAL
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a command, seconds of processor time and bytes; 0 is no limit.
+    """The limits of a command; 0 is no limit.
 
-    By the clock a process may take ``WALL`` times its seconds, and ``LOADING`` more while it works; besides, the time
-    that it waits for a processor. Memory is counted beyond what the command itself needs (on Linux). Output on a
-    terminal is not counted.
+    Attributes:
+        seconds: processor time. The time by the clock has a limit, too (see :data:`WALL`).
+        memory: bytes beyond the memory that the command itself needs; only on Linux.
+        output: bytes that are printed, but not to a terminal.
     """
 
     seconds: float = SECONDS
@@ -74,8 +76,9 @@ class Limits:
 def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
     """Run a function in a child process with limits, and return its exit code.
 
-    The child and its descendants end before this function returns. A rank of an MPI job, and a system that cannot fork,
-    run the function in this process without limits. After Ctrl-C the line of the user's code is printed.
+    The child and its descendants end before this function returns. After Ctrl-C the line of the user's code is
+    printed. There is no child if all limits are 0, if this process is a rank of an MPI job, or if the system cannot
+    fork: the function then runs in this process without limits.
 
     Args:
         body: the function, which runs the user's code.
@@ -125,7 +128,7 @@ def describe_memory_limit() -> str:
 
 
 def describe_overtime(code_line: str) -> str:
-    """Return the message for code that has not ended. ``code_line`` is its line, or empty."""
+    """Return the message for code that has reached the time limit. ``code_line`` is its line, or empty."""
     return f"{code_line}{': ' * bool(code_line)}{_describe_time_limit(current)}"
 
 
@@ -274,11 +277,11 @@ def _find_raise_place(error: BaseException) -> str:
 
 
 def _set_limits(limits: Limits, report: int, secret: str) -> None:
-    """Set the limits of this process, which reports the user's line and exits at the time limit.
+    """Set the limits of this process, and handlers that report the user's line and exit.
 
-    At an interrupt it reports and exits, too. Without the module ``resource`` only these two handlers are set. NumPy is
-    imported first: its memory does not count. The memory limit is left out if the system does not report the memory that
-    this process has. No core file is written.
+    The handlers run at the time limit and at an interrupt. Without the module ``resource`` only they are set. NumPy
+    is imported before the limit of memory is set, so that its memory does not count. This limit is left out if the
+    system does not report the memory that this process has. No core file is written.
 
     Args:
         limits: the limits; 0 seconds or 0 bytes for none. The limit of output is the parent's to watch.
@@ -434,8 +437,8 @@ class _ChildWatch:
     def _extend_deadline(self) -> bool:
         """Move the deadline, and return True if the child may continue.
 
-        It may if it worked, or waited for a processor, for a tenth of the time since the last deadline, and has not
-        reached the time that it may take by the clock.
+        The child may continue if two conditions hold: it worked or waited for a processor for a tenth of the time
+        since the last deadline, and it has not reached the time that it may take by the clock (see :data:`WALL`).
         """
         before = self.used
         used, waited = measure_busy_seconds(self.child)
@@ -445,10 +448,10 @@ class _ChildWatch:
         return self.used - before > WALL * self.limit / 10 and time.monotonic() < self.deadline
 
     def _read_output(self, seconds: float) -> bool:
-        """Read what the child prints and reports within some seconds, and print it.
+        """Print what the child prints, and append what it reports to :attr:`message`.
 
-        Return at the first bytes; True if there were any, else False after ``seconds``. Reports are appended to
-        :attr:`message`.
+        Wait up to ``seconds`` for bytes, and read each ready pipe once. Return True if there were bytes. Return False
+        if none came in time, or at once if the child has closed a pipe.
         """
         has_read = False
         for end in select.select([*self.streams, self.report], [], [], seconds)[0]:
@@ -463,8 +466,8 @@ class _ChildWatch:
     def _print(self, stream: TextIO, data: bytes) -> None:
         """Write the child's output to a stream of this process.
 
-        Write nothing after a limit was reached or the child was interrupted. Ask the child for its line and to end when it
-        has printed more than the limit of output; the bytes that exceed it are not written.
+        Write nothing after a limit was reached or the child was interrupted. If ``data`` exceeds the limit of output,
+        ask the child for its line and to end, and write none of ``data``.
 
         Args:
             stream: stdout or stderr of this process.
@@ -485,7 +488,7 @@ class _ChildWatch:
             stream.write(data.decode(errors="replace"))
 
     def _request_place(self, why: str) -> None:
-        """Ask the child to report its line and to end, within ``REPORT_SECONDS``.
+        """Ask the child to report its line and to end, within ``REPORT_SECONDS`` (5).
 
         Args:
             why: the reason for ``self.reached``.

@@ -131,7 +131,7 @@ class Launcher:
     def ended_by(self) -> int:
         """The signal that ends the launcher with all ranks.
 
-        After SIGTERM, MPICH's prints that it has killed ranks.
+        It is SIGKILL for MPICH's launchers, which print after SIGTERM that they have killed ranks, else SIGTERM.
         """
         return signal.SIGKILL if self.vendor in MPICH_FAMILY else signal.SIGTERM
 
@@ -162,9 +162,9 @@ def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def find_library() -> Library:
-    """Ask mpi4py which library it loads.
+    """Return the MPI library that mpi4py loads in a child process; later calls return it from a cache.
 
-    Raise WorldError if it finds none, or needs more than ``LOAD_SECONDS`` (60).
+    Raises WorldError if mpi4py or the library is missing, or if loading it takes more than ``LOAD_SECONDS`` (60).
     """
     command = [sys.executable, "-c", PROBE]
     try:
@@ -223,9 +223,9 @@ def find_candidates() -> Iterator[str]:
 
 
 def is_related(launcher: str, library_vendor: str) -> bool:
-    """Return True if a launcher can start ranks of a library.
+    """Return True if a launcher can start ranks of a library, by the names of their vendors.
 
-    MPICH's relatives share its protocol.
+    The vendors must be equal, or both of MPICH's family, which shares one protocol.
     """
     return launcher == library_vendor or {launcher, library_vendor} <= MPICH_FAMILY
 
@@ -312,7 +312,13 @@ def count_cores(for_all_ranks: bool = False) -> int:
 
 
 def count_blas_threads(local_size: int, available: int) -> int:
-    """Return the threads per rank that fill the machine once: never more threads than cores.
+    """Return the number of BLAS threads of each rank.
+
+    It is the rank's share of the cores, rounded down, but at least 1.
+
+    Args:
+        local_size: the number of ranks on this machine.
+        available: the number of cores that they share.
 
     >>> count_blas_threads(8, 2), count_blas_threads(2, 8)
     (1, 4)

@@ -73,8 +73,8 @@ class Sandbox:
             The function's result after its way through JSON: a tuple becomes a list.
 
         Raises:
-            NoAnswer: If the function raised an error, or the process ends or does not answer in time. After the last two,
-                every later question raises it, too.
+            NoAnswer: If the function raised an error, the process ended, it reached its time limit, or it wrote what
+                is no answer. Except after an error of the function, every later question raises it, too.
         """
         if self._failure:
             raise NoAnswer(self._failure)
@@ -215,12 +215,8 @@ def _answer_questions(make: Callable[[], Serve], questions: int, answers: int) -
     """Call ``make`` and write a line; then answer questions until the parent closes the pipe.
 
     The first line is ``["answer", null]``. Each question gets one line, in order. An error of any class, also
-    SystemExit, becomes a line ``["error", text]``. If ``make`` fails, the next question calls it again instead of being
-    answered. A process that the user's code has forked returns here without writing.
-
-    If ``make`` raises an error, the line has it, and the next question calls ``make`` again instead of being answered. An
-    error of a question is its line; later questions are answered. A process that the user's code has forked writes
-    nothing.
+    SystemExit, becomes a line ``["error", text]``; later questions are answered. If ``make`` fails, the next question
+    calls it again instead of being answered. A process that the user's code has forked returns without writing.
 
     Args:
         make: returns the function that answers questions.
@@ -254,10 +250,9 @@ def _write_place(answers: int, frame: FrameType | None) -> None:
 
 
 def _close_other_files(*numbers: int) -> None:
-    """Redirect all open files but these to the null device.
+    """Redirect all open files except ``numbers`` and 0 to 2 to the null device.
 
-    Their numbers stay in use, so later closes are harmless. Numbers 0 to 2 stay as they are, too. Without ``/proc``,
-    the numbers up to 1023 are tried.
+    The descriptors stay in use, so later closes are harmless. Without ``/proc``, those up to 1023 are tried.
 
     Args:
         numbers: the descriptors that stay open.
