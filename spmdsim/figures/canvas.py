@@ -95,7 +95,10 @@ def width_of(text: str, size: float = FONT) -> float:
 
 
 def fill_of(index: int) -> tuple[str, str]:
-    """Return the fill of cell number ``index``, and the colour of letters on it."""
+    """Return the fill of cell number ``index``, and the colour of letters on it.
+
+    Both repeat after 8 cells.
+    """
     return FILLS[index % len(FILLS)]
 
 
@@ -128,7 +131,7 @@ class Canvas:
     ) -> None:
         """Draw words with their base line at ``y``.
 
-        Words are escaped for SVG. The drawing is extended so that it includes them, but not to the left or above.
+        Words are escaped for SVG. The drawing is extended to the right and downwards so that it includes them.
 
         Args:
             x: horizontal position, in pixels.
@@ -374,14 +377,14 @@ HATCH_OPACITY = 0.45
 """Opacity of hatching, in the colour of letters: visible on every fill, but lighter than words."""
 
 
-def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
-    """Return the SVG path of close lines over a parallelogram, which mark an addend.
+def _hatching(corners: Sequence[tuple[float, float]], ink: str) -> str:
+    """Return the SVG path of close lines over a parallelogram; they mark an addend of a pending sum.
 
     The lines rise to the right, and are 6 pixels apart along the sides.
 
     Args:
         corners: the four corners ``(x, y)`` in pixels, in order around it, the upper left one first.
-        letters: colour of the lines; "" for that of words.
+        ink: colour of the lines; "" for the colour of words.
     """
     (x0, y0), (x1, y1), _, (x3, y3) = corners
     width = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1.0)
@@ -392,11 +395,13 @@ def _hatching(corners: Sequence[tuple[float, float]], letters: str) -> str:
         return f"{number(x0 + a * (x1 - x0) + b * (x3 - x0))} {number(y0 + a * (y1 - y0) + b * (y3 - y0))}"
 
     lines = []
-    for reach in range(5, int(width + height), 6):  # from the left or lower edge to the upper or right one
+    # Each line goes from the point (0, reach) on the left side to (reach, 0) on the upper one. A line that would leave
+    # the parallelogram starts at the lower side or ends at the right one.
+    for reach in range(5, int(width + height), 6):
         low, right = min(reach, height), min(reach, width)
         lines.append(f"M{point(reach - low, low)}L{point(right, reach - right)}")
-    ink = letters or "var(--ink)"
-    return f'<path class="hatching" d="{"".join(lines)}" stroke="{ink}" stroke-opacity="{HATCH_OPACITY:g}" fill="none"/>'
+    stroke = ink or "var(--ink)"
+    return f'<path class="hatching" d="{"".join(lines)}" stroke="{stroke}" stroke-opacity="{HATCH_OPACITY:g}" fill="none"/>'
 
 
 def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:

@@ -104,10 +104,10 @@ def crossover_words(crossover: Crossover) -> str:
 
 
 def measured_words(prediction: Prediction) -> list[str]:
-    """Return a list with one remark if the library's call is predicted beyond measured sizes.
+    """Return a list with one remark if the library's call is predicted beyond measured sizes, else [].
 
-    Otherwise the list is empty, also if nothing was measured. A machine file has measured times of calls up to some
-    size; times beyond it are a guess. The largest size that was measured on any of the rank counts counts.
+    A machine file has measured times of calls up to some size; predicted times beyond it are a guess. The remark names
+    the largest size that was measured on one of the prediction's rank counts. If nothing was measured, return [].
 
     Args:
         prediction: the prediction, whose points may have the library's own call as "native".
@@ -135,8 +135,8 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
 
     Args:
         prediction: the prediction.
-        most: largest number of lines, of the fastest algorithms; None for all. If more algorithms are fastest at some
-            point, all of these are drawn. The plot has the names of the others.
+        most: largest number of lines, of the fastest algorithms; None for all. If more than ``most`` algorithms are
+            fastest at some point, all of these are drawn. The plot has the names of the algorithms without a line.
     """
     over_ranks = len({point.ranks for point in prediction.points}) > 1
     has_sizes = over_ranks and len({point.nbytes for point in prediction.points}) > 1

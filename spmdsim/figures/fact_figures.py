@@ -98,11 +98,11 @@ def bound_figure(bound: BoundRule) -> Figure:
 
 
 def strategy_figure(strategy: Strategy) -> Figure:
-    """Draw a cell per mesh axis with the factor that it splits.
+    """Draw a cell per mesh axis with the factor that the axis splits.
 
-    A cell without a factor says "repeats" (its ranks compute equal results), or which reduction is pending. These cells
-    have no colour, except for pending reductions. The title names the strategy and the mesh; each axis has its own
-    colour.
+    The cell of an axis that splits no factor names the reduction that is pending over the axis, such as "pending sum".
+    If there is none, the cell says "repeats": the ranks along the axis compute equal results. Cells with "repeats"
+    have no colour; each other axis has a colour of its own. The title names the strategy and the mesh.
 
     Args:
         strategy: the strategy: the mesh axes that split each factor of an operator's rule.

@@ -253,7 +253,7 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
 
 
 def _value_words(value: object, drawn: Figure, width: int) -> list[Words]:
-    """Return the value's own text if it has several lines, else the text of the figure."""
+    """Return the value's own text if it has several lines and is no repr, else the text of the figure."""
     text = str(value)
     return [text] if "\n" in text and text != repr(value) else drawn.words(width)
 
@@ -343,8 +343,9 @@ def facts_of(value: Any) -> dict[str, Any]:
 def shorten_value(value: object, most: int = 90) -> str:
     """Return a value as one line of at most ``most`` characters.
 
-    Functions and values with a name are written by their name, lists of more than 8 entries by their number. A dict has
-    its first 8 entries. Floats have 6 digits. Blanks and line breaks become one blank. A longer text ends with "...".
+    Functions and dataclasses with a name are written by their name, lists of more than 8 entries as "9 entries". A
+    dict has its first 8 entries. Floats have 6 digits. Blanks and line breaks become one blank. A longer text is cut,
+    and ends with "...".
 
     >>> shorten_value((1, 2)), shorten_value("x" * 100, 10)
     ('1, 2', 'xxxxxxx...')

@@ -80,8 +80,8 @@ def colour(shard: int, shards: int) -> str:
 def choose_indices(count: int, most: int) -> list[int | None]:
     """Return the indices below ``count`` to draw, with None for a gap.
 
-    They are all, or the first ones, a gap, and the last one. The list has at most ``most`` entries, the gap included.
-    ``most`` is at least 2.
+    If ``count`` is at most ``most``, they are all indices. Otherwise the list has ``most`` entries: the first indices,
+    a gap, and the last index. ``most`` is at least 2.
 
     >>> choose_indices(3, 8), choose_indices(100, 4)
     ([0, 1, 2], [0, 1, None, 99])

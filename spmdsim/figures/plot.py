@@ -312,9 +312,12 @@ def _stroke(index: int) -> str:
 def _ticks(low: float, high: float, label: str) -> list[float]:
     """Return the values that are marked on an axis from ``10**low`` to ``10**high``, in order.
 
-    They are powers of ten, at most 10; or of two, at most 6, if ``label`` has the word "bytes". A range with fewer than
-    three powers has 1, 2 and 5 times powers of ten, or else round numbers. Of bytes these are multiples of a unit such
-    as KiB.
+    - If ``label`` has the word "bytes", they are at most 6 powers of two. If the range has fewer than three powers of
+      two, they are round multiples of a unit such as KiB.
+    - Otherwise, they are at most 10 powers of ten. If the range has fewer than three powers of ten, they are 1, 2 and
+      5 times powers of ten. If the range has fewer than three of these numbers, too, they are round numbers.
+
+    For round numbers see :func:`round_numbers`.
 
     Args:
         low: decimal logarithm of the smallest value.

@@ -80,11 +80,11 @@ def state_table(story: History, index: int) -> list[str]:
 
 
 def _state_columns(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
-    """Return the heads of the columns of a state, and the texts of each rank's row.
+    """Return the heads of the columns of a state, and for each rank the texts of its row.
 
-    There is one column per chunk, also for copies in scratch memory. Heads are "chunk 3" and "scratch 1", or "3" and
-    "s1" if there are more than four columns. If there are more than ``MOST_CHUNKS_APART`` (24), there is one column per
-    source rank.
+    There is one column per chunk, and one per copy of a chunk in scratch memory. Up to four columns are headed "chunk
+    3" and "scratch 1"; more are headed "3" and "s1". More than ``MOST_CHUNKS_APART`` (24) columns are merged into one
+    per source rank; see :func:`_columns_by_origin`.
 
     Args:
         story: the executed schedule.
@@ -106,7 +106,7 @@ def _cell_text(story: History, state: RankState, rank: int, cell: int) -> str:
 
     Args:
         story: the schedule round by round.
-        state: the chunks of all ranks after a step.
+        state: the chunks of all ranks after a round.
         rank: the rank.
         cell: the number of the chunk.
     """
@@ -131,8 +131,9 @@ def value_words(story: History, value: int) -> str:
 def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], list[list[str]]]:
     """Return heads and rows as ``_state_columns`` does, with one column per source rank.
 
-    A cell has the number of chunks of that source, in brackets if one of them is new. The chunks of a vector are
-    divided evenly between sources, in order. Columns are "from r" if rank r's input are these chunks, else "part r".
+    The chunks of a vector are divided evenly between the sources, in order. A cell has the text of the source's chunks
+    on a rank (see :func:`_chunks_text`), in brackets if one of them is new. Columns are headed "from r" in collectives
+    in which these chunks are the input of rank r, else "part r".
 
     Args:
         story: the executed schedule.
@@ -153,10 +154,12 @@ def _columns_by_origin(story: History, state: RankState) -> tuple[list[str], lis
 def _chunks_text(chunks: list[int], count: int, size: int) -> str:
     """Return text for chunks of one source rank: how many they are, or "·" if there are none.
 
+    If there is a chunk for each pair of ranks, with the number ``source * size + target``, return the targets instead,
+    such as "0..2" or "0,2" (see `name_runs`).
+
     Args:
         chunks: numbers of chunks.
-        count: number of chunks of the schedule. If it is ``size * size``, each pair of ranks has a chunk, with the number
-            ``source * size + target``. Then return the targets, such as "0..2" or "0,2" (see `name_runs`).
+        count: number of chunks of the schedule; ``size * size`` if there is one for each pair of ranks.
         size: number of ranks.
     """
     if not chunks:

@@ -90,9 +90,9 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
 
 
 def dims_text(layout: Layout, row: int | None, column: int | None) -> str:
-    """Return the drawn dimensions as text, and those that are left out as they are not split.
+    """Return text that names the drawn dimensions, and those that are left out because they are not split.
 
-    "a scalar" stands for no drawn dimension.
+    If no dimension is drawn, the text begins with "a scalar".
 
     Args:
         layout: the layout of the tensor.

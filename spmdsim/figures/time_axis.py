@@ -44,6 +44,7 @@ class TimeAxis:
         seconds = sum(end - start for start, end in busy)
         gaps = [(a[1], b[0]) for a, b in pairwise(busy)]
         idle = sum(end - start for start, end in gaps)
+        # Idle times up to `longest` are not cut. No idle time is longer than their sum, so then nothing is cut.
         longest = seconds / len(gaps) if idle > seconds > 0 else idle
         self.cuts = [(start, end) for start, end in gaps if end - start > longest]
         cut = min(CUT, MOST_OF_CUTS * length / max(len(self.cuts), 1))

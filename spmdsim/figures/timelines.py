@@ -425,8 +425,8 @@ def _event_slices(
 ) -> Iterator[Slice]:
     """Yield the slices of a simulation by the LogGOPS model, in the order of their starts.
 
-    The tags of its operations are the rounds. A slice that would start before the end of the slice before it in its
-    lane starts there.
+    The tags of the simulated operations are the rounds. Slices of a lane do not overlap: a slice that would start
+    before the end of the slice before it starts at that end.
 
     Args:
         schedule: the schedule.

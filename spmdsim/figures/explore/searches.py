@@ -24,7 +24,7 @@ KINDS = ("compute", "forward", "backward", "gradient")
 
 
 def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return the searches of all programs for those of 2, 4 and 8 ranks that ``ranks`` has.
+    """Return the searches of all programs for 2, 4 and 8 ranks, without the numbers that ``ranks`` lacks.
 
     Args:
         programs: names of built-in programs; "mlp" has two layers, and no operator of "tutorial" is configured.
@@ -83,11 +83,10 @@ def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
 
 
 def _redistribution_rows(result: SearchResult) -> list[list[Any]]:
-    """Return a row per redistribution: phase, value, layouts, collectives, bytes, seconds.
+    """Return a row of seven entries per redistribution of a search's result.
 
-    A row has seven entries, because the layouts are two texts: before and after. The collectives are a list of names.
-    The bytes are those that the first rank receives, for all repetitions together. ``result`` is the result of the
-    search.
+    The entries are: phase, name of the value, layout before, layout after, collectives, bytes, seconds. The
+    collectives are a list of names. The bytes are those that the first rank receives in all repetitions together.
     """
     rank, rows = result.mesh.rank_at(0), []
     for move, seconds in result.evaluation.moves:
