@@ -33,13 +33,14 @@ exit code 0 if runs are possible, 1 if something is broken; a warning does not c
 def main(args: argparse.Namespace) -> int:
     """Examine MPI, BLAS and this machine, and print findings; return 1 if one is broken, else 0.
 
-    The table has a row per finding: subject, state ("ok", "warning" or "broken") and observation. Advice follows in
-    lines below the table. If a picture of ``--svg`` or ``--html`` is written, no table is printed; with ``--json`` no
-    picture is written.
+    The table has a row per finding: subject, state ("ok", "note", "warning" or "broken") and observation. Advice
+    follows in lines below the table. If a picture of ``--svg`` or ``--html`` is written, no table is printed; with
+    ``--json`` no picture is written.
 
     Args:
-        args: the command's arguments. ``clean`` first removes files of killed jobs. Without ``no_trial``, MPI is tried
-            in this job, or else in a new job: on ``hosts`` or those of ``hostfile``, or of two ranks here.
+        args: the command's arguments. ``clean`` first removes files of killed jobs. Unless ``no_trial`` is set, MPI is
+            tried: in a job, on its ranks; outside of jobs, in a new job on ``hosts`` or the hosts of ``hostfile``, or
+            without both with two ranks here.
     """
     from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine

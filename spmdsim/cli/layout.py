@@ -270,11 +270,11 @@ def _parse_shape(text: str) -> Shape:
 def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
     """Return the layout of one tensor from the options that describe it.
 
-    ``--shard`` comes first, then ``--placement``, ``--device-matrix`` and ``--mesh``.
+    The first of these options that is set counts: ``--shard``, ``--placement``, ``--device-matrix``, ``--mesh``.
 
     Args:
         args: the command's arguments.
-        shape: the global shape, or None if it is unknown. Without it, it is not checked that the layout fits.
+        shape: the global shape, or None if it is unknown. If it is None, no check shows whether the layout fits.
 
     Raises:
         InputError: If an option is missing, or a text cannot be parsed.
@@ -370,7 +370,7 @@ def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) 
 def _split_parameters(args: argparse.Namespace) -> SplitLayout:
     """Return the layouts of the parameters of a Paddle split.
 
-    It has ``args.partitions`` blocks, by default ``-n``, by default 1. The result also has the parameters' shapes, and
+    The number of blocks is ``args.partitions``, else ``-n``, else 1. The result also has the parameters' shapes, and
     the collective that follows the operation.
 
     Raises:

@@ -212,9 +212,11 @@ def _operand_names(function: Any) -> list[str]:
 def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
     """Return the parameters of an operator's attributes by name.
 
-    Attributes are the parameters of the operator's rule that are no operands. If there is no rule, they are those of
-    its local function that the public function has, too. If the rule takes ``**kwargs``, all parameters of the public
-    function that are no operands belong to them.
+    Attributes are the parameters of a function without the operands. The function depends on the operator's rule:
+
+    - If the rule is a function, its parameters count. If it takes ``**kwargs``, those of the public function count,
+      too.
+    - If the rule is no function, the parameters of the local function count that the public function has, too.
 
     Args:
         function: the public function of an operator, such as ``spmdsim.ops.matmul``.
@@ -223,8 +225,7 @@ def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
     rule = inspect.signature(op.rule).parameters if callable(op.rule) else {}
     positional = [name for name, p in rule.items() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(operands)]
     attributes = {name: p for name, p in rule.items() if name not in positional and p.kind not in VARIADIC}
-    # A rule with **kwargs, or none, takes the parameters of the local function.
-    if not rule:
+    if not rule:  # the rule is no function
         local = inspect.signature(op.forward).parameters
         attributes |= {name: local[name] for name in declared if name in local and name not in operands}
     elif any(p.kind is p.VAR_KEYWORD for p in rule.values()):
@@ -253,8 +254,11 @@ def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
 def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], error: TypeError) -> str:
     """Return the error text for an operator that raised ``error`` for its arguments.
 
-    The text names the first missing attribute without a default value; else a wrong number of operands; else all
-    attributes with ``error``.
+    The text is about the first of these mistakes:
+
+    1. an attribute without a default value is missing;
+    2. the number of operands is wrong;
+    3. otherwise: the text has all attributes and ``error``.
 
     Args:
         function: the public function of the operator.
@@ -383,10 +387,11 @@ def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
 
 
 def _select_ranks(args: argparse.Namespace, bound: Any, strategy: Any) -> int | list[int]:
-    """Return the number of ranks of a strategy, or for cuts the order of ``--ranks-order``.
+    """Return the number of ranks of a strategy, or the ranks in the order of ``--ranks-order``.
 
-    For cuts without both ``--ranks-order`` and ``-n``, it is the number of shards. It is checked that cuts divide the
-    shapes evenly, unless ``--allow-uneven`` is set.
+    For layouts it is the number of ranks of their mesh. For cuts it is the ranks of ``--ranks-order``; without it the
+    number ``-n``; without both the number of shards. Cuts must divide the shapes evenly unless ``--allow-uneven`` is
+    set.
 
     Args:
         args: the command's arguments.

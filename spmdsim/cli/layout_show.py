@@ -436,9 +436,11 @@ def _choose_rows(
 ) -> tuple[tuple[int, ...], list[str]]:
     """Return the ranks that get a row in tables, and lines about ranks that are left out.
 
-    They are ``ranks`` if it is not None, else all ranks if there are at most :data:`MOST_RANKS` (32) or ``show_all`` is
-    True. Otherwise they are the first :data:`MOST_RANKS` - 2 ranks of the mesh and the last two. The list of lines is
-    empty if no rank is left out, or ``ranks`` chooses; else it has one line.
+    The ranks are:
+
+    - ``ranks`` if it is not None;
+    - else all ranks if there are at most :data:`MOST_RANKS` (32), or ``show_all`` is True;
+    - else the first 30 ranks of the mesh and the last two. Only in this case the list has a line; else it is [].
 
     Args:
         layout: the layout whose mesh has the ranks.

@@ -257,7 +257,7 @@ class Command:
         run: gets the arguments and returns the exit code.
         about: first text of its ``--help``.
         examples: last text of its ``--help``.
-        arguments: rows.
+        arguments: its arguments, in the order of its ``--help``.
         help: its line in the list of subcommands.
         limits: default limit on the processor time of a user's program in seconds; None if the command runs none.
         program: returns a true value if the arguments name a user's program, which runs in a child process with limits.

@@ -92,8 +92,8 @@ def print_anywhere() -> None:
 def report_print_errors() -> Iterator[None]:
     """Raise InputError with one line if printing in the body of ``with`` fails.
 
-    The value of the context is None. stdout is flushed at the end of the body. Other errors pass unchanged, also that
-    of a reader who closed the pipe. If the disk is full, the remaining output goes to the null device.
+    The value of the context is None. stdout is flushed at the end of the body. Other errors pass unchanged, also the
+    error after a reader closed the pipe. If the disk is full, the remaining output goes to the null device.
 
     Raises:
         InputError: If the disk is full or broken, a file name is too long, or the working folder was deleted.

@@ -142,9 +142,11 @@ def main(args: argparse.Namespace) -> int:
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect on the selected cases or on the output.
 
-    They are ``--every`` with ``--layout`` or ``--strategy``, or if ``--only`` leaves out matmul; ``--text`` if
-    embedding does not run; and ``--shape``, ``--x``, ``--w`` and ``--data`` if only embedding runs. Without ``--only``
-    all operators run; ``--layout`` and ``--strategy`` select matmul.
+    Without ``--only`` all operators run; ``--layout`` and ``--strategy`` select matmul. These options have no effect:
+
+    - ``--every`` with ``--layout`` or ``--strategy``, or if matmul does not run;
+    - ``--text`` if embedding does not run;
+    - ``--shape``, ``--x``, ``--w`` and ``--data`` if only embedding runs.
 
     Args:
         args: the command's arguments.

@@ -107,9 +107,9 @@ _SEARCHED = "--method --memory --axes"
 def main(args: argparse.Namespace) -> int:
     """Search for strategies and print them; return 1 if a run differs from them, else 0.
 
-    The run is that of ``--run``, in which all ranks of a job take part. With ``--load`` strategies are read instead of
-    searched. With ``--pareto`` all trade-offs of time and memory are printed, and nothing else. ``--save`` and pictures
-    are written by rank 0.
+    With ``--run`` the program also runs, and all ranks of a job take part. With ``--load`` strategies are read instead
+    of searched. With ``--pareto`` all trade-offs of time and memory are printed, and nothing else. Rank 0 writes the
+    file of ``--save`` and pictures.
 
     Args:
         args: the command's arguments.
@@ -154,7 +154,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
-    """Search for strategies and show the progress on stderr.
+    """Search for strategies, show the progress on stderr, and return the result.
 
     Args:
         args: the command's arguments: ``method``, ``memory`` (text such as "24MiB", or None) and ``axes``.
@@ -186,12 +186,12 @@ def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, setting
     Args:
         args: the command's arguments: ``load``, ``mesh`` and ``ranks``.
         graph: the program as a graph of operators.
-        mesh: the mesh of ``--mesh``; otherwise not used.
+        mesh: the mesh of ``--mesh``, to be compared with the mesh of the file; without ``--mesh`` it is not used.
         settings: the machine and other settings of the cost model.
 
     Raises:
-        InputError: If the file cannot be read or is for another program, or ``--mesh`` or ``-n`` is another mesh than
-            that of the file. The default of ``-n`` counts as not set.
+        InputError: If the file cannot be read or is for another program; if ``--mesh`` is another mesh than the
+            file's; or if ``-n`` is neither its default nor the number of ranks of the file's mesh.
     """
     from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 
@@ -205,9 +205,14 @@ def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, setting
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect on the result.
 
-    They are limits without a program file; options of one search with ``--pareto``; options of a search with
-    ``--load``; ``--axes`` with ``--mesh``; and ``--recompute`` with ``--forward-only``. The error is also raised if
-    both a program file and ``--program`` are set, or neither. Options that need the method are checked in :func:`main`.
+    These options have no effect:
+
+    - limits without a program file;
+    - options of a search for one strategy per operator, with ``--pareto`` or with ``--load``;
+    - ``--axes`` with ``--mesh``, and ``--recompute`` with ``--forward-only``.
+
+    The error is also raised if both a program file and ``--program`` are set, or neither. :func:`main` checks options
+    that depend on the method.
 
     Args:
         args: the command's arguments.
@@ -363,8 +368,8 @@ def _read_program(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         args: the command's arguments: ``program`` or ``file``, and the sizes of :data:`SIZES`; None if not set.
 
     Returns:
-        The name of the built-in program or the function of the program file; and the sizes that are set, by name,
-        or the shapes of the program file as ``inputs`` and ``parameters``.
+        For a built-in program, its name and the sizes that are set, by name. For a program file, its function
+        ``program``, and a dict with the shapes of the file as "inputs" and "parameters".
 
     Raises:
         InputError: If sizes are set for a program file, or the file cannot be run.

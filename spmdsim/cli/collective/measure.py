@@ -154,8 +154,9 @@ class MeasuredCase:
     def _elements(self, who: str) -> int:
         """Return the number of elements that this rank sends or receives.
 
-        ``owner`` is the collective's word for the ranks that own the data: "owner" for one block per rank, "root" for
-        rank 0 alone, "nobody"; all other words stand for the complete vector.
+        ``who`` is the collective's word for the ranks that own the data. "owner" stands for one block per rank, "root"
+        for the complete vector on rank 0 alone, and "nobody" for no data. Any other word stands for the complete
+        vector on each rank.
         """
         at_root = self.count if self.rank == 0 else 0
         return {"owner": self.block, "root": at_root, "nobody": 0}.get(who, self.count)

@@ -137,14 +137,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
-    """Print the tables of times, crossovers and the algorithms that were left out.
+    """Print tables of times, how certain the times are, crossovers, and algorithms that were left out.
 
-    Times are in microseconds. The algorithms that were left out are printed to stderr, with their reasons.
+    Times are in microseconds. If the library's call is predicted beyond measured sizes, a line says so. The algorithms
+    that were left out are printed to stderr, with their reasons.
 
     Args:
         prediction: the predicted times.
-        shares_links: True if messages share the links of a topology. Then a line follows if loads are rounded up,
-            because the last rank count is large.
+        shares_links: True if messages share the links of a topology. Then a warning follows if the last rank count is
+            so large that loads of links are rounded up.
     """
     from spmdsim.figures.cost_figures import crossover_words, measured_words, prediction_tables
 

@@ -374,9 +374,9 @@ def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the cells of an algorithm in the table of ``collective list``.
 
     They are name, rank counts, three cost formulas, order of operands, and description. The formulas are the rounds,
-    and the factors of bytes and of reduced bytes. All three are "-" if the algorithm has none. A condition of the
-    formulas is appended to the first. The order is "yes", "no" or "-": are operands combined in rank order? Options
-    follow the description.
+    and the factors of bytes and of reduced bytes. All three are "-" if the algorithm has no formulas. A condition of
+    the formulas is appended to the first one. The order is "yes" if operands are combined in rank order, "no" if not,
+    and "-" if that is not known. Options follow the description.
     """
     form = algorithm.formula
     order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
