@@ -208,7 +208,7 @@ class Agreement:
 def _frame_words(frame: FrameType | None) -> str:
     """Return the file, line and function of a frame and of up to two callers, joined by " < ".
 
-    Such as "a.py:3 in f < b.py:9 in g". The innermost function comes first.
+    The innermost function comes first, as in "a.py:3 in f < b.py:9 in g".
 
     Args:
         frame: the frame; None: the text is empty.
