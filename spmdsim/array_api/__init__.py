@@ -1,7 +1,7 @@
 """The array API standard's namespace (2024.12) over global tensors: ``x.__array_namespace__()``.
 
-A table of names: what is computed stands in :mod:`spmdsim.ops`, what is made in :mod:`spmdsim.arrays.creation`. Creation
-takes ``layout=`` and ``world=`` besides.
+This module has a table of names. Most functions are operators of :mod:`spmdsim.ops`. Functions that create tensors are
+in :mod:`spmdsim.arrays.creation`; they also take ``layout=`` and ``world=``.
 
 >>> import spmdsim.array_api as xp
 >>> from spmdsim import Mesh

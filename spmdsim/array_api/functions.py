@@ -36,7 +36,7 @@ KINDS = {
 
 
 def dtype_of(value: Any) -> np.dtype:
-    """Return the element type of a tensor, or the element type of this name."""
+    """Return the element type of a tensor, or the element type that a type or its name stands for."""
     return value.dtype if hasattr(value, "dtype") and not isinstance(value, type) else element_type(value)
 
 
@@ -196,7 +196,7 @@ def can_cast(from_: Any, to: Any, /) -> bool:
     (True, False)
     """
     source, target = dtype_of(from_), dtype_of(to)
-    if "V" in (source.kind, target.kind):
+    if "V" in (source.kind, target.kind):  # bfloat16, which NumPy does not know
         return bool(promote_types(source, target) == target)
     return bool(np.can_cast(source, target))
 
@@ -221,7 +221,7 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
     )
     if not numbers:
         return common
-    if common.kind == "V":
+    if common.kind == "V":  # bfloat16, which NumPy does not know: only complex numbers change it
         return promote_types(common, *[np.dtype("c8") for value in numbers if isinstance(value, complex)])
     return np.result_type(common, *numbers)
 
