@@ -207,6 +207,7 @@ def nearest(word: str, names: Iterable[str], least: float = 0.65) -> str | None:
     swapped = [name for name in lower if sorted(name) == sorted(word.lower())]
     close = get_close_matches(word.lower(), lower, 1, least) or swapped
     spelled = [name for name in names if close and name.lower() == close[0]]
+    # Of names that differ only in case, take the one that has most letters as the word has them.
     return max(spelled, key=lambda name: sum(a == b for a, b in zip(name, word)), default=None)
 
 

@@ -182,8 +182,9 @@ def has_log() -> bool:
 def terminal_columns(stream: TextIO) -> int | None:
     """Return the width of the terminal to which a stream goes, or None for a file or a pipe.
 
-    The width is in characters; a terminal that does not report it has 80. Open MPI gives its ranks a terminal even if
-    its output goes to a file; on its ranks, the launcher's output counts. None, too, if it cannot be opened.
+    The width is in characters; a terminal that does not report it has 80. On ranks of a launcher, the launcher's own
+    output counts, because Open MPI gives its ranks a terminal even if its output goes to a file. If the launcher's
+    output cannot be opened, return None.
     """
     if not stream.isatty():
         return None

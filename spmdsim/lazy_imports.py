@@ -18,9 +18,11 @@ def lazy_names(
 
     Args:
         package: the package, ``__name__`` in its file.
-        homes: a module relative to the package -> its names, between blanks. ``public=own`` is called ``own`` in the
-            module. Names of the module ``""`` are modules of the package themselves; ``"."`` is the package around.
-        former: names of the last release -> the names that replace them, which still work; None for no such names.
+        homes: for each module, relative to the package, its names, separated by blanks. A name ``public=own`` is
+            called ``own`` in the module. The names under ``""`` are modules of the package itself, and the names under
+            ``"."`` are modules of the package around it.
+        former: for each name of the last release that was replaced, the current name. The former names still work.
+            None for no such names.
 
     >>> lazy_names("spmdsim.cost", {"machine_file": "load_machine save_machine"})("load_machine")("laptop").name
     'laptop'
@@ -34,7 +36,7 @@ def lazy_names(
         """Return an attribute of the package; raise AttributeError with the nearest name if it is unknown."""
         current = (former or {}).get(name, name)
         if current not in places:
-            if current != name:
+            if current != name:  # the package's own file defines the current name
                 return getattr(import_module(package), current)
             from spmdsim.wrong_calls import missing_name
 

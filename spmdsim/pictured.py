@@ -25,7 +25,7 @@ class Pictured:
         return _render(self, "svg")
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any] | None:
-        """Return the picture for notebooks, and the text for other front ends."""
+        """Return the picture for notebooks, and the text for other front ends; None without ``figures``."""
         html = _render(self, "html")
         return None if html is None else {"text/html": html, "text/plain": _text_of(self)}
 
@@ -42,8 +42,8 @@ class ShortRepr(Pictured):
 def short_repr(value: Any) -> str:
     """Return the ``repr`` of a dataclass in one line; fields that do not fit are left out.
 
-    It has about :data:`MOST_CHARACTERS` characters. From the first field on that does not fit, fields are replaced by
-    "...". Fields with ``repr=False`` are left out.
+    It has about :data:`MOST_CHARACTERS` (200) characters. The first field that does not fit and all later ones are
+    replaced by "...". Fields with ``repr=False`` are left out.
 
     Args:
         value: an instance of a dataclass; another value has no fields, as in ``Name()``.

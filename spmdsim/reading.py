@@ -47,9 +47,9 @@ def one_line(text: object, most: int = 200) -> str:
 
 @contextmanager
 def readable(path: object, kind: str, fails: str = "cannot be read as") -> Iterator[None]:
-    """Convert every exception inside a ``with`` block to one clear InputError.
+    """Convert every exception inside a ``with`` block, such as a parser's error, to one clear InputError.
 
-    An example is a parser's error. The block gets None. KeyboardInterrupt and SystemExit pass unchanged.
+    The block gets None. KeyboardInterrupt and SystemExit pass unchanged.
 
     Args:
         path: the file, for the message.
@@ -91,7 +91,7 @@ def _unreadable(path: object, fails: str, kind: str, why: str) -> InputError:
 def require_file(path: str | Path, kind: str = "file") -> None:
     """Raise InputError if a path does not exist, is a folder, or is a device or pipe.
 
-    A link to a file is a file. Not checked is whether it can be read.
+    A link to a file is a file. Whether the file can be read is not checked.
 
     Args:
         path: the path.

@@ -89,8 +89,8 @@ def place_of(value: object) -> str:
 
 
 def _relative_path(file: str) -> str:
-    """Return a file relative to the working folder if that is shorter; it can be on another drive."""
+    """Return a file's path relative to the working folder if that is shorter, else the path itself."""
     try:
         return min(file, os.path.relpath(file), key=len)
-    except (ValueError, OSError):
+    except (ValueError, OSError):  # the file is on another drive, or the working folder was removed
         return file

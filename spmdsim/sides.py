@@ -37,6 +37,8 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def sides(values: Iterable[tuple[int, Reported]]) -> list[tuple[list[int], Reported]]:
     """Group ranks by value; the largest group comes first.
 
+    Groups of equal size are in the order of their first ranks.
+
     Args:
         values: pairs of a rank and its value.
 

@@ -71,6 +71,7 @@ class Table:
         columns = [list(column) for column in zip(*self.cells)]
         groups = _groups(columns, width)
         repeated = [columns[k] for k in groups[0] if k in groups[-1]]
+        # Number the rows if the repeated columns do not distinguish them, or leave no room for the others.
         if self.heads[:1] != ("#",) and (
             len({*zip(*repeated)}) < len({*zip(*columns)}) or _is_too_wide(columns, groups, width)
         ):
@@ -157,9 +158,10 @@ def _least(column: list[str]) -> int:
 def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
     """Return the numbers of the columns of each of several tables, below each other.
 
-    Each table fits into ``width`` characters, and begins with the leading columns, which distinguish the rows. If these
-    need more than half of the width, or none do, only the first column leads. Cells of up to :data:`COMFORTABLE` (24)
-    characters are not broken. A table may be wider if a column does not fit beside the leading ones.
+    Each table fits into ``width`` characters, and begins with the leading columns: as many of the first columns as
+    distinguish the rows. If they need more than half of the width, or no columns distinguish the rows, only the first
+    column leads. Cells of up to :data:`COMFORTABLE` (24) characters are not broken. A table is wider than ``width`` if
+    a column does not fit beside the leading ones.
 
     Args:
         columns: the texts of each column, its head first.
@@ -202,6 +204,7 @@ def _is_too_wide(columns: list[list[str]], groups: list[list[int]], width: int |
 
 def _narrow(widths: list[int], least: list[int], room: int) -> None:
     """Reduce the largest of ``widths`` in place until their sum is at most ``room``, none below ``least``."""
+    # One character at a time, narrow the widest of the columns that are wider than their least width.
     while sum(widths) > room and any(map(int.__gt__, widths, least)):
         widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
 

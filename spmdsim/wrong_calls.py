@@ -100,7 +100,13 @@ def _is_module(name: str) -> bool:
 def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
     """Return the nearest name for an error, with its module if that is another one, or "".
 
-    A collective of MPI or torch gives advice in words; a name of :data:`OTHER_NAMES` its counterpart.
+    The first of these cases counts:
+
+    1. a collective of MPI or torch: advice in words;
+    2. a name of :data:`OTHER_NAMES`: its counterpart, if ``module`` has it;
+    3. a name of ``module`` or of a module in :data:`NAMESPACES` that differs only in upper and lower case;
+    4. a similar name of these modules. In other modules than ``module``, it must be very similar
+       (:data:`LIKE_IN_ANOTHER_MODULE`).
 
     Args:
         module: the module that lacks the name.
