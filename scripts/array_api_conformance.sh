@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The array API standard's own test suite on spmdsim.array_api, every created tensor split over 3 ranks in lock step:
+# Run the array API standard's own test suite on spmdsim.array_api:
 #   scripts/array_api_conformance.sh FOLDER [--max-examples N] [pytest's arguments]
-# FOLDER is a checkout of data-apis/array-api-tests with its submodule; nothing is written into it.
-# What does not pass is compared with the list in docs/array_api.md; fails where they differ, or less than 95 % passes.
+# Every created tensor is split over 3 ranks in lock step. FOLDER is a checkout of data-apis/array-api-tests with its
+# submodule; nothing is written into it. Exit code 1 if a test fails that the list in docs/array_api.md lacks, or if less
+# than 95 % of the tests pass.
 set -euo pipefail
 [ $# -ge 1 ] && [ -d "$1/array_api_tests" ] || {
   echo "usage: scripts/array_api_conformance.sh FOLDER [--max-examples N], where FOLDER/array_api_tests is the suite" >&2

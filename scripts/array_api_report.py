@@ -25,12 +25,23 @@ def outcomes(path: Path) -> dict[str, str]:
 
 
 def covers(name: str, test: str) -> bool:
-    """Return True if a row names a test, the test of its cases, or the special cases of one function."""
+    """Return True if a row of the list with this name covers a test.
+
+    A name covers its own test and all cases of this test: ``test_a`` covers ``test_a[x]``. The name of a case covers
+    the special cases of the case's function, too: ``test_a[f]`` covers ``test_a[f(x) is 0]``.
+    """
     return test == name or test.startswith((f"{name}[", f"{name.removesuffix(']')}("))
 
 
 def compare(results: dict[str, str], listed: list[str]) -> tuple[list[str], bool]:
-    """Return the lines of a report, and True if no unlisted test fails and enough tests pass."""
+    """Return the lines of a report, and True if no unlisted test fails and enough tests pass.
+
+    Enough are :data:`LEAST` (0.95) of the tests that were not skipped.
+
+    Args:
+        results: the outcome of each test, as :func:`outcomes` returns them.
+        listed: the names in the list of expected failures.
+    """
     failed = [test for test, outcome in results.items() if outcome == "failed"]
     unknown = [test for test in failed if not any(covers(name, test) for name in listed)]
     unneeded = [name for name in listed if not any(covers(name, test) for test in failed)]

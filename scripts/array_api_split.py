@@ -1,6 +1,6 @@
-"""``spmdsim.array_api`` with each created tensor split over three ranks in lock step, as the input of the array API suite.
+"""Offer ``spmdsim.array_api`` to the array API suite, with each created tensor split over three ranks in lock step.
 
-The shape decides which dim is split, so that every dim is split in some test; uneven and empty shards are common.
+The shape determines which dim is split, so that every dim is split in some test. Uneven and empty shards are common.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ zeros, ones, empty, full = map(_of_shape, ("zeros", "ones", "empty", "full"))
 
 
 def _of_values(name: str) -> Callable[..., Any]:
-    """Return a creation function that takes values, and split its result."""
+    """Return a creation function that takes values and splits its result; a tensor keeps its own layout."""
     make = getattr(spmd, name)
 
     @wraps(make)

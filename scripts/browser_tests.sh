@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The page of `spmdsim explore` in a headless browser: clicks, keys, dark mode, a telephone's width, and hundreds of its
-# states compared with the library. Takes Chromium or Chrome where one is on PATH, else Playwright's own.
+# Test the page of `spmdsim explore` in a headless browser: clicks, keys, dark mode, a telephone's width, and hundreds of
+# its states compared with the library. The browser is Chromium or Chrome if one is on PATH, else Playwright's own.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment test

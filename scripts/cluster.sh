@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Four hosts on one Linux machine, for tests of what happens between hosts. Needs root; nothing is left on the machine.
+# Run four hosts on one Linux machine, for tests of jobs on several hosts. It needs root, and leaves nothing on the machine.
 #
 #   scripts/cluster.sh                   start the hosts, run the tests with marker "cluster" on Open MPI and MPICH, stop
 #   scripts/cluster.sh --mpi mpich -k X  with one MPI; other words are options of pytest
@@ -9,7 +9,8 @@
 #   scripts/cluster.sh down              stop the hosts and everything on them
 #
 # A host is a process tree with its own name, network, processes, /tmp, /dev/shm, and changes to files (an overlay on
-# tmpfs). Shared are the folder of this repository and /srv/shared. Between the hosts: a bridge, and sshd with a key.
+# tmpfs). All hosts share the folder of this repository and /srv/shared. A bridge connects them, and each runs sshd with
+# one key for all.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SELF=$ROOT/scripts/cluster.sh
@@ -46,7 +47,7 @@ start_hosts() { # rate
     done
 }
 
-stop_hosts() { # the switch's death ends all hosts: their first processes die with it
+stop_hosts() { # ends the switch, with which the first processes of all hosts end
     local switch
     if switch=$(cat "$STATE/switch" 2>/dev/null); then
         kill -KILL -- "-$switch" 2>/dev/null || true

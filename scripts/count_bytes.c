@@ -1,7 +1,8 @@
-/* Counts what a process asks MPI to move: stands between mpi4py and the library (the PMPI interface), preloaded.
+/* Count the calls of a process to MPI, and the bytes that it asks MPI to send and receive.
 
-   Bytes are those of the arguments: counts times the sizes of types, to and from others. A reduction left to MPI counts
-   as the reduce_scatter (and all_gather) of balanced blocks, in the order of the ranks, that it amounts to.
+   The compiled library is preloaded, so that mpi4py calls it instead of MPI's library. It counts, and calls MPI's library
+   by the PMPI interface. Bytes follow from the arguments: counts times the sizes of types, to and from other ranks. An
+   all_reduce counts as a reduce_scatter and an all_gather of balanced blocks in the order of the ranks.
 
    The file includes itself for the functions of MPI 4 with large counts, which differ in their types and names only. */
 #ifndef NAME
@@ -18,11 +19,13 @@ static int me(MPI_Comm comm) { int n; PMPI_Comm_rank(comm, &n); return n; }
 static long long bytes(long long count, MPI_Datatype type) { int n; PMPI_Type_size(type, &n); return count * n; }
 static void moved(long long in, long long out) { calls++; received += in; sent += out; }
 
+/* An all_reduce: (n - 1) own blocks in the reduce_scatter, and the blocks of the other ranks in the all_gather. */
 static void reduced(long long count, MPI_Datatype type, MPI_Comm comm) {
     long long n = ranks(comm), block = count / n + (me(comm) < count % n);
     moved(bytes((n - 1) * block + count - block, type), bytes((n - 1) * block + count - block, type));
 }
 
+/* A received message: its size is known from its status only. */
 static void arrived(MPI_Status *there, MPI_Status *wanted) {
     int got;
     PMPI_Get_count(there, MPI_BYTE, &got);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The manual as web pages, from nothing but Python and pip: scripts/docs.sh [folder]
+# Build the manual as web pages, with nothing but Python and pip: scripts/docs.sh [folder]
 #
-# They go to build/docs (or the folder), to be read from disk or served from anywhere. A warning is an error. All is made
-# anew each time: pictures and docstrings are the library's, of which Sphinx does not know that they changed.
+# The pages are written to build/docs (or the folder), to be read from disk or served from anywhere. A warning is an error.
+# All pages are made anew each time, because Sphinx does not notice changes of the library's pictures and docstrings.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment docs

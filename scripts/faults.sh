@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Faults in jobs of four ranks, on Open MPI and MPICH, and the page docs/faults.md: scripts/faults.sh [options]
+# Cause faults in jobs of four ranks, on Open MPI and MPICH, and write the page docs/faults.md: scripts/faults.sh [options]
 #
 #   scripts/faults.sh                          all cases, about an hour on two cores
-#   scripts/faults.sh --cases mismatch         only those of which kind or name match
-#   scripts/faults.sh --again                  only those that were not as they should be the last time
+#   scripts/faults.sh --cases mismatch         only cases whose kind or name matches
+#   scripts/faults.sh --again                  only cases whose last result was wrong
 #
-# RESULTS (default: results/faults) is the folder of the results, a line of JSON for each run.
+# RESULTS (default: results/faults) is the folder of the results, which have a line of JSON for each run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 RESULTS=${RESULTS:-results/faults}

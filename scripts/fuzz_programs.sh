@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Random whole programs against numpy and, where it is installed, torch: scripts/fuzz_programs.sh [options]
+# Compare random whole programs with numpy and, if it is installed, torch: scripts/fuzz_programs.sh [options]
 #
 #   scripts/fuzz_programs.sh --count 100000          programs in lock step, 1 to 12 ranks each
 #   scripts/fuzz_programs.sh --seconds 3600 --seed 7 for an hour

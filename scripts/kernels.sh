@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Verdicts must not depend on how a machine's kernels round: the tests of verdicts, and the longest training of the
-# README, with OpenBLAS's kernels of five processors, each with one thread and with two. Needs an x86 processor whose
-# instructions include those of the kernels. Usage: scripts/kernels.sh [PYTHON]
+# Verify that verdicts do not depend on how a machine's kernels round. The tests of verdicts and the longest training of the
+# README run with OpenBLAS's kernels of five processors, with one thread and with two. This needs an x86 processor with the
+# instructions of all these kernels. Usage: scripts/kernels.sh [PYTHON]
 set -u
 cd "$(dirname "$0")/.."
 python=${1:-python}

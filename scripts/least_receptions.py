@@ -1,8 +1,12 @@
 """Compute the fewest receptions and sent elements of redistributions by search and linear programming.
 
-It shares no code with :mod:`spmdsim.redistribution.bound.lower_bound`, which it verifies. It looks at each element: which rank owns
-which contribution, and which ranks want the result. :func:`every_schedule` tries all schedules for one element.
-:func:`optimum` distributes the elements over these schedules so that the busiest rank receives as little as possible.
+It shares no code with :mod:`spmdsim.redistribution.bound.lower_bound`, which it verifies. It looks at each element:
+which rank owns which contribution, and which ranks want the result. :func:`every_schedule` tries all schedules for one
+element. :func:`optimum` distributes the elements over these schedules so that the busiest rank receives as little as
+possible.
+
+A contribution is an addend of the element; without a pending sum the only one is the element itself. A schedule is
+given by the number of receptions of each rank.
 """
 
 from __future__ import annotations
@@ -35,7 +39,17 @@ class Kind(NamedTuple):
 
 
 def kinds(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> Counter[Kind]:
-    """Count the elements of each kind on ``size`` ranks; axes that stay partial count once per coordinate."""
+    """Count the elements of each kind in a redistribution.
+
+    An axis that is partial before and after splits the redistribution into independent ones, one per coordinate, and
+    the elements of all of them are counted.
+
+    Args:
+        src: the layout before.
+        dst: the layout after.
+        shape: shape of the tensor.
+        size: number of ranks.
+    """
     on_one_mesh = src.mesh == dst.mesh
     staying = [axis for axis, op in src.partial if on_one_mesh and (axis, op) in dst.partial]
     summed = [axis for axis in src.partial_axes if axis not in staying]
@@ -77,7 +91,12 @@ def _is_inside(element: tuple[int, ...], box: Any) -> bool:
 def every_schedule(kind: Kind, slack: int = 1) -> frozenset[Vector]:
     """Return the receptions per rank of all schedules that no other schedule beats on every rank.
 
-    It is a breadth-first search over the sums that every rank knows, up to ``slack`` receptions more than the fewest.
+    It is a breadth-first search over the sums that every rank knows. A sum is a bit mask of its contributions. Each
+    layer has one more reception.
+
+    Args:
+        kind: the kind of the element.
+        slack: schedules may have this number of receptions more than the fewest in all.
     """
     size, terms = len(kind.holds), max(kind.holds) + 1
     start = tuple(frozenset([1 << c]) if c >= 0 else frozenset() for c in kind.holds)
@@ -123,10 +142,17 @@ def _is_finished(knows: tuple[frozenset[int], ...], lines: frozenset[frozenset[i
 
 
 def corners(kind: Kind) -> frozenset[Vector]:
-    """Return the schedules of which all others are mixtures: one rank adds all contributions.
+    """Return the schedules of which all others are mixtures: in each of them one rank adds all contributions.
 
-    Each rank that wants the result receives once, and the adding rank receives the contributions. If the adding rank has no useful
-    contribution, one more reception is necessary: its contribution is then that of all ranks which own one and want the result.
+    Each rank that wants the result receives once, and the adding rank receives the further contributions. In all these
+    are the fewest receptions, or one more if a contribution of the adding rank saves no reception. There are three
+    such cases:
+
+    - No rank owns a contribution and wants the result, and the adding rank does neither.
+    - Some ranks do both, and the adding rank owns no contribution.
+    - Some ranks do both, but not the adding rank, and all of them own the contribution of the adding rank.
+
+    If there is only one contribution, each rank that wants it and does not own it receives it once.
     """
     size = len(kind.holds)
     wants = {rank for line in kind.lines for rank in line}
@@ -153,6 +179,9 @@ def corners(kind: Kind) -> frozenset[Vector]:
 
 def optimum(counts: Counter[Kind], ranks: Collection[int], schedules: Any = corners) -> tuple[float, int]:
     """Return the fewest elements (a fraction) that the busiest rank can receive, and the fewest in all.
+
+    The first number is the optimum of a linear program. Its variables are the elements of each kind that follow each
+    schedule, and the limit that no rank exceeds, which is minimised.
 
     Args:
         counts: the number of elements of each kind.
@@ -195,8 +224,8 @@ def optimum(counts: Counter[Kind], ranks: Collection[int], schedules: Any = corn
 def least_sent(src: Layout, dst: Layout, shape: tuple[int, ...], size: int) -> int:
     """Return the fewest elements that the busiest sender can send if values only move, by a maximum flow.
 
-    Elements with equal owners form one source, whose owners can each send up to a limit. Every element that a rank wants and
-    does not own must arrive; the result is the smallest limit for which it does.
+    Elements with equal owners form one source of the flow, and each owner can send up to a limit. The result is the
+    smallest limit for which every element arrives at the ranks that want it and do not own it.
     """
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_flow

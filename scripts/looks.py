@@ -145,7 +145,10 @@ _OUTPUTS: list[tuple[str, str]] = []
 
 
 def run_commands(report: Callable[[str], None]) -> list[tuple[str, str]]:
-    """Run the calls once per program; return each call with its output, standard output before errors."""
+    """Run the calls of CALLS once per process; return each call with its output, standard output before errors.
+
+    ``report`` is called with a text for each call that fails.
+    """
     if _OUTPUTS:
         return _OUTPUTS
     environment = {**os.environ, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1", "PYTHONPATH": str(ROOT)}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Photographs all that users see, light and dark, and arranges the photographs as contact sheets to look at:
+# Photograph all that users see, light and dark, and arrange the photographs as contact sheets:
 #
 #   scripts/looks.sh                      commands, pictures, explore, manual: PNG files in results/looks
 #   scripts/looks.sh --to FOLDER manual   only the manual
 #
-# Exit code 1 if a page is wider than its window, a command fails or a page reports an error. Needs Chromium or Chrome on
-# PATH, else it takes Playwright's own.
+# Exit code 1 if a page is wider than its window, a command fails or a page reports an error. The browser is Chromium or
+# Chrome if one is on PATH, else Playwright's own.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment docs

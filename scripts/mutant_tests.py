@@ -45,8 +45,8 @@ def fork_each(
 ) -> Iterable[tuple[int, int | None]]:
     """Run tasks ``(body, allowed seconds)`` in children; yield ``(number, exit code)`` as they end.
 
-    The exit code is None for a timeout.
-    The time for which a child waits for a processor does not count, so that a busy machine changes nothing.
+    The exit code is None for a timeout. The time for which a child waits for a processor does not count, so that a
+    busy machine changes nothing. At most ``jobs`` children run at a time.
     """
     waiting, live = list(enumerate(tasks))[::-1], {}
     while waiting or live:
@@ -157,7 +157,14 @@ class Tests:
 
 
 def by_turns(names: Iterable[str], seconds: dict[str, float]) -> list[str]:
-    """Return tests sorted by case number, then by duration, because cases of one test are similar."""
+    """Return tests in an order in which the fastest case of each test comes first, then each second case, and so on.
+
+    Cases of one test are similar, so one of them is likely to find what the others find.
+
+    Args:
+        names: the tests; a test and its cases are "test" or "test[case]".
+        seconds: the duration of each test.
+    """
     cases: Counter[str] = Counter()
     turns = []
     for name in sorted(names, key=lambda name: seconds[name]):

@@ -33,7 +33,16 @@ BESIDE = ("test_caches.py", "test_fft.py", "test_fuzz_files.py", "test_fuzz_prog
 
 
 def choose(mutant: Mutant, executed: dict, seconds: float) -> list[str]:
-    """Return the tests for a mutant: those that execute its lines, then others of their files."""
+    """Return the tests for a mutant in the order in which they run.
+
+    Tests that execute the mutant's lines come first, then other tests of their files. In both groups, tests of the
+    mutant's own package come first. If no test executes the lines, all tests of that package are taken.
+
+    Args:
+        mutant: the mutant.
+        executed: for each test its seconds, and the texts of the mutants whose lines it executes.
+        seconds: the longest time of all tests together; at least one test is taken.
+    """
     executing = {name for name, (_, reached) in executed.items() if str(mutant) in reached}
     room = room_of(mutant.file)
     files = {name.split("::")[0] for name in executing}
@@ -139,6 +148,12 @@ def judge(
     """Run the tests of each selected mutant; return their exit codes by number.
 
     0 means that the mutant survived, None that its tests did not end.
+
+    Args:
+        mutants: all mutants.
+        asked: the numbers of the mutants to run.
+        copy: a copy of the repository.
+        arguments: the command line.
     """
     sources = sorted(
         {*copy.glob("spmdsim/**/*.py"), *copy.glob("tests/**/*.py")} - {*copy.glob("tests/**/test_*.py")}
@@ -149,6 +164,7 @@ def judge(
     ends, chosen = copy.parent / "codes.json", {}
 
     def tests_of(number: int, mutated: bool) -> list[str]:
+        # Without the mutant, run the tests up to the one that failed with it; the note has their number.
         note = copy.parent / f"{number}.note"
         return chosen[number][: int(note.read_text()) if note.exists() and not mutated else None]
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Draws the pictures of the documents anew, each with one command of spmdsim: scripts/pictures.sh [FOLDER]
+# Draw the pictures of the documents anew, each with one command of spmdsim: scripts/pictures.sh [FOLDER]
 #
-# They are made of numbers alone, so they are the same on every machine; tests/test_documents_pictures.py compares them.
+# The pictures depend on no measurement, so they are equal on every machine; tests/test_documents_pictures.py compares them.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${1:-$root/docs/pictures}

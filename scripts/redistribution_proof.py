@@ -1,19 +1,21 @@
 """Prove by exhaustion that any layout reaches any layout, exactly and at the lower bound.
 
-Every ordered pair of layouts on all meshes of some ranks (within a mesh and between two), tensors of one to three
-dims, axes of a tuple in every order, pending sources, even, uneven and tiny sizes. Each pair is planned and run in
-lock step on asymmetric integers. Checked for each:
+The proof takes every ordered pair of layouts on all meshes of some ranks, within a mesh and between two meshes.
+Tensors have one to three dims of even, uneven and tiny sizes. Axes of a tuple come in every order, and sources can be
+pending sums. Each pair is planned and run in lock step on asymmetric integers. These facts are checked:
 
-* every rank holds exactly the right elements in the end, and after the way back the original ones;
-* the direct exchange moves the lower bound on every rank (where nothing is pending);
-* the plan that was chosen is not slower than any other that was considered, by bytes and on a modelled laptop;
-* where a sum is pending, no rank can be spared: no way of up to three redistributions over any layouts in between, on
-  any device matrix, leaves its busiest rank less to receive than the plan does, and no plan receives less than its bound;
-* that bound is the optimum of a linear programme over all schedules in all, and never above it on the busiest rank
-  (``least_receptions.py``; up to four ranks the schedules are searched, for some small tensors);
-* the same for random pending sums on 24, 32 and 64 ranks, most of them between two meshes, against random layouts in between;
-* no step holds more than the larger of source and target shard;
-* the bytes counted while running are the bytes planned.
+* In the end every rank owns exactly the right elements, and after the reverse plan the original ones.
+* If no sum is pending, the direct exchange moves as many elements as the lower bound on every rank.
+* The chosen plan is not slower than any other plan that was considered, by bytes and on a modelled laptop.
+* If a sum is pending, no route of up to three redistributions, over any layouts on any device matrix, leaves its
+  busiest rank less to receive than the plan does. No plan receives less than its bound.
+* In all, that bound is the optimum of a linear program over all schedules. On the busiest rank it is never above the
+  optimum. See ``least_receptions.py``; for some small tensors on up to four ranks the schedules are searched.
+* No step needs more memory than the larger of source and target shard.
+* The bytes that are counted during the run are the planned bytes.
+
+With ``--large``, random pending sums on 24, 32 and 64 ranks are compared with their bounds and with routes over random
+layouts. Most of these sums go to another mesh.
 
     python scripts/redistribution_proof.py               # ranks 4, 6 and 8; half an hour
     python scripts/redistribution_proof.py --routes      # pending sums against routes and bounds only; minutes
@@ -60,7 +62,7 @@ SHAPES: dict[int, list[Shape]] = {
     2: [(24, 48), (7, 13), (1, 5)],
     3: [(8, 24, 12), (5, 3, 7), (1, 2, 3)],
 }
-#: Shapes for senders, and how much the busiest may send over the least in whole elements.
+#: Shapes for senders, and the limit of what the busiest sender sends, in multiples of the least possible.
 SENT_SHAPES, CLOSE = [(16, 24), (7, 13), (64, 64)], 1.05
 #: Shapes for pending sums of many ranks.
 LARGE_SHAPES: list[Shape] = [(6720,), (1000,), (24, 48), (7, 130), (64, 66)]
@@ -71,7 +73,7 @@ PROGRAMMES, ELEMENTS = 50, 120
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the proof and print what was counted; 1 if anything failed."""
+    """Run the proof and print the counts of all checks; return 1 if a check failed, else 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+")
     parser.add_argument("--sample", type=int, help="check only so many pairs per number of ranks")
@@ -116,7 +118,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def every_pair(size: int) -> Iterator[tuple[Layout, Layout, Shape]]:
-    """Check all ordered pairs of layouts over all meshes of ``size`` ranks."""
+    """Yield (source, target, shape) for all ordered pairs of layouts over all meshes of ``size`` ranks."""
     meshes = every_mesh(size)
     for ndim, shapes in SHAPES.items():
         sources = [layout for mesh in meshes for layout in every_layout(mesh, ndim, partial=True)]

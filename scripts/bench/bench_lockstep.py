@@ -1,7 +1,8 @@
-"""Lock step with many ranks beside the sum of their local work: the same numpy calls, one rank after the other.
+"""Compare lock step on many ranks with the sum of their local work: equal numpy calls, one rank after the other.
 
-Each rank multiplies its rows, applies ReLU and makes its part of a gradient, which is summed over the ranks. Time is this
-process's, in turns; memory is what a process of its own had resident at most, beyond the operands.
+Each rank multiplies its rows, applies ReLU and computes its addend of a gradient, which is summed over the ranks. Both
+works run in turns, and the processor time of this process counts. Memory is the largest resident memory of a separate
+process, beyond the operands.
 
 Run: python scripts/bench/bench_lockstep.py [ranks ...]
 """
@@ -59,7 +60,7 @@ def peak(ranks: int, which: int) -> float:
     if not child:
         works(2)[which]()  # code that is loaded once
         work = works(ranks)[which]
-        before = resident()  # less than the most so far: making the operands took more for a while
+        before = resident()  # not the peak so far: creating the operands took more memory for a while
         work()
         os.write(writing, str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before).encode())
         os._exit(0)
@@ -71,7 +72,7 @@ def peak(ranks: int, which: int) -> float:
 
 
 def main() -> None:
-    """Two rows per number of ranks."""
+    """Print two rows per number of ranks: time and memory."""
     for ranks in [int(text) for text in sys.argv[1:]] or [64, 256, 1024]:
         peaks = [peak(ranks, which) for which in (0, 1)]
         ours, local = works(ranks)

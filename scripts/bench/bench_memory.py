@@ -1,4 +1,4 @@
-"""Peak memory per rank of a large matrix over the ranks, against the size of its shards.
+"""Compare the peak memory per rank of a large split matrix with the size of its shards.
 
 Run under mpirun: ``mpirun -n 8 python scripts/bench/bench_memory.py [GiB of the global matrix]``.
 """

@@ -1,7 +1,7 @@
-"""MatMul against hand-written mpi4py and plain numpy, and the overhead of a small operator call.
+"""Compare MatMul with hand-written mpi4py and plain numpy, and time the overhead of a small operator call.
 
 Run: mpirun -n 2 python scripts/bench/bench_operators.py [--size 4096]
-All ways of one strategy run interleaved in one job; the ratio to the hand-written way is what counts.
+All alternatives of a strategy run interleaved in one job. Only the ratio to the time of the hand-written one counts.
 """
 
 from __future__ import annotations

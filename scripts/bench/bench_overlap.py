@@ -1,12 +1,15 @@
-"""A training step whose collectives are begun early, beside the same step that waits for each: what is hidden.
+"""Compare a training step that starts collectives early with an equal step that waits for each collective.
 
 Run: mpirun -n 2 python scripts/bench/bench_overlap.py
 
-The network is a transport of its own, since memory that ranks share is no network: a communicator whose calls end only when
-a link of so many bytes per second has moved them, one after the other. Blocking calls sleep until then, the others are not
-done before. ``busy`` is a link that needs as long as the computation, ``slow`` twice as long. Without a limit ranks copy all
-bytes themselves and can hide nothing: there worlds of one node wait, unless they are told otherwise, which is shown, too.
-Calls go the ways that the model chooses: those that trials might find, through memory that ranks share, pass the link by.
+The ranks of one machine share memory, which is no network. So the bench models a link of some bytes per second, which
+moves one message after the other. A blocking call sleeps until the link has moved its message, and a request is not
+complete earlier. ``busy`` is a link that needs as long as the computation, and ``slow`` needs twice as long.
+
+With ``no limit`` there is no link: the ranks copy all bytes themselves, and an early start can hide nothing. A world
+of one node waits for collectives by default then. The bench also times a world that is told to start them early.
+
+Trials of implementations are off, because they might choose shared memory, which does not use the link.
 """
 
 from __future__ import annotations
@@ -73,7 +76,7 @@ class Arriving:
 
 
 class Limited(Counted):
-    """Communicator whose data arrive over the link."""
+    """Communicator whose data arrive over the modelled link."""
 
 
 def _limit(name: str, received: Callable[[Any, Any, int], float]) -> None:
@@ -185,7 +188,7 @@ def main() -> None:
                 f"{'split optimiser' if zero else 'data parallel'}, network {name}",
             )
             waiting, early = partial(step, False), partial(step, True)
-            if not wire:  # apart from the others: what a step has begun early still comes in the next one
+            if not wire:  # not in turn with early steps, whose collectives can still run in the next step
                 times = paired(comm, {"waiting": waiting, "by itself": partial(step, None)}, args.seconds / 4)
                 ratio = times.ratio("by itself", "waiting")
                 row(group, f"{case}, as the world does it", ratio, most=1.02, others=times.others)

@@ -1,7 +1,7 @@
-"""Peak memory of random redistributions against what their plans say, on the rank that holds most.
+"""Compare the peak memory of random redistributions with the prediction of their plans, on the rank that needs most.
 
-Run under mpirun: ``mpirun -n 4 python scripts/bench/bench_peak.py [how many, 70] [seed, 0]``. Linux only: the
-peak is the high-water mark of the resident memory, without the pool and with freed memory given back.
+Run under mpirun: ``mpirun -n 4 python scripts/bench/bench_peak.py [how many, 70] [seed, 0]``. It needs Linux: the peak
+is the high-water mark of the resident memory. The pool is off, and freed memory is given back at once.
 """
 
 from __future__ import annotations

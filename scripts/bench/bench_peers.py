@@ -1,9 +1,10 @@
-"""Five works of a distributed program in spmdsim, by hand with mpi4py, and in DTensor, Heat and JAX where they are installed.
+"""Compare five works of a distributed program in spmdsim, by hand with mpi4py, and in DTensor, Heat and JAX.
 
 Run: mpirun -n 2 python scripts/bench/bench_peers.py [--only rows product embedding mlp stencil] [--shrink 8]
-A row is spmdsim's time over another system's: below 1, spmdsim takes less time. All ways of a work run interleaved in one job, on the same
-data, and their results are compared first. ``pip install '.[peers]'`` adds the other systems. DTensor runs over gloo, Heat over MPI,
-JAX in one process that has a CPU device per rank.
+A row is spmdsim's time divided by another system's time: below 1, spmdsim takes less time. All alternatives of a work
+run interleaved in one job on equal data, and their results are compared first. Systems that are not installed are left
+out; ``pip install '.[peers]'`` adds them. DTensor runs over gloo, Heat over MPI, and JAX in one process with a CPU
+device per rank.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PEERS = ("mpi4py by hand", "DTensor", "Heat", "JAX")
 
 
 def rows_to_columns(world: MPIWorld, jax: in_jax.Jax | None, shrink: int) -> Alternatives:
-    """4096 x 4096 float32: rows that are split over the ranks become columns."""
+    """Return redistributions of 4096 x 4096 float32 from split rows to split columns."""
     n, size = 4096 // shrink, world.size
     full_array = np.arange(n * n, dtype=np.float32).reshape(n, n)
     x = Tensor.from_global(full_array, Mesh((size,), ("x",))("x", None), world)

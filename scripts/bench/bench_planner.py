@@ -187,7 +187,7 @@ def exchange_table(repeats: int) -> None:
                 start = time.thread_time()
                 iterator = iter(transfers)
                 objects.append((time.thread_time() - start) * 1e3)
-                del iterator  # forgetting them is no part of it
+                del iterator  # The release of the objects is not timed.
             case, others = f"{name}, {what.__name__}", neighbours.cores()
             row(group, f"{case}, first", times[0], "ms", others=others)
             row(group, f"{case}, next", min(times[1:]), "ms", others=others)
@@ -195,7 +195,7 @@ def exchange_table(repeats: int) -> None:
 
 
 def main() -> None:
-    """Both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument(

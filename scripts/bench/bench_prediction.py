@@ -1,12 +1,13 @@
-"""Is what is predicted to be faster faster? Strategies of three programs, predicted and run in turn on real ranks.
+"""Verify that strategies which are predicted to be faster are faster, for three programs on real ranks.
 
 Run: mpirun -n 2 python scripts/bench/bench_prediction.py                  calibrates first, takes about two minutes
      mpirun -n 2 python scripts/bench/bench_prediction.py --machine lab.json
 
-Each program (forward and backward) gets strategies drawn at random, spread over the predicted times. All run in turn,
-round after round; what counts is the median of the slowest rank. Printed per program: the rank correlation of
-predicted and measured times (Spearman, 1 is perfect) and how much slower the strategy is that was predicted best than
-the one that was measured best. The exit code is 1 if a correlation is below ``--least``.
+Each program (forward and backward) gets random strategies that spread over the predicted times. All strategies run in
+turn, round after round. The time of a strategy is the median over the rounds, on the slowest rank. Two numbers are
+printed per program. The first is Spearman's rank correlation of predicted and measured times, in which 1 is perfect.
+The second is the measured time of the strategy that was predicted to be the fastest, divided by the least measured
+time. The exit code is 1 if a correlation is below ``--least``.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from spmdsim.cli.collective.calibrate import measure_machine
 from spmdsim.cost import Machine, load_machine
 from spmdsim.nn.gradients import backward
 
-#: Strategies that are drawn before some are taken that spread over the predicted times.
+#: Number of random strategies, of which those are taken that spread over the predicted times.
 DRAWN = 300
 
 
 def mlp(x, labels, fc1, fc2, head):
-    """Two wide products and a classifier."""
+    """Compute the loss of two wide products and a classifier."""
     h = ops.relu(ops.matmul(x, fc1))
     return ops.cross_entropy(ops.matmul(ops.relu(ops.matmul(h, fc2)), head), labels)
 

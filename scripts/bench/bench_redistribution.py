@@ -1,7 +1,7 @@
-"""Redistributions of a square float32 matrix against hand-written mpi4py, side by side in one run.
+"""Compare redistributions of a square float32 matrix with hand-written mpi4py, interleaved in one run.
 
-Hand-written is the best of several ways, each into kept buffers: raw collectives into place, packing and
-Alltoall, Alltoallw with subarray types, Alltoall and a local sum. Run under mpirun::
+The best of several hand-written alternatives counts. All of them write into reused buffers: raw collectives, packing
+and Alltoall, Alltoallw with subarray types, Alltoall and a local sum. Run under mpirun::
 
     mpirun -n 8 python scripts/bench/bench_redistribution.py [sizes ...]
 """
@@ -20,7 +20,9 @@ from spmdsim.worlds import MPIWorld
 
 
 class Hand:
-    """The hand-written ways, with their buffers and types made beforehand.
+    """The hand-written alternatives, whose buffers and types are created beforehand.
+
+    Each method returns the alternatives of one redistribution by name, as functions without arguments.
 
     Args:
         comm: the communicator.
@@ -37,7 +39,7 @@ class Hand:
         self.block = np.empty(self.rows * n, np.float32)
 
     def s0_to_s1(self):
-        """Row slabs to column slabs."""
+        """Return redistributions from row slabs to column slabs."""
 
         def pack():
             np.copyto(self.packed, self.slab.reshape(self.rows, self.p, self.rows).swapaxes(0, 1))
@@ -55,11 +57,11 @@ class Hand:
         return {"pack": pack, "types": typed}
 
     def s0_to_r(self):
-        """Row slabs to everything everywhere."""
+        """Return all_gathers of row slabs."""
         return {"Allgather": lambda: self.comm.Allgather(self.slab, self.other)}
 
     def s1_to_r(self):
-        """Column slabs to everything everywhere."""
+        """Return all_gathers of column slabs."""
         parts = np.empty((self.p, self.n, self.rows), np.float32)
 
         def unpack():

@@ -1,9 +1,9 @@
-"""Does memory stay flat while a program's shapes keep changing?
+"""Measure whether memory stays flat while a program's shapes keep changing.
 
     python scripts/bench/bench_shapes.py [operators] [shapes]
 
-Runs operators (additions, a product, a redistribution, in lock step on two ranks) over ever new shapes, and prints
-resident memory, what Python has allocated, and the entries of the largest caches as it goes.
+The bench runs additions, a product and a redistribution over ever new shapes, in lock step on two ranks. Meanwhile it
+prints the resident memory and the entries of two caches, and in the end the largest caches.
 """
 
 from __future__ import annotations

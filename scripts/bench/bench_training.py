@@ -1,9 +1,9 @@
-"""Training beside the same training by hand: on one rank against numpy, on several against mpi4py and numpy.
+"""Compare training with training by hand: on one rank with numpy, on several ranks with mpi4py and numpy.
 
 Run: python scripts/bench/bench_training.py                   the tutorial's network on one rank
      mpirun -n 2 python scripts/bench/bench_training.py       a column -> row MLP, and the tutorial's network as recorded
      python scripts/bench/bench_training.py --bytes           bytes of one training step on dp x tp ranks, no times
-All ways run interleaved in one job; the ratio to the hand-written way is what counts.
+All alternatives run interleaved in one job. Only the ratio to the time of the hand-written one counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""JAX's way of the work of bench_peers.py, where JAX is installed: one process with as many CPU devices as there are ranks.
+"""Run the works of bench_peers.py in JAX if it is installed: in one process with as many CPU devices as there are ranks.
 
-Rank 0 runs it. The other ranks sleep meanwhile, so that JAX has their cores.
+Rank 0 is that process. The other ranks sleep meanwhile, so that JAX has their cores.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAP = 2e-4
 
 
 class Jax:
-    """JAX with a mesh of one axis over all devices of rank 0; a way of each work, for all ranks."""
+    """JAX with a mesh of one axis over all devices of rank 0."""
 
     def __init__(self, comm: Any) -> None:
         """Start JAX on rank 0 with a CPU device per rank of the communicator."""
@@ -42,11 +42,11 @@ class Jax:
     def way(
         self, prepare: Callable[[], Callable[[], Any]], expected: np.ndarray | None = None
     ) -> Callable[[], object]:
-        """Return a way that rank 0 runs and all ranks wait for.
+        """Return the function of a work for this rank: rank 0 computes, and the other ranks wait for its end.
 
         Args:
             prepare: called on rank 0 alone; returns the function that is timed.
-            expected: the result, if it is to be compared.
+            expected: the result with which that of the function is compared; None for no comparison.
         """
         if self.comm.rank:
             return self._wait
@@ -68,5 +68,5 @@ class Jax:
 
 
 def start(comm: Any) -> Jax | None:
-    """Start JAX, or return None where it is not installed."""
+    """Start JAX, or return None if it is not installed."""
     return Jax(comm) if find_spec("jax") is not None else None

@@ -1,4 +1,4 @@
-"""torch's DTensor over gloo beside the other ways, where torch is installed; it is no requirement of the project."""
+"""Run works of the benches in torch's DTensor over gloo if torch is installed; the project does not need it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mpi4py import MPI
 
-#: What the benches say where it is not.
+#: The text that benches print if torch is not installed.
 ABSENT = "skipped, torch is not installed"
 
 
@@ -23,7 +23,7 @@ class Torch(NamedTuple):
 
 
 def start() -> Torch | None:
-    """Start torch's process group on the ranks of MPI's world; None where torch is not installed."""
+    """Start torch's process group on the ranks of MPI's world; return None if torch is not installed."""
     if find_spec("torch") is None:
         return None
     torch, distributed = import_module("torch"), import_module("torch.distributed")

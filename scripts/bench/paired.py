@@ -71,12 +71,12 @@ class Times(dict[str, float]):
         return min(names, key=self.__getitem__)
 
     def ratio(self, first: str, second: str) -> Estimate:
-        """Return the time of the first alternative divided by that of the second, round by round."""
+        """Return the time of the first alternative divided by the time of the second, round by round."""
         quotient = estimate(a / b for a, b in zip(self.rounds[first], self.rounds[second]))
         return quotient._replace(value=self[first] / self[second]) if _least() else quotient
 
     def above(self, first: str, second: str) -> Estimate:
-        """Return the seconds of the first alternative minus those of the second, round by round."""
+        """Return the seconds of the first alternative minus the seconds of the second, round by round."""
         difference = estimate(a - b for a, b in zip(self.rounds[first], self.rounds[second]))
         return difference._replace(value=self[first] - self[second]) if _least() else difference
 
@@ -84,9 +84,9 @@ class Times(dict[str, float]):
 def paired(comm: Any, alternatives: dict[str, Callable[[], object]], seconds: float = 0.5) -> Times:
     """Time alternatives of one work over rounds in which all of them run in turn.
 
-    Each alternative runs several times in its turn, and only the last run counts. The caches then have its own buffers, not those
-    of the alternative before. A large last-level cache needs several runs: 2048 x 2048 float32 took up to 1.4 times as long in the
-    third run as in the sixth.
+    Each alternative runs several times in its turn, and only the last run counts. The caches then have its own
+    buffers, not the buffers of the alternative before. A large last-level cache needs several runs: 2048 x 2048
+    float32 took up to 1.4 times as long in the third run as in the sixth.
 
     Args:
         comm: an mpi4py communicator; each time is that of the slowest rank.
