@@ -81,9 +81,10 @@ def parse():
 
 
 def compare(args, losses):
-    """Compare the losses with a single process; return the verdict and its float32 losses.
+    """Compare the losses with a single process; return the verdict and the float32 losses of that process.
 
-    Its float64 run is the reference. The difference of its float32 run from it measures the effect of rounding.
+    The single process trains in float64, which is the reference, and in float32. The difference between its two runs
+    measures the effect of rounding.
     """
     line_mesh = Mesh((1,), ("x",))
     alone, _ = train(LockStep(1), Mesh((1, 1), ("dp", "tp")), args)

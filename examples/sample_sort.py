@@ -11,9 +11,8 @@ from spmdsim import Mesh, ShapeOnly, Tensor, ops, record, world
 speaks = world(8).rank == 0  # under MPI every rank runs this program, and rank 0 prints
 mesh = Mesh((8,), ("x",))
 n = 100_003  # not a multiple of 8
-numbers = (
-    n // (1 + np.arange(n) * 7919 % n) + 0.0
-)  # n / 1, n / 2, n / 3, ... in whole numbers, shuffled: very many are equal
+# The numbers are n / 1, n / 2, n / 3, ... rounded down and shuffled, so that very many are equal.
+numbers = n // (1 + np.arange(n) * 7919 % n) + 0.0
 numbers[::1000] = np.nan
 
 x = Tensor.from_global(numbers, mesh("x"))

@@ -3,7 +3,7 @@
     spmdsim search examples/search_network.py -n 8 --run
     spmdsim launch -n 8 -m spmdsim search examples/search_network.py -n 8 --run      on real ranks
 
-A residual block with a norm, and a classifier. Nothing here says how it is distributed.
+The network has a residual block with a norm, and a classifier. No line states how it is distributed.
 """
 
 from spmdsim import ops

@@ -34,9 +34,8 @@ rank = Tensor.from_global(np.full(PAGES, 1 / PAGES), rows)
 with record() as trace:
     for _ in range(STEPS):
         rank = DAMPING * multiply(rank)
-        rank = (
-            rank + (1.0 - ops.sum(rank)) / PAGES
-        )  # all pages share what damping and pages without links leave
+        # All pages share what damping and pages without links take from the sum of 1.
+        rank = rank + (1.0 - ops.sum(rank)) / PAGES
 
 expected = np.full(PAGES, 1 / PAGES)
 for _ in range(STEPS):

@@ -1,6 +1,6 @@
 """Translate a program for jax.shard_map line by line: the comment above a line is the line for JAX.
 
-A layer of a network: activations by batch, weights by columns and then by rows, gradients of the loss added up.
+The program is a layer of a network: activations are split by batch, the weights by columns and then by rows.
 
 mpirun -n 4 python examples/arrays/shard_map.py       python examples/arrays/shard_map.py (four ranks in lock step)
 """

@@ -23,9 +23,9 @@ CASES = (full, four, copies)
 
 
 def main():
-    """Print the slice of each rank in three layouts, and the rank's slice of results of an operator.
+    """Print the number of each rank's slice in three layouts, and this rank's slice of the first operator's result.
 
-    Return the shard numbers per layout and rank, and the results.
+    Return the shard numbers per layout and rank, and the results of three operators.
     """
     numbers = [[strategy.shard_index(rank) for rank in range(8)] for (strategy,) in CASES]
     if get_rank() == 0:

@@ -1,8 +1,8 @@
-"""The tutorial's losses beside ours, for each setting that decides how gradients are added up and rows are drawn.
+"""Print the tutorial's losses beside ours, for settings of how gradients are added up and rows are drawn.
 
     python examples/documents/loss_column.py [--data FOLDER] [--last 50] [SETTING ...]
 
-Prints a table. Without --data the files of mnist_files.py are written into a temporary folder first.
+The output is a table. Without --data the files of mnist_files.py are written into a temporary folder first.
 """
 
 import argparse
@@ -41,11 +41,11 @@ def rows(**options):
 
 
 def sharded(batch_size):
-    """Other rows on every rank, as many together."""
+    """Return a dataset with other rows on every rank; all ranks together read ``batch_size`` rows in a step."""
     return rows(num_shards=get_group_size(), shard_id=get_rank())(batch_size // get_group_size())
 
 
-#: By name: what is said of it, and what is changed in the tutorial's program.
+#: For each setting, its words in the table, and the arguments that change the tutorial's program.
 SETTINGS = {
     "default": ("unchanged: `data_parallel`, gradients summed", {}),
     "full_batch": (

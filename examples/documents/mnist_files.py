@@ -1,4 +1,4 @@
-"""Files of MNIST's format with digits that were drawn, not written: where MNIST itself is not at hand.
+"""Write files of MNIST's format with drawn digits, for a machine without MNIST.
 
     python examples/documents/mnist_files.py FOLDER [--count 1632] [--seed 1]
 

@@ -59,7 +59,7 @@ def chain(steps=20):
 def tutorial(steps=12):
     """Train the tutorial's network; return the losses, the accuracy, and the cuts of each parameter.
 
-    It has momentum, smoothed labels, mean gradients and parameters split over replicas.
+    The training has momentum and smoothed labels. Each rank reads all rows, and parameters are split over replicas.
     """
     ms.set_seed(1)
     data_set = operator_parallel.create_dataset(32)

@@ -1,6 +1,6 @@
-"""Paddle's document goes on: embedding, column-parallel and row-parallel layer are trained. Only the imports are different.
+"""Train the layers of Paddle's document: embedding, column-parallel and row-parallel. Only the imports are different.
 
-The program is recorded once and run with each batch, beside that of a single card with the same first values.
+The program is recorded once and run with each batch. A program for a single card with equal first values runs beside it.
 
 spmdsim launch -n 2 examples/documents/paddle_training.py
 python examples/documents/paddle_training.py --lockstep
@@ -57,7 +57,7 @@ def train(network, batches):
 
 
 def main(steps=20):
-    """Return the losses of the split network, and those of a single card."""
+    """Return the losses of the split network, and the losses of a single card."""
     paddle.enable_static()
     paddle.set_device("gpu:%d" % paddle.distributed.ParallelEnv().dev_id)  # noqa: UP031
     fleet.init(is_collective=True)

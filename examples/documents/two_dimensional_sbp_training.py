@@ -1,4 +1,4 @@
-"""The 2-D SBP document's network, trained: columns of the device array share the batch, rows share the weights.
+"""Train the network of the 2-D SBP document. Columns of the device array share the batch, rows share the weights.
 
 python -m spmdsim.dialects.oneflow.distributed.launch --nproc_per_node 4 examples/documents/two_dimensional_sbp_training.py
 spmdsim launch -n 4 --world lockstep examples/documents/two_dimensional_sbp_training.py
