@@ -220,7 +220,7 @@ class _Supervisor:
 
         Args:
             forwarded: the signals that are passed on to the rank.
-            mask: the signals to block from now on, instead of those that are blocked now.
+            mask: the signals to block from now on; all others are unblocked.
         """
         rank_descriptor = self.child.descriptor
         assert rank_descriptor is not None  # can_watch_processes()

@@ -374,7 +374,7 @@ def _describe_host(facts: Mapping[int, HostFacts]) -> Diagnosis:
 def list_interfaces() -> tuple[str, ...]:
     """Return the network interfaces of this host with their IPv4 addresses, such as ("eth0 10.0.0.1",).
 
-    The loopback interface and those without an address are left out. () on a system other than Linux.
+    The loopback interface and interfaces without an address are left out. () on a system other than Linux.
     """
     interfaces = []
     with suppress(ImportError, OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

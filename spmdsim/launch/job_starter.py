@@ -176,7 +176,7 @@ def list_launcher_words(
 ) -> list[str]:
     """Return the launcher's command before the program: its path and its options; [] in lock step.
 
-    The options allow more ranks than slots if ``n`` needs them. The slots are those of ``hosts``, else the tasks of
+    The options allow more ranks than slots if ``n`` needs them. Slots are the slots of ``hosts``, else the tasks of
     the batch job, else this machine's cores.
 
     Args:

@@ -145,8 +145,8 @@ class Launcher:
 def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the sorted names of the variables of an environment that a program may read on another host.
 
-    They are all but those of one host, one login or one launcher (see :data:`OF_ONE_HOST` and
-    :data:`OF_ONE_HOST_PREFIXES`), and names that shells do not allow.
+    Variables of one host, one login or one launcher are left out (see :data:`OF_ONE_HOST` and
+    :data:`OF_ONE_HOST_PREFIXES`). So are names that shells do not allow.
 
     >>> list_exported_variables({"DATA_PATH": "/data", "OMP_SCHEDULE": "static", "SSH_TTY": "/dev/pts/0", "_": "/bin/sh"})
     ['DATA_PATH', 'OMP_SCHEDULE']
@@ -212,7 +212,7 @@ def parse_vendor(text: str) -> str | None:
 
 
 def find_candidates() -> Iterator[str]:
-    """Yield the paths of launchers: first those beside the running Python, then those on PATH.
+    """Yield the paths of launchers: first launchers beside the running Python, then launchers on PATH.
 
     Launchers beside Python belong to an MPI library that was installed from wheels.
     """

@@ -2,9 +2,9 @@
 
 A process that judges code must not run it: the code could change the judge. A sandbox is a fork of the judge with
 memory of its own. It has two pipes to the judge, no other open file, and no right to look into other processes.
-Processes that it starts end with it, also those in sessions of their own: a reaper waits for it. Its prints go to
-stderr. It keeps the user's rights to change files and send signals. To judge code of other people, start the judge as a
-user that cannot write the package.
+Processes that it starts end with it, also if they are in sessions of their own, because a reaper waits for it. Its
+prints go to stderr. It keeps the user's rights to change files and send signals. To judge code of other people, start
+the judge as a user that cannot write the package.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _write_place(answers: int, frame: FrameType | None) -> None:
 def _close_other_files(*numbers: int) -> None:
     """Redirect all open files except ``numbers`` and 0 to 2 to the null device.
 
-    The descriptors stay in use, so later closes are harmless. Without ``/proc``, those up to 1023 are tried.
+    The descriptors stay in use, so later closes are harmless. Without ``/proc``, all descriptors up to 1023 are tried.
 
     Args:
         numbers: the descriptors that stay open.
@@ -272,8 +272,8 @@ def _close_other_files(*numbers: int) -> None:
 def _drop_rights() -> None:
     """Give up the rights of this process that reach into other processes, for its descendants, too.
 
-    Programs that it starts gain no rights. A process of root loses those in ``_LOST_RIGHTS``. Do nothing on a system
-    other than Linux.
+    Programs that it starts gain no rights. A process of root loses the rights in ``_LOST_RIGHTS``. Do nothing on a
+    system other than Linux.
     """
     set_process_option(NO_NEW_RIGHTS, 1)
     with suppress(Exception):  # no such system
