@@ -139,7 +139,7 @@ class Canvas:
             words: one line of text.
             kind: CSS class: "title" (large and bold), "faint" or "bad" (red); "" for plain words.
             anchor: "start", "middle" or "end": the point of the text that is at ``x``.
-            colour: colour of the letters; "" for that of the class.
+            colour: colour of the letters; "" for the colour of the class.
             title: text that a pointer or a screen reader shows; "" for none.
         """
         text_width = width_of(words, 14 if kind == "title" else FONT)
@@ -174,7 +174,7 @@ class Canvas:
             height: height of the box.
             words: lines of text, 14 pixels apart; [] for none.
             index: number of the fill, 0 and up; None for no fill. The number of colours is 8. Numbers from 8 on have
-                the colours again with stripes of three kinds. From 32 on, boxes look like those of smaller numbers.
+                the colours again with stripes of three kinds. From 32 on, the fills repeat.
             title: text that a pointer or a screen reader shows; "" for none.
             shade: opacity of grey over the box, 0 to 1; only used if ``index`` is None.
             hatched: True for close slanted lines, which mark an addend.
@@ -343,7 +343,7 @@ class Canvas:
             y1: start.
             x2: end, where the head is.
             y2: end.
-            colour: colour of line and head; "" for that of words.
+            colour: colour of line and head; "" for the colour of words.
             title: text that a pointer or a screen reader shows; "" for none.
             dashed: True for a dashed line.
             wide: width of the line, in pixels.
@@ -434,8 +434,8 @@ def _stripes(x: float, y: float, width: float, height: float, kind: int) -> str:
 def svg(canvas: Canvas, title: str, margin: float = 12, description: str = "") -> str:
     """Return a drawing as one SVG image with its style, which needs no other file.
 
-    The text is a complete ``<svg>`` element with a background, and ends with a newline. Its size is that of the drawing
-    and the margins, rounded up to pixels.
+    The text is a complete ``<svg>`` element with a background, and ends with a newline. Its size is the size of the
+    drawing with margins, rounded up to pixels.
 
     Args:
         canvas: the drawing.

@@ -164,9 +164,9 @@ def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
 
 
 def _choose_lines(lines: Mapping[str, Sequence[tuple[float, float]]], most: int | None) -> list[str]:
-    """Return the names of the lines to draw, with those that are fastest at some point first.
+    """Return the names of the lines to draw: first the lines that are fastest at some point, then others.
 
-    Both groups are ordered by their least seconds at any point.
+    Lines of both groups are ordered by their least seconds at any point.
 
     Args:
         lines: the points ``(x, seconds)`` of each line, by name.
@@ -379,9 +379,10 @@ def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
     """Draw links as lines, ranks as filled boxes with numbers, and switches as open boxes.
 
-    Links between the same two places are one line, with the colour of the first of them. Its width is 1 + the link's
-    capacity / the largest capacity, in pixels (1 to 2). The line is bent if it closes a ring of a torus. A link from a
-    place to itself is not drawn. A pointer shows the names of the links and their bytes per second.
+    Links that connect one pair of places are one line. Its colour and width follow from the first of these links; the
+    width is 1 + its capacity / the largest capacity, in pixels (1 to 2). The line is bent if it closes a ring of a
+    torus. A link from a place to itself is not drawn. A pointer shows the names of the links and their bytes per
+    second.
 
     Args:
         topology: the topology, with at least one link. A link with an end that is not in ``places`` is not drawn.

@@ -28,7 +28,7 @@ def _draw_terms(rule: Rule) -> Canvas:
     split.
 
     Args:
-        rule: the rule, such as that of ``"m k, k n -> m n"``.
+        rule: the rule, such as ``Rule.parse("m k, k n -> m n")``.
     """
     results = [f"result {k}" if len(rule.outputs) > 1 else "result" for k in range(len(rule.outputs))]
     terms = [(f"operand {k}", term) for k, term in enumerate(rule.inputs)] + list(zip(results, rule.outputs))

@@ -103,9 +103,9 @@ def layout_words(layout: Layout, shape: Sequence[int] | None, width: int) -> lis
 
 
 def tensor_figure(tensor: Tensor) -> Figure:
-    """Draw the layout of a tensor, with its bytes in all and on the first rank.
+    """Draw the layout of a tensor, with the bytes of the tensor and of the first rank's shard.
 
-    The bytes on the first rank are those of its shard. The values are not read, and nothing is communicated.
+    The values are not read, and nothing is communicated.
     """
     layout, shape, itemsize = tensor.layout, tensor.meta.shape, tensor.dtype.itemsize
     figure = layout_figure(layout, shape)
@@ -239,7 +239,7 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
 def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
     """Draw a tensor of three dimensions, seen from the front, above and the right.
 
-    All shards have one size, and there are gaps between them. Shards in front have their owners; those behind have
+    All shards have one size, and there are gaps between them. Shards in front have their owners; shards behind have
     their number on a visible side. Dimension 0 goes back, 1 down, and 2 to the right.
 
     Args:

@@ -278,7 +278,7 @@ def _plan_words(plan: Plan) -> list[Words]:
 def _draw_layouts(plan: Plan) -> Canvas:
     """Draw the layouts of a plan in order, with collective and bytes on each arrow.
 
-    The bytes are those of the rank that receives most in the step. A plan without steps shows source and target, and an
+    The bytes are what the busiest rank receives in the step. A plan without steps shows source and target, and an
     arrow "nothing to do". Partial layouts are hatched and name their reduction. Cells have no fill, because the fills
     of the figure are ranks that send.
     """

@@ -513,7 +513,7 @@ def _draw_label(
         message: the message.
         x1: start of the arrow, in pixels.
         x2: end of the arrow.
-        used_spots: positions of the words of the round; that of this message is appended.
+        used_spots: positions of the words of the round; the position of this message's words is appended.
     """
     source, target, *_ = message
     if not (words := arrow_label(story, message)):

@@ -69,7 +69,7 @@ def draw_shards(layout: Layout, shape: Sequence[int], width: int = 100) -> Pictu
 
 
 def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
-    """Return the dimension of rows, that of columns, and the other split dimensions.
+    """Return the dimension of rows, the dimension of columns, and the other split dimensions.
 
     The last two split dimensions are drawn; if fewer are split, the last ones of the tensor, too. The drawn ones are in
     ascending order. The dimension of rows is None for tensors of one dimension, and both are None for scalars.

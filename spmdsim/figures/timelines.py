@@ -172,7 +172,7 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
 
     Returns:
         A document in Chrome's trace format, with times in microseconds. Its "otherData" has the predicted and the
-        measured seconds of the step. The measured ones are those of the first trace.
+        measured seconds of the step. The measured seconds come from the first trace.
     """
     document = timeline(traces)
     starts = [event.start for trace in traces for event in (*trace, *trace.spans)]
@@ -416,7 +416,7 @@ def _round_slices(
 
 
 def _move_bytes(move: Instruction, sizes: list[int]) -> int:
-    """Return the bytes of an instruction's chunks; ``sizes`` has those of each chunk."""
+    """Return the bytes of an instruction's chunks; ``sizes`` has the bytes of each chunk."""
     return sum(sizes[chunk % len(sizes)] for chunk in move.chunks)
 
 

@@ -75,7 +75,7 @@ class Offer(Pictured):
 
     @property
     def start(self) -> Mesh:
-        """The first mesh of the page: that of the first further layout, or a large one with two axes."""
+        """The first mesh of the page: the mesh of the first further layout, or a large one with two axes."""
         if self.layouts:
             return self.layouts[0].mesh
         return max(self.meshes, key=lambda mesh: (sum(size > 1 for size in mesh.shape) == 2, mesh.size))

@@ -16,7 +16,7 @@ from spmdsim.figures.schedule_figures import value_words
 
 
 def schedules(offer: Offer) -> list[dict[str, Any]]:
-    """Return the data of all algorithms: those of the offer, of the library, and wrong ones.
+    """Return the data of all algorithms: the user's, the library's, and wrong ones.
 
     Each algorithm is a dict with texts about it. Its "origin" is "own", "library" or "wrong". "ranks" has the schedule
     for each offered number of ranks that the algorithm supports; see :func:`schedule_facts`.

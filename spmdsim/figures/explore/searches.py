@@ -42,8 +42,8 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
 def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
     """Return one search: operators, layouts, redistributions, comparison, and other strategies.
 
-    The search is for the fastest strategies on a laptop's machine. Times are in seconds per training step, bytes those
-    of one rank.
+    The search is for the fastest strategies on a laptop's machine. Times are in seconds per training step. Bytes are
+    per rank.
 
     - "seconds", "nbytes", "peak": time, received bytes, and most memory of a rank; "optimal" is True if it is proven
       that no other choice is faster under the model.
