@@ -64,7 +64,7 @@ def list_labs(args: argparse.Namespace) -> int:
     help="write the labs, or the files of teachers, into a folder",
 )
 def copy(args: argparse.Namespace) -> int:
-    """Write the files of students into a folder, or with ``--teacher`` those of teachers.
+    """Write the files of students into a folder, or with ``--teacher`` the files of teachers.
 
     Return 0. Only rank 0 writes. Folders are made as needed. A line on stderr has the number of files.
 

@@ -78,7 +78,7 @@ OTHERS = group(
 def main(args: argparse.Namespace) -> int:
     """Start the ranks, wait for them, and return the exit code of the job.
 
-    The code is 0 if all ranks end well, else that of the rank that failed first.
+    The code is 0 if all ranks end well, else the exit code of the rank that failed first.
 
     Args:
         args: the command's arguments. ``n`` and ``blocks`` are changed by :func:`_complete_options`.
@@ -121,9 +121,9 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
         args: the command's arguments; changed in place.
 
     Returns:
-        The environment variables that the ranks get, by name. With ``--nproc_per_node`` they are those of other
-        launchers. In lock step without a number of ranks it is the variable of the number of ranks with its value in
-        this process, "" if unset; so the 1 of ``args.n`` does not reach the program. Otherwise {}.
+        The environment variables that the ranks get, by name. With ``--nproc_per_node`` they are the variables that
+        other launchers set. In lock step without a number of ranks it is the variable of the number of ranks with its
+        value in this process, "" if unset; so the 1 of ``args.n`` does not reach the program. Otherwise {}.
 
     Raises:
         InputError: If options contradict each other, have no effect, are not supported, or ask for a starter on each

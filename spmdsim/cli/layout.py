@@ -108,8 +108,8 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
 def main(args: argparse.Namespace) -> int:
     """Derive the layout of a tensor, an operator or a Paddle split, and print it; return 0.
 
-    The first option of ``_BESIDE`` that is set determines which of them. With ``--json`` it is printed as JSON;
-    pictures are written in addition.
+    The first option of ``_BESIDE`` that is set selects one of the three. With ``--json`` it is printed as JSON.
+    Pictures are written in addition.
 
     Args:
         args: the command's arguments.

@@ -214,8 +214,8 @@ def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
 
     Attributes are the parameters of a function without the operands. The function depends on the operator's rule:
 
-    - If the rule is a function, its parameters count. If it takes ``**kwargs``, those of the public function count,
-      too.
+    - If the rule is a function, its parameters count. If it takes ``**kwargs``, the parameters of the public function
+      count, too.
     - If the rule is no function, the parameters of the local function count that the public function has, too.
 
     Args:
@@ -419,7 +419,7 @@ def _select_ranks(args: argparse.Namespace, bound: Any, strategy: Any) -> int | 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
     """Return the layout of a result after all collectives.
 
-    It is that of ``--out-layout`` or ``--out-shard``, by default ``computed`` without pending reductions.
+    ``--out-layout`` or ``--out-shard`` sets it; the default is ``computed`` without pending reductions.
 
     Args:
         args: the command's arguments. ``out_layout`` counts if both are set.

@@ -244,8 +244,8 @@ def show_layout(
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
     """Print the layouts and derivations of an operator, or its JSON; return 0.
 
-    Pictures are written if requested. The derivations are those of the operands; the first one has the numbering of the
-    device matrix for all.
+    Pictures are written if requested. Each operand has a derivation. Only the first one shows the numbering of the
+    device matrix, which is equal for all operands.
 
     Args:
         derived: the layouts and collectives of the operator; all layouts have one mesh.

@@ -49,7 +49,7 @@ LIMITS = "--time-limit --memory-limit --output-limit"
 
 
 def _likeness(error: UnicodeError) -> tuple[str, int]:
-    """Return similar characters for those that cannot be encoded, and the position after them.
+    """Return substitutes for characters that cannot be encoded, and the position after these characters.
 
     This is an error handler of ``codecs``.
     """
@@ -62,7 +62,7 @@ codecs.register_error("likeness", _likeness)
 
 
 def to_encoding(text: str, encoding: str | None) -> str:
-    """Return the text with similar characters for those that an encoding lacks; None is UTF-8.
+    """Return the text with similar characters instead of characters that an encoding lacks; None is UTF-8.
 
     >>> to_encoding("0 → 1 ≤ 2", "ascii")
     '0 > 1 < 2'
@@ -71,7 +71,7 @@ def to_encoding(text: str, encoding: str | None) -> str:
 
 
 def print_anywhere() -> None:
-    """Let stdout and stderr write similar characters for those that their encoding lacks.
+    """Let stdout and stderr write similar characters instead of characters that their encoding lacks.
 
     Closed standard streams (``>&-``), which Python has as None, are opened as the null device. Otherwise writes to them
     would fail, or a file that is opened later would get their number. A stream whose error handler the user has chosen
@@ -410,7 +410,7 @@ def run_and_report_unwritten(run: Callable[[argparse.Namespace], int], args: arg
 
 
 def changed_options(args: argparse.Namespace, flags: str) -> list[str]:
-    """Return those of ``flags`` (separated by blanks) whose values are not their defaults.
+    """Return the options of ``flags`` (separated by blanks) whose values are not their defaults.
 
     They have the order of ``flags``. An option that is set to its default counts as not set. ``args`` has the command's
     arguments, with the ``parser`` that defines the options.

@@ -321,7 +321,7 @@ def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]
         parse: a function of a mesh.
 
     Raises:
-        InputError: If ``parse`` fails on several meshes, and on all of them; the message is that of the last one.
+        InputError: If there are several meshes and ``parse`` fails on all of them, with the message of the last failure.
         SpmdError: The error of ``parse``, if it fails on the only mesh.
     """
     for mesh in candidates[:-1]:
@@ -364,7 +364,7 @@ def _report_outcomes(
     """Print the outcomes as a table or JSON on rank 0, and write pictures.
 
     All ranks must call it, because with ``--wide`` or ``--verbose`` the ranks of a job exchange on which cores they
-    run. A remark follows if times are unreliable. With ``--inject`` the table is that of faults.
+    run. A remark follows if times are unreliable. With ``--inject`` the table is about faults.
 
     Args:
         outcomes: the outcomes.
@@ -432,7 +432,7 @@ def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namesp
 
 
 def _count_text(outcomes: list[Outcome], world: World) -> str:
-    """Return how many cases hold on how many ranks, such as "3 of 4 cases hold on 8 ranks (LockStep)"."""
+    """Return a summary such as "3 of 4 cases hold on 8 ranks (LockStep)"."""
     holding = sum(outcome.ok for outcome in outcomes)
     cases = many(len(outcomes), "case holds", "cases hold")
     return f"{holding} of {cases} on {many(world.size, 'rank')} ({type(world).__name__})"
@@ -516,9 +516,8 @@ def _row_cells(outcome: Outcome) -> dict[str, str]:
     """Return the cells of a case by the heads of all columns.
 
     Heads are "operator", "mesh", "strategy", "layouts", "local shapes", "collectives", "sent (B)", "received (B)",
-    "predicted (B)", "ms", "max error" and "verdict". Bytes are those of the busiest rank, and local shapes those of
-    rank 0. The predicted bytes are "equal" if each rank received as many as predicted. The time is that of the slowest
-    rank.
+    "predicted (B)", "ms", "max error" and "verdict". Bytes are about the busiest rank, local shapes about rank 0, and
+    the time about the slowest rank. The predicted bytes are "equal" if each rank received as many bytes as predicted.
 
     Args:
         outcome: the case with its result.

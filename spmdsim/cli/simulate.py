@@ -106,8 +106,8 @@ def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def main(args: argparse.Namespace) -> int:
     """Run the script on virtual ranks; return its exit code, or the code of the findings.
 
-    Options after the script are parsed first, and replace those before it in ``args``. The script runs in a child
-    process with limits.
+    Options after the script are parsed first, and replace options before the script in ``args``. The script runs in a
+    child process with limits.
 
     Raises:
         InputError: If the script cannot be read, the rank of ``--only`` does not exist, or the script reaches a limit.

@@ -336,7 +336,7 @@ def _run_step(
 def _compare_with_reference(
     args: argparse.Namespace, network: Network, reference: StepwiseReference, losses: list[float]
 ) -> dict[str, Any]:
-    """Compare losses and weights with those of one process; return the verdicts.
+    """Compare losses and weights with the training in one process; return the verdicts.
 
     Without ``--json`` the verdicts are printed, too. The tolerance follows from the rounding errors that the reference
     measures. All ranks must call it.

@@ -116,8 +116,8 @@ def measure_machine(comm: Any, largest: int) -> Machine:
 def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
     """Run all measurements except the final check, and fit a machine to them.
 
-    The machine's messages are those between two nodes if there are several, else those inside the node. All ranks call
-    it. Arithmetic has the rate of the slowest rank; so have operators.
+    If there are several nodes, the machine's messages are messages between two nodes, else messages inside the node.
+    All ranks call it. Arithmetic has the rate of the slowest rank; so have operators.
 
     Args:
         pace: communicator, time limit and progress.

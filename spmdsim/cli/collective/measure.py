@@ -64,8 +64,8 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
 def watch_other_programs(comm: Any) -> Callable[[], float]:
     """Return a function that returns how many cores other programs have kept busy since now.
 
-    The cores are those of this node. The number is the mean from this call to the call of the function, such as 1.5,
-    and at least 0. It is 0 if the system does not report it. All ranks must call both functions. ``comm`` is the mpi4py
+    Only cores of this node count. The number is the mean from this call to the call of the function, such as 1.5, and
+    at least 0. It is 0 if the system does not report it. All ranks must call both functions. ``comm`` is the mpi4py
     communicator of the ranks.
     """
     start, busy_before = read_other_seconds(comm)
@@ -249,7 +249,7 @@ def bind_native_call(
         case: the collective and its size.
         comm: the mpi4py communicator of the ranks.
         result: an array of ``case.output_count`` elements.
-        source: the input of this rank; None: that of the case.
+        source: the input of this rank; None for the input of the case.
 
     Raises:
         InputError: If MPI has no call for the collective.

@@ -317,7 +317,7 @@ def _write_timeline(
         path: the file to write, JSON for ui.perfetto.dev.
         prediction: the prediction. Its last point is drawn; the library's own call is skipped.
         itemsize: bytes of an element.
-        options: options of algorithms; those of the fastest one are used.
+        options: options of algorithms; the fastest algorithm gets the options that it has.
         events: LogGOPS parameters for an event simulation; None for synchronous rounds.
 
     Raises:

@@ -202,8 +202,8 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
         count: number of elements that each rank sends.
 
     Returns:
-        The seconds of a round that sends and receives input, the seconds of a round that also adds the received data,
-        and the seconds of the latter followed by a round that sends the sum.
+        Three numbers of seconds: for a round that sends and receives input; for a round that also adds the received
+        data; and for the second round and a third one that sends the sum.
     """
     from spmdsim.worlds.mpi.messages import Messages
 
@@ -306,8 +306,8 @@ def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
 def native_table(pace: Pace, largest: int) -> list[Measurement]:
     """Time the MPI library's own collectives over all ranks.
 
-    All ranks must call it. The collectives are those of :data:`NATIVE`. Sizes double from 8 bytes to ``largest``,
-    rounded to equal blocks of float32 elements. Below 8 bytes there are no sizes.
+    All ranks must call it. :data:`NATIVE` lists the collectives. Sizes double from 8 bytes to ``largest``, rounded to
+    equal blocks of float32 elements. Below 8 bytes there are no sizes.
 
     Args:
         pace: communicator of all ranks, time limit and progress.

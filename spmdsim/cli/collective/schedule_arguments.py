@@ -287,8 +287,8 @@ def parse_bytes(text: str) -> int:
 def growing_counts(text: str) -> list[int]:
     """Parse rank counts that may grow by a factor, such as ``2..1024x2``.
 
-    This text starts at 2 and doubles up to 1024. For the rounding see :func:`growing_sizes`. Without a factor, the text
-    is that of :func:`rank_counts`.
+    This text starts at 2 and doubles up to 1024. For the rounding see :func:`growing_sizes`. A text without a factor
+    is parsed by :func:`rank_counts`.
 
     Raises:
         InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, the factor is not

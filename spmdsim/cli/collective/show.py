@@ -127,9 +127,9 @@ def _print(args: argparse.Namespace, *parts: object) -> None:
 def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
     """Return the lines of the sections that ``--only`` selects.
 
-    The name of the schedule, its description and its errors come first. A wrong schedule has no counts. States are left
-    out if there are more than :data:`MOST_STATE_LINES` (1,024) of them, counted over ranks and rounds; a line tells the
-    numbers.
+    The name of the schedule, its description and its errors come first. A wrong schedule has no counts. If the states
+    would have more than :data:`MOST_STATE_LINES` (1,024) lines, one per rank and state, they are replaced by a line
+    with both numbers.
 
     Args:
         story: the executed schedule.
