@@ -172,7 +172,7 @@ def parse_json(text: str | bytes) -> Any:
 def _check_depth(text: str) -> None:
     """Raise InputError if brackets of a text are nested deeper than :data:`MOST_DEPTH`.
 
-    Brackets are ``[]``, ``{}`` and ``()``; those in quotes do not count. Whether they match is not checked.
+    Brackets are ``[]``, ``{}`` and ``()``; brackets in quotes do not count. Whether they match is not checked.
     """
     depth = 0
     for token in _TOKEN.finditer(text):

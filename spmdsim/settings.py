@@ -42,7 +42,7 @@ class Setting(Generic[V]):
     words: tuple[str, ...] = ()
 
     def read(self, environment: Mapping[str, str] | None = None) -> V:
-        """Return the value of the setting: that of its variable, or the default.
+        """Return the value of the setting: the value of its variable, or the default.
 
         An empty variable counts as not set. The first call of any setting in a process prints warnings for unknown
         variables (:func:`_warn_once`).

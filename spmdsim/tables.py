@@ -61,9 +61,9 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """Return the table with its title and notes as one string, without a newline at the end.
 
-        A table that is wider than ``width`` becomes several ones below each other. Each of them repeats the columns
-        that distinguish the rows, or numbers the rows if these columns leave no room. Long cells are broken between
-        words. A word that is longer than ``width`` makes its line longer.
+        A table that is wider than ``width`` becomes several tables below each other. Each table repeats the columns
+        that distinguish the rows. If these columns leave no room, each table numbers the rows instead. Long cells are
+        broken between words. A word that is longer than ``width`` makes its line longer.
 
         Args:
             width: the characters of a line; None for no limit.
