@@ -95,7 +95,8 @@ class Agreement:
     def _wait(self, request: Any, seconds: float) -> bool:
         """Wait for a request; return True when it is complete, False after ``seconds``.
 
-        It polls :data:`SPINS` times without a pause, then every 0.5 ms. Answer roll calls of other ranks meanwhile.
+        Poll :data:`SPINS` (200) times without a pause, then every 0.5 ms. Answer roll calls of other ranks between
+        slow polls.
 
         Args:
             request: the MPI request.
@@ -282,8 +283,8 @@ class RankSession:
     def _describe_difference(self, ids: list[str]) -> str:
         """Return a sentence about how the tests that ranks collected differ; all ranks call it.
 
-        It names the first rank with a test that another rank lacks, and the first such test in alphabetical order. If
-        all ranks have the same tests, it says that their order differs.
+        The sentence names the first rank with a test that another rank lacks, and the first of these tests in
+        alphabetical order. If all ranks have equal sets of tests, the sentence is about their order.
 
         Args:
             ids: the tests of this rank.
@@ -442,8 +443,9 @@ class RankSession:
     def _abort_expired(self, name: str) -> None:
         """Print the line of this rank when a test exceeds its deadline, and abort the job.
 
-        It runs in another thread, which continues while the main thread is inside an MPI call; a signal would not. It
-        waits 1 s and 0.1 s per rank number before it aborts, so that all ranks can print.
+        A timer calls it in a thread of its own, which runs even while the main thread is inside an MPI call; the
+        handler of a signal would not. The abort comes after 1 s and 0.1 s times the rank's number, so that all ranks
+        can print.
 
         Args:
             name: the test.
