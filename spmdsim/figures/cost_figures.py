@@ -418,8 +418,8 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
 def _link_colour(topology: Topology, link: int) -> str:
     """Return the colour of a link, as CSS.
 
-    It depends on the dimension in a torus, and on the kind (local or global) in a dragonfly. Other links, also those
-    from ranks to routers, are faint. ``link`` is the link's number in ``topology``.
+    In a torus the colour depends on the link's dimension, and in a dragonfly on its kind, local or global. All other
+    links are faint, also the links between ranks and routers. ``link`` is the link's number in ``topology``.
     """
     if isinstance(topology, Torus):
         return ink_of(link // (2 * topology.ranks))

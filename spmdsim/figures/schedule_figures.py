@@ -355,9 +355,10 @@ def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
 def history_figure(story: History) -> Figure:
     """Draw a schedule round by round, also one with mistakes.
 
-    It has messages as arrows, a legend, and a table for each state. Tables are left out if they have more than
-    ``MOST_CELLS`` values. More than ``MOST_ARROWS`` messages are not drawn, and the figure has the counts. Notes have
-    the counts, or the first five errors.
+    The figure has messages as arrows, a legend, and a table for each state. The tables are left out if they have more
+    than ``MOST_CELLS`` (1,200) values together. Notes have the counts of a correct schedule, or the first five errors
+    of a wrong one. A schedule with more than ``MOST_ARROWS`` (2,000) messages gets the figure of :func:`counts_figure`
+    instead.
 
     Args:
         story: the executed schedule.
@@ -471,7 +472,7 @@ def space_time(story: History) -> Canvas:
 def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x2: float) -> None:
     """Draw the arrow of a message, with a text for a pointer.
 
-    It has the colour of the message's first chunk, or the default colour if the schedule has one chunk only. In
+    The arrow has the colour of the message's first chunk, or the default colour if the schedule has one chunk only. In
     collectives with reduction, arrows of copies are dashed.
 
     Args:

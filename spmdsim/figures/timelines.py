@@ -368,8 +368,8 @@ def _round_slices(
 ) -> Iterator[Slice]:
     """Yield the slices of synchronous rounds: messages start with a round, reductions end it.
 
-    All messages of a round end together, when the slowest one does. Then each rank reduces what it received, in
-    sequence.
+    All messages of a round end together, when the slowest message does. Then each rank reduces the chunks that it
+    received, one after the other.
 
     Args:
         schedule: the schedule.

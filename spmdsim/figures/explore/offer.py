@@ -83,7 +83,8 @@ class Offer(Pictured):
     def shapes_on(self, mesh: Mesh) -> tuple[Shape, ...]:
         """Return the shapes that the page offers for a mesh, in the offer's order.
 
-        They are all shapes; for a mesh with three axes longer than 1, the first shape of each number of dimensions.
+        For a mesh with three axes longer than 1, they are the first shape of each number of dimensions; for any other
+        mesh all shapes.
         """
         if sum(size > 1 for size in mesh.shape) < 3:
             return self.shapes
@@ -94,8 +95,9 @@ class Offer(Pictured):
 def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
     """Return the sources and targets whose plans a page has.
 
-    They are all offered layouts; targets have no pending reductions. If there are more than 7,000 pairs, only layouts
-    whose dims name their axes in the mesh's order are used. If there are still more pairs, both tuples are empty.
+    By default all offered layouts are sources, and all without pending reductions are targets. If these are more than
+    7,000 pairs, only layouts whose dims name their axes in the mesh's order are used. If there are still more than
+    7,000 pairs, both tuples are empty.
 
     Args:
         mesh: the mesh.
