@@ -196,8 +196,8 @@ def read_hosts(args: argparse.Namespace) -> list[Host]:
 def default_ranks(args: argparse.Namespace) -> int:
     """Return the number of ranks for a job without ``-n``; print it to stderr with its source.
 
-    It is the number of slots of ``--hosts`` or ``--hostfile``. Without hosts it is the number of tasks of the batch
-    job, from an environment variable. Outside of a batch job it is one per core.
+    With ``--hosts`` or ``--hostfile`` there is a rank per slot. Without hosts, there is a rank per task of the batch
+    job, whose number is in an environment variable. Outside of a batch job, there is a rank per core.
 
     Args:
         args: the command's arguments: ``hosts`` and ``hostfile``, which are None if not set.

@@ -279,8 +279,8 @@ def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], 
 def _find_operator(name: str) -> Any:
     """Return the operator function of a name; case and underscores do not matter.
 
-    It is a public function of :mod:`spmdsim.arrays.ops`, such as "MatMul" -> ``ops.matmul``. Its attribute ``op`` is
-    the operator.
+    The function is public in :mod:`spmdsim.arrays.ops`, and its attribute ``op`` is the operator. "MatMul" gives
+    ``ops.matmul``.
 
     Raises:
         InputError: If there is none. The message has the nearest names of this package and of MindSpore, or else all
@@ -443,8 +443,8 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
 def _list_collectives(src: Layout, dst: Layout, shape: Shape) -> list[GroupCollective]:
     """Return the collectives between two layouts of a result; [] if the layouts are equal.
 
-    They are the steps of the plan with the fewest bytes for float32 elements, local slices included. A step without
-    axes runs in one group of all ranks.
+    The collectives are the steps, local slices included, of the plan with the fewest bytes for float32 elements. A
+    step without axes runs in one group of all ranks.
 
     Args:
         src: the layout after the local function.

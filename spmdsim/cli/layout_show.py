@@ -89,7 +89,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
 def _count_devices(layout: Layout) -> int:
     """Return the number of real devices of a layout.
 
-    It is smaller than the number of ranks if MindSpore's virtual axis makes several ranks of each device.
+    If the mesh has MindSpore's virtual axis, each device plays several ranks, and there are fewer devices than ranks.
     """
     from spmdsim.dialects.mindspore.layout import micro_shards
 

@@ -188,7 +188,7 @@ def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None
 def line_columns() -> int | None:
     """Return the width of printed lines in characters; None in files and pipes.
 
-    It is the variable COLUMNS, or the terminal's width.
+    The variable COLUMNS sets the width, also in files and pipes. Without it, the terminal does.
     """
     columns = os.environ.get("COLUMNS", "")
     return (int(columns) if columns.isdecimal() else 0) or terminal_columns(sys.stdout)
@@ -264,7 +264,8 @@ def to_plain(value: Any) -> Any:
 def emit_json(value: object) -> None:
     """Print ``value`` as one JSON document, converted by :func:`to_plain`.
 
-    It is printed as by :func:`say`, indented by two blanks. Its lines are not broken, on narrow terminals either.
+    The document is indented by two blanks, and printed as by :func:`say`. Its lines are not broken, not even on narrow
+    terminals.
     """
     say(json.dumps(to_plain(value), indent=2, allow_nan=False, ensure_ascii=False), folds=False)
 

@@ -543,7 +543,7 @@ def _row_cells(outcome: Outcome) -> dict[str, str]:
 def _collective_text(event: CollectiveEvent) -> str:
     """Return a collective with its axes and group size, such as "all_reduce(tp: 4)".
 
-    Its algorithm is added if it was not the planned one.
+    If it ran by calls of MPI that move other bytes than planned, these calls are appended.
     """
     over = f"{','.join(event.axes)}: " if event.axes else ""
     other_algorithm = f" by {event.way}" if event.due != event.planned else ""

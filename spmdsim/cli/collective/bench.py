@@ -400,8 +400,8 @@ def _select_columns(predicted: bool, width: int | None) -> list[_Column]:
 def _make_row_printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
     """Return a function that prints a row of the table as soon as it is measured.
 
-    It prints a title and the column heads before the first row of each algorithm, so rows of an algorithm must come
-    together. Columns that do not fit into the terminal are left out.
+    The function prints a title and the column heads before the first row of each algorithm, so all rows of an
+    algorithm must come one after the other. Columns that do not fit into the terminal are left out.
 
     Args:
         args: the command's arguments. With ``json`` the function prints nothing. With ``machine`` there are columns of

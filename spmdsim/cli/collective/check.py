@@ -114,8 +114,8 @@ def _left_out_text(chosen: Algorithm, sizes: list[int]) -> str:
 def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
     """Verify an algorithm with ``size`` ranks for all roots; return the facts of one root.
 
-    They are the facts of the first wrong root. If no root is wrong, return the facts of the first root. Only one root
-    is checked if ``--root`` is set, or the collective or the algorithm has no root; it is ``--root`` or 0.
+    The facts are about the first wrong root, or about the first root if no root is wrong. Only one root is checked in
+    two cases: ``--root`` if it is set, and 0 if the collective or the algorithm has no root.
 
     Args:
         chosen: the algorithm.

@@ -209,8 +209,8 @@ def _judge_table_choice(
 def draw_wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.ndarray:
     """Return ``count`` random numbers whose sizes differ by up to eight powers of ten.
 
-    They are normally distributed numbers times 10 to a uniform power from -4 to 4. Different orders of additions round
-    differently on them. Equal seeds give equal numbers.
+    Each is a normally distributed number times 10 to the power of a uniform number from -4 to 4. Sums of such numbers
+    in different orders differ by rounding. Equal seeds give equal numbers.
 
     Args:
         seed: numbers that determine the result.

@@ -37,9 +37,9 @@ FEW = 0.2
 def noise_note(comm: Any, others: float = 0.0) -> str:
     """Return a remark for the user if times of this job are unreliable, else "".
 
-    They are unreliable if this node has more ranks than cores on which they may run. They are also unreliable if ranks
-    and other programs together need more than these cores, by more than :data:`FEW`. A rank counts as one core. All
-    ranks must call it; ranks of different nodes can get different remarks.
+    Times are unreliable if this node has more ranks than cores on which its ranks may run. They are also unreliable if
+    the ranks, one core each, and other programs together need more than these cores plus :data:`FEW` (0.2). All ranks
+    must call it; ranks of different nodes can get different remarks.
 
     Args:
         comm: the mpi4py communicator of the ranks.
@@ -93,8 +93,8 @@ def read_other_seconds(comm: Any) -> tuple[float, float]:
 def _read_busy_seconds() -> float:
     """Return the seconds for which all cores of this node have worked since the system's start.
 
-    They are the sum over cores, from the first line of ``/proc/stat``: user, nice, system and interrupts, without idle
-    time and waits for disks. Return 0 if the file cannot be read.
+    The number is a sum over all cores, from the first line of ``/proc/stat``. It includes user, nice, system and
+    interrupts, but no idle time and no waits for disks. Return 0 if the file cannot be read.
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:

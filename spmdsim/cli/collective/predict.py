@@ -181,8 +181,8 @@ def _report_ignored_parameters(machine: Machine, topology: str) -> None:
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options that have no effect with the selected model or output.
 
-    They are ``--loggops`` without ``--model loggops``, and ``--algorithms``, ``--model`` and ``--trace`` with
-    ``--links``. ``args`` has the command's arguments.
+    ``--loggops`` has an effect only with ``--model loggops``; ``--algorithms``, ``--model`` and ``--trace`` have none
+    with ``--links``. ``args`` has the command's arguments.
     """
     if args.model != "loggops":
         refuse_options(args, "--loggops", "--model loggops, whose parameters it gives")

@@ -263,8 +263,8 @@ def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
 def call_seconds(comm: Any) -> float:
     """Return the seconds that an emulated collective takes on this rank besides its rounds.
 
-    They are the seconds of a program without rounds, most of which bind its arrays. No message is sent. ``comm`` is an
-    mpi4py communicator that includes this rank.
+    A program without rounds is timed; most of its time is spent on binding its arrays. No message is sent. ``comm`` is
+    an mpi4py communicator that includes this rank.
     """
     from spmdsim.worlds.mpi.messages import Messages
 

@@ -89,9 +89,10 @@ def show(args: argparse.Namespace) -> int:
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for an option without effect.
+    """Raise InputError for an option that has no effect with the other arguments.
 
-    They are ``--chunks`` without a user's algorithm, and ``--itemsize`` or ``--rounding`` without ``--bytes``.
+    ``--chunks`` has an effect only with a user's algorithm, and ``--itemsize`` and ``--rounding`` only with
+    ``--bytes``.
     """
     refuse_unused_chunks(args, args.algorithm)
     if args.bytes is None:
