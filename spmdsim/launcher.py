@@ -168,7 +168,7 @@ def is_root() -> bool:
 def beside_root() -> bool:
     """Return True if this process sees the files that rank 0 writes.
 
-    It does on rank 0, outside of a launcher, and if the launcher reports that all ranks share a machine.
+    This is so on rank 0, outside of a launcher, and if the launcher reports that all ranks share a machine.
     """
     job = detect()
     return job is None or job.rank == 0 or job.local_size == job.size

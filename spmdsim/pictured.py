@@ -93,7 +93,7 @@ def _field_text(value: Any) -> str:
 def _text_of(value: Any) -> str:
     """Return the text for notebooks without pictures.
 
-    It is ``str`` for a class with ``_repr_pretty_``, which prints a table, else the repr.
+    For a class with ``_repr_pretty_``, which prints a table, the text is ``str(value)``, else the repr.
     """
     return str(value) if hasattr(value, "_repr_pretty_") else repr(value)
 

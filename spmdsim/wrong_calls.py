@@ -482,8 +482,8 @@ def _format_signature(written: Signature) -> str:
 def _meaning(target: Any, name: str) -> str:
     """Return the docstring's description of an argument, in brackets, for an error.
 
-    It ends before the first full stop, semicolon or colon. Returns "" if the docstring has no description, or it is longer
-    than MOST_QUOTED characters or cut inside of brackets.
+    The description is cut before its first full stop, semicolon or colon. Return "" if the docstring has none, if it
+    has more than MOST_QUOTED (80) characters, or if the cut is inside of brackets.
     """
     match = re.search(rf"^ +{name}: ([^.;:]+)", target.__doc__ or "", re.MULTILINE)
     words = " ".join(match[1].split()).replace("`", "") if match else ""
