@@ -211,8 +211,9 @@ class PlanTable:
     def _step(self, step: Step, itemsize: int) -> int:
         """Return the number of a step; append the row of a step that is new.
 
-        A row has the collective, its axes, the numbers of the layouts before and after, the groups of ranks ([] without
-        axes), the messages ``[sender, receiver, number of the box]``, and the received bytes per rank.
+        A row is a list of: the collective, its axes, the number of the layout before, the number of the layout after,
+        the groups of ranks ([] without axes), the messages ``[sender, receiver, number of the box]``, and the received
+        bytes of each rank.
 
         Args:
             step: the step; equal steps have one number.

@@ -151,8 +151,8 @@ def _changed_operators(answer: WhyNot) -> list[list[Any]]:
         answer: the comparison of the best program with the best one that has a given strategy.
 
     Returns:
-        For each operator a list of its name, the strategy in the best program, the strategy in the other program, and a
-        list of the additional seconds for each of :data:`KINDS`.
+        For each operator a list ``[name, best, other, seconds]``: its name, its strategies in the best program and in
+        the other program, and the list of the additional seconds for each of :data:`KINDS`.
     """
     rows = []
     best_result, other_result = answer.best, answer.other
