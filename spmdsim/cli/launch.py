@@ -121,9 +121,12 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
         args: the command's arguments; changed in place.
 
     Returns:
-        The environment variables that the ranks get, by name. With ``--nproc_per_node`` they are the variables that
-        other launchers set. In lock step without a number of ranks it is the variable of the number of ranks with its
-        value in this process, "" if unset; so the 1 of ``args.n`` does not reach the program. Otherwise {}.
+        The environment variables that the ranks get, by name.
+
+        * With ``--nproc_per_node`` they are the variables that other launchers set.
+        * In lock step without a number of ranks it is the variable of the number of ranks, with its value in this
+          process or "". So the program does not take the 1 of ``args.n`` for its number of ranks.
+        * Otherwise there are none.
 
     Raises:
         InputError: If options contradict each other, have no effect, are not supported, or ask for a starter on each

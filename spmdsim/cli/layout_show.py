@@ -52,9 +52,16 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         ranks: the ranks to list; None for all ranks of the mesh.
 
     Returns:
-        A dict with "device_matrix" (sizes of the axes), "alias_name" (their names), "tensor_map", "rank_list", "shape",
-        "placements" (texts per axis) and "ranks" (a dict per rank, see :func:`_rank_json`). "pending" exists if a
-        reduction is pending; "devices" and "micro_shards" if MindSpore's devices play several ranks.
+        A dict with these keys:
+
+        * "device_matrix" and "alias_name": the sizes of the axes, and their names;
+        * "tensor_map": the layout as MindSpore's tensor map;
+        * "rank_list" and "shape": the ranks in mesh order, and the global shape;
+        * "placements": a text per axis;
+        * "ranks": a dict per rank, see :func:`_rank_json`;
+        * "pending": the pending reduction; no such key without one;
+        * "devices" and "micro_shards": the number of devices, and of ranks per device; no such keys unless MindSpore's
+          devices play several ranks.
 
     Raises:
         InputError: If the lists of replicas would have more than :data:`MOST_JSON_RANKS` numbers.

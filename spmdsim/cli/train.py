@@ -348,8 +348,11 @@ def _compare_with_reference(
         losses: the loss of each step.
 
     Returns:
-        A dict with "max_loss_difference", "tolerance" (of the losses), "ok" (True if all verdicts hold), and
-        "verdicts", a text for "losses" and for each parameter by its name.
+        A dict with these keys:
+
+        * "max_loss_difference" and "tolerance": the largest difference of a loss, and its limit;
+        * "ok": True if all verdicts hold;
+        * "verdicts": a text for "losses", and one for each parameter by its name.
     """
     import numpy as np
 

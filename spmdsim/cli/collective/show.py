@@ -239,9 +239,13 @@ def _counts_in_bytes(schedule: Schedule, args: argparse.Namespace) -> dict[str, 
         args: the command's arguments: ``bytes``, the message size, and ``itemsize``.
 
     Returns:
-        "message" (bytes), "critical_bytes" and "critical_worked_bytes" (bytes on the critical path, transferred and
-        reduced), "bound" (a dict with the lower bounds of these two), and an array of a number per rank for sent,
-        received, reduced, combined and peak bytes.
+        A dict with these keys:
+
+        * "message": the message size in bytes;
+        * "critical_bytes" and "critical_worked_bytes": bytes on the critical path, transferred and reduced;
+        * "bound": a dict with the lower bounds of these two numbers, by their names;
+        * "bytes_sent", "bytes_received", "bytes_reduced", "bytes_combined" and "peak_bytes": arrays of a number per
+          rank.
     """
     from spmdsim.collectives.facts import bound_bytes
 
