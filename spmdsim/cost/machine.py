@@ -8,7 +8,7 @@ mesh axis refine alpha and beta. Measured times replace the formulas; they are i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from spmdsim.core import Mesh
+    from spmdsim.cost.node_map import NodeMap
+    from spmdsim.cost.port_load import PortLoad
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
@@ -93,7 +95,8 @@ class Machine(ShortRepr):
         flops: floating point operations per second of one rank.
         beta_memory: seconds per byte of a local copy.
         ranks_per_node: consecutive ranks that share a node; 0 if the machine has one level only.
-        intra: the link inside a node; ``alpha`` and ``beta`` are then those between nodes.
+        intra: the link inside a node; ``alpha`` and ``beta`` are then those between nodes. The ranks of a node share
+            its network port.
         axis_links: a link per mesh axis name, for collectives along these axes.
         pieces: alpha and beta per range of message sizes, ascending; they replace ``alpha`` and ``beta``.
         still_pieces: like ``pieces``, for messages whose bytes the sender has not written since it last sent them; they
@@ -107,6 +110,8 @@ class Machine(ShortRepr):
             and ``beta_memory``.
         interval: the 5th and 95th percentile of measured / predicted times of collectives on this machine; None if
             predictions were not checked.
+        nodes: the node of each rank, instead of ``ranks_per_node``; None for consecutive ranks.
+        meshes: the meshes along whose axes all collectives run (:meth:`on_mesh`); empty if they are unknown.
 
     >>> machine = Machine("toy", alpha=1e-6, beta=1e-9)
     >>> f"{machine.seconds('all_gather', 4, 3000):.1e}"
@@ -131,6 +136,8 @@ class Machine(ShortRepr):
     call_seconds: float = 0.0
     rates: tuple[Rate, ...] = ()
     interval: tuple[float, float] | None = None
+    nodes: NodeMap | None = None
+    meshes: tuple[Mesh, ...] = ()
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -139,8 +146,9 @@ class Machine(ShortRepr):
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
         levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes, self.call_seconds)
+        places = (self.nodes, self.meshes)
         pieces = (self.pieces, self.still_pieces, self.reduce_pieces, self.copy_pieces, self.rates)
-        object.__setattr__(self, "_hash", hash((facts, levels, pieces, self.measured)))
+        object.__setattr__(self, "_hash", hash((facts, levels, places, pieces, self.measured)))
 
     def __hash__(self) -> int:
         # Return a stored hash. Plans are cached by machine, and hashing a measured table takes longer than a plan.
@@ -168,34 +176,173 @@ class Machine(ShortRepr):
         low, high = self.interval
         return f"interval: a measured time is {low:.2g} to {high:.2g} times its prediction in 9 of 10 checks"
 
+    # ---------------------------------------------------------------------------------- nodes
+
+    def placed(self, nodes: NodeMap) -> Machine:
+        """Return this machine with its ranks on these nodes; unchanged if it has one level only.
+
+        >>> from spmdsim.cost import NodeMap
+        >>> print(Machine.cluster().placed(NodeMap.of("a:2,b:2", 4)).nodes)
+        a: ranks 0, 1; b: ranks 2, 3
+        """
+        return self if self.intra is None else replace(self, nodes=nodes)
+
+    def node_map(self, size: int) -> NodeMap:
+        """Return the nodes of the first ``size`` ranks; one node if the machine has one level only.
+
+        Raises:
+            InputError: If ``nodes`` places fewer ranks.
+
+        >>> Machine.accelerators().node_map(20).sizes.tolist()
+        [8, 8, 4]
+        """
+        from spmdsim.cost.port_load import map_of
+
+        return map_of(self._placement or size, size)
+
+    def nodes_of(self, ranks: np.ndarray) -> np.ndarray:
+        """Return the number of each rank's node; 0 for all ranks if the machine has one level only.
+
+        Raises:
+            InputError: If ``nodes`` does not place a rank.
+
+        >>> import numpy as np
+        >>> Machine.accelerators().nodes_of(np.array([0, 7, 8])).tolist()
+        [0, 0, 1]
+        """
+        from spmdsim.cost.port_load import nodes_of
+
+        return nodes_of(self._placement, ranks) if self._placement else ranks * 0
+
+    @property
+    def _placement(self) -> NodeMap | int:
+        """Nodes of the ranks: a map, or the number of consecutive ranks per node; 0 for one level."""
+        return self.nodes or self.ranks_per_node
+
+    def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
+        """Return this machine for collectives along the axes of a mesh, or between meshes.
+
+        Its prices know the groups that communicate at the same time and share the ports of nodes. If one node has
+        all ranks, the new machine has one level, the link inside the node. A machine without ``intra`` is returned
+        unchanged, and so is one that has meshes.
+
+        Args:
+            mesh: the mesh.
+            others: further meshes, such as the mesh after an exchange.
+        """
+        import numpy as np
+
+        if self.intra is None or self.meshes:
+            return self
+        meshes = tuple(dict.fromkeys((mesh, *others)))
+        nodes = [self.nodes_of(np.asarray(one.ranks or range(one.size), np.int64)) for one in meshes]
+        if len({*np.concatenate(nodes).tolist()}) > 1:
+            return replace(self, meshes=meshes)
+        inside = replace(self, alpha=self.intra.alpha, beta=self.intra.beta, pieces=())
+        return replace(inside, ranks_per_node=0, intra=None, nodes=None)
+
+    @property
+    def inside_axes(self) -> frozenset[str]:
+        """Axes of the first of ``meshes`` whose groups stay inside nodes; empty without meshes.
+
+        >>> from spmdsim import Mesh
+        >>> sorted(Machine.accelerators().on_mesh(Mesh((2, 8), ("dp", "tp"))).inside_axes)
+        ['tp']
+        """
+        from spmdsim.cost.port_load import mesh_load
+
+        return frozenset(
+            axis
+            for mesh in self.meshes[:1]
+            for axis in mesh.axes
+            if not mesh_load(self._placement, mesh, (axis,)).ring
+        )
+
     # ---------------------------------------------------------------------------------- links of a group
 
     def link(
-        self, group_size: int, axes: Iterable[str] | None = None, span: int | None = None, nbytes: float = 0.0
+        self,
+        group_size: int,
+        axes: Iterable[str] | None = None,
+        ranks: Sequence[int] | None = None,
+        nbytes: float = 0.0,
+        collective: str = "all_gather",
     ) -> Link:
         """Return the slowest link that a group uses for a message.
 
         Links of the group's axes come first: their largest alpha and their largest beta. Without them it is ``intra``
-        if the group fits a node, else alpha and beta for this size.
+        if all groups stay inside nodes. Otherwise it is alpha and beta for this size, with beta multiplied by the load
+        of the busiest port (:class:`~spmdsim.cost.port_load.PortLoad`), because all groups communicate at the same time.
 
         Args:
             group_size: number of ranks.
             axes: the mesh axes along which the group runs; None for no axes. An axis without a link of its own has the
-                link of groups along no axes.
-            span: number of consecutive ranks that contain the group; None for ``group_size``. The group fits a node if
-                they are at most ``ranks_per_node``.
+                link of groups along no axes. On a mesh (:meth:`on_mesh`), they are all groups along the axes.
+            ranks: the ranks of one group that communicates alone, without a mesh; None for the first ranks.
             nbytes: size of the message.
+            collective: its name, which decides how often a byte crosses a port.
         """
         if axes is not None and self.axis_links:
             link_of, axes = dict(self.axis_links), tuple(axes)
             links = [link_of[axis] for axis in axes if axis in link_of]
             if links:
                 if len(links) < len(axes):
-                    links.append(self.link(group_size, None, span, nbytes))
+                    plain_axes = tuple([axis for axis in axes if axis not in link_of])
+                    links.append(self._shared_link(group_size, plain_axes, ranks, nbytes, collective))
                 return Link(max(link.alpha for link in links), max(link.beta for link in links))
-        if self.intra is not None and (span or group_size) <= self.ranks_per_node:
+        return self._shared_link(group_size, axes, ranks, nbytes, collective)
+
+    def _shared_link(
+        self,
+        group_size: int,
+        axes: Iterable[str] | None,
+        ranks: Sequence[int] | None,
+        nbytes: float,
+        collective: str,
+    ) -> Link:
+        """Return the link inside nodes, or a link between nodes with its share of the busiest port.
+
+        Links of axes do not count.
+
+        Args:
+            group_size: number of ranks.
+            axes: the mesh axes along which the group runs, or None.
+            ranks: the ranks of one group that communicates alone, or None.
+            nbytes: size of the message.
+            collective: its name.
+        """
+        outside = self.piece(nbytes)
+        if self.intra is None:
+            return outside
+        load = self.port_load(tuple(axes or ()), group_size, ranks)
+        if not load.ring:
             return self.intra
-        return self.piece(nbytes)
+        return Link(outside.alpha, max(outside.beta * load.of(collective), self.intra.beta))
+
+    def port_load(
+        self, axes: tuple[str, ...] = (), group_size: int = 1, ranks: Sequence[int] | None = None
+    ) -> PortLoad:
+        """Return the load of the busiest port in a collective, as multiples of the bytes that a rank receives.
+
+        Args:
+            axes: the mesh axes of the groups; () for all ranks.
+            group_size: the number of ranks, if meshes and ``ranks`` are unknown.
+            ranks: the ranks of one group that communicates alone; None for all groups along ``axes``.
+
+        >>> from spmdsim import Mesh
+        >>> Machine.accelerators().on_mesh(Mesh((2, 8), ("dp", "tp"))).port_load(("dp",)).ring
+        8
+        """
+        import numpy as np
+
+        from spmdsim.cost.port_load import group_load, mesh_load, transfer_load
+
+        if ranks is None and self.meshes:
+            if axes or len(self.meshes) == 1:
+                return mesh_load(self._placement, self.meshes[0], axes)
+            return transfer_load(self._placement, *self.meshes[:2])
+        numbers = np.arange(group_size) if ranks is None else np.asarray(ranks, np.int64)
+        return group_load(self.nodes_of(numbers)[None, :])
 
     def piece(self, nbytes: float) -> Link:
         """Return the alpha and beta of one message of this size outside of nodes and axis links."""
@@ -219,18 +366,14 @@ class Machine(ShortRepr):
         link = link_at_size(self.copy_pieces, nbytes, Link(0.0, self.beta_memory))
         return link.seconds(nbytes) if nbytes > 0 else 0.0
 
-    def message_parts(
-        self, nbytes: np.ndarray, sources: np.ndarray, targets: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of messages as two arrays: each message's latency and its bytes' time.
+    def far_parts(self, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the seconds of messages outside of nodes as two arrays: latencies and times of bytes.
 
-        A message takes the sum of its two numbers: its alpha, and its bytes times beta. Inside a node ``intra`` counts,
-        else the range of the message's size. Links of axes do not count.
+        A message takes the sum of its two numbers: its alpha, and its bytes times beta, by the range of its size. Links
+        of axes do not count.
 
         Args:
             nbytes: the bytes of each message.
-            sources: the sender of each message.
-            targets: the receiver of each message.
         """
         import numpy as np
 
@@ -238,31 +381,7 @@ class Machine(ShortRepr):
         for piece in reversed(self.pieces):
             short = nbytes <= piece.limit
             alpha[short], beta[short] = piece.alpha, piece.beta
-        if self.intra is not None:
-            inside = sources // self.ranks_per_node == targets // self.ranks_per_node
-            alpha[inside], beta[inside] = self.intra.alpha, self.intra.beta
         return alpha, beta * nbytes
-
-    def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
-        """Return this machine with the link of a node for each mesh axis that stays inside a node.
-
-        Axes of ``mesh`` with a link of their own keep it; links of other axes are dropped. Groups along other axes, or
-        along none, are inside a node only if all ranks of all meshes are in one node; else the new machine has no
-        nodes. A machine without ``intra`` is returned unchanged.
-
-        Args:
-            mesh: the mesh whose axes get links.
-            others: further meshes; only their ranks count.
-        """
-        if self.intra is None:
-            return self
-        inside = {axis: self.intra for axis in mesh.axes if _stays_inside(self, mesh, axis)}
-        inside |= dict(self.axis_links)
-        links = tuple((axis, inside[axis]) for axis in mesh.axes if axis in inside)
-        nodes = {rank // self.ranks_per_node for m in (mesh, *others) for rank in m.rank_list}
-        if len(nodes) > 1:
-            return replace(self, axis_links=links, intra=None, ranks_per_node=0)
-        return replace(self, axis_links=links)
 
     # ---------------------------------------------------------------------------------- prices
 
@@ -275,7 +394,7 @@ class Machine(ShortRepr):
         *,
         messages: int | None = None,
         copied: float = 0.0,
-        span: int | None = None,
+        ranks: Sequence[int] | None = None,
         algorithm: str = "native",
     ) -> float:
         """Return the seconds of one collective over one group.
@@ -292,7 +411,8 @@ class Machine(ShortRepr):
             axes: the mesh axes along which the group runs; None for no axes.
             messages: messages that each rank receives (exchange only); None for group_size - 1.
             copied: bytes that each rank copies locally in addition, at ``beta_memory`` seconds each.
-            span: number of consecutive ranks that contain the group; None for ``group_size``. See :meth:`link`.
+            ranks: the ranks of one group that communicates alone; None for the first ranks, or for all groups along
+                ``axes`` on a mesh. See :meth:`link`.
             algorithm: the algorithm whose measured times are used, if the machine has any.
 
         Raises:
@@ -309,7 +429,7 @@ class Machine(ShortRepr):
             measured = self._table.seconds(collective, algorithm, group_size, message)
             if measured is not None:
                 return measured + local
-        link = self.link(group_size, axes, span, nbytes)
+        link = self.link(group_size, axes, ranks, nbytes, collective)
         return local + textbook_seconds(
             collective, group_size, nbytes, link.alpha, link.beta, self.gamma, messages
         )
@@ -357,20 +477,12 @@ class Machine(ShortRepr):
         return Machine("accelerators", 8e-6, 4e-11, 1e-12, 3e14, 5e-13, 8, node, memory_bytes=memory)
 
 
-def _stays_inside(machine: Machine, mesh: Any, axis: str) -> bool:
-    """Return True if every group along a mesh axis stays inside a node."""
-    import numpy as np
-
-    nodes = np.reshape(mesh.rank_list, mesh.shape) // machine.ranks_per_node
-    return not np.ptp(nodes, axis=mesh.axis_index(axis)).any()
-
-
 def _check_numbers(machine: Machine) -> None:
     """Raise InputError if a number of a machine is impossible.
 
     Times must be finite and not negative, ``flops`` above 0, counts not negative, and the factors of ``interval``
-    ascending above 0. The sizes of ranges must ascend from above 0. ``ranks_per_node`` and ``intra`` are stated
-    together.
+    ascending above 0. The sizes of ranges must ascend from above 0. ``intra`` is stated together with
+    ``ranks_per_node`` or ``nodes``.
     """
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
@@ -399,9 +511,10 @@ def _check_numbers(machine: Machine) -> None:
         raise InputError(
             f"machine {machine.name!r}: interval is {list(machine.interval)}; it has to be two factors, the lower first"
         )
-    if bool(machine.intra) != bool(machine.ranks_per_node):
+    if bool(machine.intra) != bool(machine.ranks_per_node or machine.nodes):
         raise InputError(
-            f"machine {machine.name!r}: ranks_per_node and intra must be passed together, got only one"
+            f"machine {machine.name!r}: intra and ranks_per_node, or intra and nodes, must be passed together, got only "
+            "one"
         )
 
 

@@ -38,16 +38,15 @@ class NodeMap(Pictured):
     def __init__(self, labels: Sequence[Hashable] | np.ndarray, hosts: Iterable[str] | None = None) -> None:
         if not len(labels):
             raise InputError("NodeMap: labels must have one label per rank, got none")
-        numbers: dict[Hashable, int] = {}
-        values = labels.tolist() if isinstance(labels, np.ndarray) else labels
+        names, numbers = _number_labels(labels)
         #: The number of each rank's node, read-only.
-        self.nodes = np.array([numbers.setdefault(label, len(numbers)) for label in values], np.int64)
+        self.nodes = numbers
         self.nodes.flags.writeable = False
         #: The name of each node.
-        self.hosts = tuple(map(str, numbers)) if hosts is None else tuple(hosts)
-        if len(self.hosts) != len(numbers):
+        self.hosts = tuple(map(str, names)) if hosts is None else tuple(hosts)
+        if len(self.hosts) != len(names):
             raise InputError(
-                f"NodeMap: hosts must have one name per node ({len(numbers)}), got {len(self.hosts)}"
+                f"NodeMap: hosts must have one name per node ({len(names)}), got {len(self.hosts)}"
             )
         self._hash = hash((self.nodes.tobytes(), self.hosts))
 
@@ -132,6 +131,20 @@ class NodeMap(Pictured):
         is_consecutive = np.array_equal(self.nodes, np.arange(self.size) // per_node)
         return per_node if is_consecutive else 0
 
+    def first(self, size: int) -> NodeMap:
+        """Return the map of the first ``size`` ranks.
+
+        Raises:
+            InputError: If the map has fewer ranks.
+
+        >>> str(NodeMap.of("a:2,b:2", 4).first(3))
+        'a: ranks 0, 1; b: rank 2'
+        """
+        if size > self.size:
+            raise InputError(f"nodes must place {many(size, 'rank')}, got {self.size}: {self}")
+        used = self.nodes[:size]
+        return self if size == self.size else NodeMap(used, self.hosts[: int(used.max()) + 1])
+
     def ranks_of(self, node: int) -> tuple[int, ...]:
         """Return the ranks of a node by its number, ascending."""
         return tuple(np.flatnonzero(self.nodes == node).tolist())
@@ -165,6 +178,19 @@ class NodeMap(Pictured):
     def __repr__(self) -> str:
         placement = f"{self.ranks_per_node} consecutive ranks each" if self.ranks_per_node else "ranks apart"
         return f"NodeMap({many(self.size, 'rank')} on {many(self.count, 'node')}, {placement})"
+
+
+def _number_labels(labels: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashable], np.ndarray]:
+    """Return the distinct labels in the order of their first ranks, and the number of each rank's label."""
+    if isinstance(labels, np.ndarray):  # Without a loop over ranks, because there may be a million.
+        values, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order))
+        return values[order].tolist(), numbers[inverse]
+    number_of: dict[Hashable, int] = {}
+    counted = [number_of.setdefault(label, len(number_of)) for label in labels]
+    return list(number_of), np.array(counted, np.int64)
 
 
 def _parse_labels(text: str) -> list[str]:

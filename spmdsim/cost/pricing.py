@@ -3,14 +3,14 @@
 Rounds are synchronous: each lasts as long as its slowest message and its largest reduction. On a machine without a
 topology a message takes alpha plus its bytes times beta. A rank that sends several messages in one round sends their
 bytes one after another, and its processor spends half of alpha on each. On a topology the messages of a round share its
-links.
+links. A machine with nodes is the topology :class:`~spmdsim.cost.topology.Nodes`: the ranks of a node share its port.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -21,7 +21,8 @@ from spmdsim.collectives.schedule import require_schedule
 from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte, scale_pieces
 from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine, require_machine
-from spmdsim.cost.topology import Topology, round_seconds
+from spmdsim.cost.node_map import NodeMap
+from spmdsim.cost.topology import Nodes, Topology, round_seconds
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
 
@@ -133,13 +134,22 @@ def price(
     )
 
 
+@lru_cache(maxsize=256)
+def _levels_network(machine: Machine, ranks: int) -> Nodes | None:
+    """Return the network of a machine's nodes with one port each; None if it has one level only."""
+    if machine.intra is None:
+        return None
+    outside, inside = (1 / beta if beta else inf for beta in (machine.beta, machine.intra.beta))
+    return Nodes(machine.node_map(ranks), outside, inside, 1, machine.alpha, machine.intra.alpha)
+
+
 def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     """Return the seconds of one round: its slowest message and its largest reduction.
 
-    Without a topology, a rank's messages of a round follow one another: a message takes its alpha and all bytes that
-    its sender sends or its receiver receives, whichever takes longer. With a topology, messages share its links. Each
-    message of a rank beyond the first adds half of the largest alpha. A round without messages takes its reduction
-    only.
+    On one level without a topology, a rank's messages of a round follow one another: a message takes its alpha and all
+    bytes that its sender sends or its receiver receives, whichever takes longer. With a topology, messages share its
+    links. Each message of a rank beyond the first adds half of the largest alpha. A round without messages takes its
+    reduction only.
 
     Args:
         load: the messages and reductions of the round.
@@ -149,17 +159,21 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
     extra = machine.reduce_seconds(load.reduced)
     if not load.count:
         return extra
-    # Without nodes and ranges of sizes, the rank that sends or receives most decides, whatever its peers.
-    only_largest_counts = load.uniform_shift or (load.ports > 1 and not machine.pieces)
-    if topology is None and machine.intra is None and only_largest_counts:
+    network = topology or _levels_network(machine, load.ranks)
+    # Without a network and ranges of sizes, the rank that sends or receives most decides, whatever its peers.
+    if network is None and (load.uniform_shift or (load.ports > 1 and not machine.pieces)):
         outside = machine.piece(load.largest)
         return outside.alpha * (load.ports + 1) / 2 + load.largest * outside.beta + extra
-    if topology is None and load.uniform_shift:
-        return _uniform_seconds(load, machine) + extra
-    alpha, moving = machine.message_parts(load.nbytes, load.sources, load.targets)
+    if isinstance(network, Nodes) and load.uniform_shift:
+        return _uniform_seconds(load, machine, network) + extra
+    alpha, moving = machine.far_parts(load.nbytes)
+    if isinstance(network, Nodes):
+        latency = np.where(network.are_inside(load.sources, load.targets), network.inside_alpha, alpha)
+        arrivals = network.arrivals(load.sources, load.targets, load.nbytes, alpha, moving)
+        return float(arrivals.max()) + (load.ports - 1) * float(latency.max()) / 2 + extra
     extra += (load.ports - 1) * float(alpha.max()) / 2
-    if topology is not None:
-        return _shared_link_seconds(load, machine, topology) + extra
+    if network is not None:
+        return _shared_link_seconds(load, machine, network) + extra
     sent = np.bincount(load.sources, moving)
     received = np.bincount(load.targets, moving)
     busy = np.maximum(sent[load.sources], received[load.targets])
@@ -167,7 +181,7 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
 
 
 def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -> float:
-    """Return the seconds of the messages of a round that share the links of a topology.
+    """Return the seconds of the messages of a round that share the links of a topology without nodes.
 
     Reductions are left out. If the machine has ranges of sizes (``pieces``), a message's bytes are multiplied by the
     ratio of its range's beta to the plain one, and the difference of the alphas is added to its time.
@@ -179,57 +193,62 @@ def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -
     """
     if not machine.pieces:
         return round_seconds(topology, load.sources, load.targets, load.nbytes)
-    alpha, moving = machine.message_parts(load.nbytes, load.sources, load.targets)
-    plain_alpha, plain_moving = replace(machine, pieces=()).message_parts(
-        load.nbytes, load.sources, load.targets
-    )
+    alpha, moving = machine.far_parts(load.nbytes)
+    plain_moving = machine.beta * load.nbytes
     stretched = load.nbytes * np.divide(moving, plain_moving, np.ones(len(moving)), where=plain_moving > 0)
-    return round_seconds(topology, load.sources, load.targets, stretched, alpha - plain_alpha)
+    return round_seconds(topology, load.sources, load.targets, stretched, alpha - machine.alpha)
 
 
-def _uniform_seconds(load: LinkLoad, machine: Machine) -> float:
+def _uniform_seconds(load: LinkLoad, machine: Machine, network: Nodes) -> float:
     """Return the seconds of a round in which each rank sends one message, all equally far.
 
-    The machine may have nodes: the slower one of the links that are used counts.
+    It equals the last of :meth:`Nodes.arrivals`, without an array of the messages.
 
     Args:
         load: the messages of the round; ``load.uniform_shift`` has the distance.
-        machine: the machine.
+        machine: the machine; its ranges of sizes count between nodes.
+        network: the nodes.
     """
-    far = machine.piece(load.largest)
-    near = machine.intra or far
-    kind, peer = load.uniform_shift or ("shift", 0)
-    inside, outside = crosses_nodes(kind, peer, load.ranks, machine.ranks_per_node)
-    links = [link for link, used in ((near, inside), (far, outside)) if used]
-    return max(link.alpha + load.largest * link.beta for link in links)
+    inside, leaving = leave_nodes(*(load.uniform_shift or ("shift", 0)), network.nodes)
+    own_link = load.largest / network.inside_bandwidth
+    seconds = network.inside_alpha + own_link if inside else 0.0
+    if leaving:
+        link = machine.piece(load.largest)
+        seconds = max(seconds, link.alpha + max(own_link, leaving * load.largest * link.beta / network.rails))
+    return seconds
 
 
 @lru_cache(maxsize=4096)
-def crosses_nodes(kind: str, peer: int, n: int, per_node: int) -> tuple[bool, bool]:
-    """Return ``(inside, outside)``: do some messages stay inside a node, do some leave it?
+def leave_nodes(kind: str, peer: int, nodes: NodeMap) -> tuple[bool, int]:
+    """Return ``(inside, leaving)`` of a round in which each rank sends one message, all equally far.
 
-    If all ranks share a node, the result is (True, False). Messages are visited one by one only for ``xor`` and a node
-    size that is no power of two.
+    ``inside`` is True if some messages stay inside a node. ``leaving`` is the largest number of messages that leave a
+    node; equally many enter it. Messages are visited one by one if consecutive ranks do not fill the nodes, and for
+    ``xor`` with a number of ranks per node that is no power of two.
 
     Args:
         kind: ``shift`` (rank r sends to ``(r + peer) % n``) or ``xor`` (rank r sends to ``r ^ peer``).
         peer: the rank that rank 0 sends to.
-        n: the number of ranks.
-        per_node: the number of consecutive ranks of a node.
+        nodes: the node of each rank.
 
-    >>> crosses_nodes("shift", 1, 16, 4), crosses_nodes("shift", 8, 16, 4), crosses_nodes("xor", 2, 16, 4)
-    ((True, True), (False, True), (True, False))
+    >>> from spmdsim.cost import NodeMap
+    >>> nodes = NodeMap.consecutive(16, 4)
+    >>> leave_nodes("shift", 1, nodes), leave_nodes("shift", 8, nodes), leave_nodes("xor", 2, nodes)
+    ((True, 1), (False, 4), (True, 0))
     """
-    if n <= per_node:
-        return True, False
-    if kind == "shift":
-        return min(peer, n - peer) < per_node, True
-    if per_node & (per_node - 1) == 0:
-        return peer < per_node, peer >= per_node
-    # With other node sizes, pairs cross nodes irregularly, so test all of them.
+    n, per_node = nodes.size, nodes.ranks_per_node
+    if nodes.count == 1:
+        return True, 0
+    if per_node and kind == "shift":
+        # The first node has the most ranks. Its ranks reach others of it forwards, and backwards around all ranks.
+        staying = max(0, per_node - peer) + max(0, per_node - (n - peer))
+        return min(peer, n - peer) < per_node, per_node - staying
+    if per_node and per_node & (per_node - 1) == 0:
+        return peer < per_node, per_node * (peer >= per_node)
     ranks = np.arange(n, dtype=np.int64)
-    crossing = ranks // per_node != (ranks ^ peer) // per_node
-    return not bool(crossing.all()), bool(crossing.any())
+    targets = ranks ^ peer if kind == "xor" else (ranks + peer) % n
+    crossing = nodes.nodes != nodes.nodes[targets]
+    return not bool(crossing.all()), int(np.bincount(nodes.nodes[crossing]).max(initial=0))
 
 
 def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:

@@ -23,6 +23,7 @@ from math import prod
 import numpy as np
 
 from spmdsim.cost.machine import Machine, require_machine
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.cost.topology import Flat, Floats, Ints, Nodes, Routes, Topology, TopologyPlace
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.registry import Registry
@@ -549,8 +550,8 @@ def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
 def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
     """Build a network of nodes.
 
-    The option without a name is the number of ranks per node, by default the machine's; ``rails`` is the number of
-    network ports per node, by default 1.
+    The option without a name is the number of ranks per node; by default the machine places the ranks. ``rails`` is
+    the number of network ports per node, by default 1.
 
     Args:
         options: the options, of which the known ones are removed.
@@ -560,13 +561,16 @@ def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
     Raises:
         InputError: If an option is wrong, the number of ranks per node is unknown, or a beta is 0.
     """
-    per_node = _whole_number(options, "shape", machine.ranks_per_node or None)
+    if "shape" in options or machine.intra is None:
+        nodes = NodeMap.consecutive(ranks, _whole_number(options, "shape"))
+    else:
+        nodes = machine.node_map(ranks)
     rails = _whole_number(options, "rails", 1)
     inside = machine.intra
     beta, alpha = (inside.beta, inside.alpha) if inside else (machine.beta, machine.alpha)
     if beta <= 0:
         raise InputError(f"machine {machine.name!r} must have an intra beta above 0 for a topology, got 0")
-    return Nodes(ranks, per_node, _bandwidth(machine), 1 / beta, rails, machine.alpha, alpha)
+    return Nodes(nodes, _bandwidth(machine), 1 / beta, rails, machine.alpha, alpha)
 
 
 def _torus(options: Options, ranks: int, machine: Machine) -> Topology:

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from spmdsim.cost.node_map import NodeMap
+from spmdsim.errors import many
 from spmdsim.pictured import Pictured
 
 Ints = NDArray[np.int64]
@@ -145,23 +148,40 @@ class Nodes(Topology):
     """Network of nodes with several ranks each.
 
     Each rank has a fast link inside its node, and the ranks of a node share ``rails`` network ports.
+
+    Args:
+        nodes: the node of each rank.
+        bandwidth: bytes per second of a port, in each direction; may be infinite.
+        inside_bandwidth: bytes per second of a rank's link; may be infinite.
+        rails: number of ports of a node.
+        alpha: seconds per message between nodes.
+        inside_alpha: seconds per message inside a node.
+
+    >>> network = Nodes(NodeMap.of("a:2,b:2", 4), bandwidth=1e9, inside_bandwidth=1e10)
+    >>> [network.link_name(link) for link in network.routes(np.array([0]), np.array([3])).links]
+    ['out of 0', 'into 3', 'node 0 out', 'node 1 in']
     """
 
     def __init__(
         self,
-        ranks: int,
-        per_node: int,
+        nodes: NodeMap,
         bandwidth: float,
         inside_bandwidth: float,
         rails: int = 1,
         alpha: float = 0.0,
         inside_alpha: float = 0.0,
     ) -> None:
-        self.name = f"nodes of {per_node}"
-        self.ranks, self.per_node, self.alpha, self.inside_alpha = ranks, per_node, alpha, inside_alpha
-        self.nodes = -(-ranks // per_node)
-        inside = np.full(2 * ranks, float(inside_bandwidth))
-        self.capacity = np.concatenate([inside, np.full(2 * self.nodes, float(bandwidth) * rails)])
+        per_node = nodes.ranks_per_node
+        self.name = f"nodes of {per_node}" if per_node else f"{many(nodes.count, 'node')}"
+        self.nodes, self.ranks, self.alpha, self.inside_alpha = nodes, nodes.size, alpha, inside_alpha
+        self.bandwidth, self.inside_bandwidth = float(bandwidth) * rails, float(inside_bandwidth)
+        self.rails = rails
+
+    @cached_property
+    def capacity(self) -> Floats:  # type: ignore[override]
+        """Bytes per second of each link: those of the ranks, then the ports."""
+        inside = np.full(2 * self.ranks, self.inside_bandwidth)
+        return np.concatenate([inside, np.full(2 * self.nodes.count, self.bandwidth)])
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: the two ranks'; between nodes also both nodes' ports.
@@ -175,10 +195,10 @@ class Nodes(Topology):
         """
         moving = np.flatnonzero(sources != targets)
         senders, receivers = sources[moving], targets[moving]
-        source_nodes, target_nodes = senders // self.per_node, receivers // self.per_node
+        source_nodes, target_nodes = self.nodes.nodes[senders], self.nodes.nodes[receivers]
         far = source_nodes != target_nodes
         first_port_out = 2 * self.ranks
-        first_port_in = first_port_out + self.nodes
+        first_port_in = first_port_out + self.nodes.count
         links = [
             senders,
             self.ranks + receivers,
@@ -190,15 +210,46 @@ class Nodes(Topology):
 
     def latency(self, sources: Ints, targets: Ints) -> Floats:
         """Return the seconds of each message besides its bytes; they are fewer inside a node."""
-        inside = sources // self.per_node == targets // self.per_node
-        return np.where(inside, self.inside_alpha, self.alpha)
+        return np.where(self.are_inside(sources, targets), self.inside_alpha, self.alpha)
+
+    def are_inside(self, sources: Ints, targets: Ints) -> NDArray[np.bool_]:
+        """Return an array that is True for each message inside a node."""
+        inside: NDArray[np.bool_] = self.nodes.nodes[sources] == self.nodes.nodes[targets]
+        return inside
+
+    def arrivals(
+        self, sources: Ints, targets: Ints, nbytes: Floats, far_alpha: Floats, far_seconds: Floats
+    ) -> Floats:
+        """Return the seconds after which each message of a round arrives, as an array.
+
+        They are its latency and the time of all bytes on its busiest link. A link carries all bytes of its messages before the last of them arrives. A rank's link carries all that the
+        rank sends or receives, a port all that leaves or enters the node.
+
+        Args:
+            sources: the sender of each message.
+            targets: the receiver of each message.
+            nbytes: the size of each message.
+            far_alpha: the latency that each message has between nodes.
+            far_seconds: the seconds that each message occupies one port between nodes.
+        """
+        moved = np.where(sources == targets, 0.0, nbytes)
+        busy = [np.bincount(ends, moved, self.ranks)[ends] for ends in (sources, targets)]
+        seconds = np.maximum(*busy) / self.inside_bandwidth
+        ends = self.nodes.nodes[sources], self.nodes.nodes[targets]
+        far = ends[0] != ends[1]
+        for nodes in ends:
+            port = np.bincount(nodes[far], far_seconds[far], self.nodes.count) / self.rails
+            seconds[far] = np.maximum(seconds[far], port[nodes[far]])
+        seconds += np.where(far, far_alpha, self.inside_alpha)
+        return seconds
 
     def link_name(self, link: int) -> str:
         """Return the name of a link."""
         if link < 2 * self.ranks:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
         node = link - 2 * self.ranks
-        return f"node {node} out" if node < self.nodes else f"node {node - self.nodes} in"
+        count = self.nodes.count
+        return f"node {node} out" if node < count else f"node {node - count} in"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
         """Return ``(from, to)`` of a link: a rank and its node, or a node and the network.
@@ -206,9 +257,10 @@ class Nodes(Topology):
         A rank is in tier 0, a node in tier 1, the network in tier 2.
         """
         if link < 2 * self.ranks:
-            return _up_or_down(link, self.ranks, TopologyPlace(1, link % self.ranks // self.per_node))
-        node, network = (link - 2 * self.ranks) % self.nodes, TopologyPlace(2, 0)
-        out = link < 2 * self.ranks + self.nodes
+            own_node = int(self.nodes.nodes[link % self.ranks])
+            return _up_or_down(link, self.ranks, TopologyPlace(1, own_node))
+        node, network = (link - 2 * self.ranks) % self.nodes.count, TopologyPlace(2, 0)
+        out = link < 2 * self.ranks + self.nodes.count
         return (TopologyPlace(1, node), network) if out else (network, TopologyPlace(1, node))
 
 
@@ -298,7 +350,7 @@ def round_seconds(
     Messages of equal size are priced by their busiest link, which is exact: its messages get the smallest share of all
     and arrive last. The largest latency of any message is added to it. Other rounds are simulated by
     :func:`drain_seconds`, unless they have more than ``HOP_LIMIT`` hops. Then the busiest link gives a lower estimate.
-    Messages without bytes take their latency only.
+    Messages without bytes take their latency only. On :class:`Nodes`, each message is priced by its busiest link.
 
     Args:
         topology: the network.
@@ -310,6 +362,11 @@ def round_seconds(
     if not len(sources):
         return 0.0
     latency = topology.latency(sources, targets)
+    if isinstance(topology, Nodes):
+        far_seconds = nbytes * (topology.rails / topology.bandwidth)
+        return float(
+            (topology.arrivals(sources, targets, nbytes, latency, far_seconds) + receive_extra).max()
+        )
     moving = nbytes[nbytes > 0]
     if not len(moving):
         return float((latency + receive_extra).max())

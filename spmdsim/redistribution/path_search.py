@@ -54,10 +54,13 @@ class Target:
         goal: the state of the target.
         movable: the axes that do not stay pending.
         wanted: the axes that split the target.
+        inside_axes: the axes whose groups stay inside nodes, if others leave them; else empty.
     """
 
-    def __init__(self, src: Layout, dst: Layout, shape: tuple[int, ...]) -> None:
-        self.mesh, self.shape = src.mesh, shape
+    def __init__(
+        self, src: Layout, dst: Layout, shape: tuple[int, ...], inside_axes: frozenset[str] = frozenset()
+    ) -> None:
+        self.mesh, self.shape, self.inside_axes = src.mesh, shape, inside_axes
         common_partial = kept_axes(src, dst)
         self.dims = dst.dims
         self.start = State(src.dims, tuple([axis for axis in src.partial_axes if axis not in common_partial]))
@@ -140,6 +143,7 @@ class Target:
 
         * reduce_scatter over all axes that dimensions need next, if several dimensions need some;
         * reduce_scatter over the axes that one dimension needs next, for each dimension that needs some;
+        * reduce_scatter over the pending axes inside nodes, if other axes are pending, too: fewer bytes leave a node;
         * all_reduce over the pending axes that split nothing in the target, if others are pending, too;
         * all_reduce over all pending axes;
         * reduce_scatter over all pending axes in each dimension that they cut evenly, else in every dimension; without
@@ -158,6 +162,10 @@ class Target:
                 StateStep("reduce_scatter", all_axes, State(after, _without_axes(partial, all_axes)))
             )
         steps += [_reduce_scatter(state, dim, runs[dim]) for dim in dims_with_run]
+        near_axes = tuple([axis for axis in partial if axis in self.inside_axes])
+        if near_axes and len(near_axes) < len(partial):
+            near_dims = self._even_dims([entry + near_axes for entry in dims])
+            steps += [_reduce_scatter(state, dim, near_axes) for dim in near_dims]
         unused_axes = tuple([axis for axis in partial if axis not in self.wanted])
         if unused_axes and len(unused_axes) < len(partial):
             steps.append(
@@ -174,20 +182,25 @@ class Target:
         Free axes neither split a dimension of ``state`` nor stay pending; the axes to reduce are among them. First
         they split the dimensions whose target needs them next. The remaining free axes then split one dimension,
         which gives a step for each dimension that they cut evenly, or for every dimension if they cut none evenly.
-        Then come the steps in which only the pending axes among the remaining ones split one dimension. Later steps
-        gather what the target does not need.
+        Axes inside nodes are the major ones, so that a later all_gather leaves the nodes first, with fewer bytes. Then
+        come the steps in which only the pending axes among the remaining ones split one dimension. Later steps gather
+        what the target does not need.
         """
         dims, partial = state
         free = self.movable.difference(*dims)
         runs = [next_axes(entry, target, free) for entry, target in zip(dims, self.dims)]
         placed = [entry + run for entry, run in zip(dims, runs)]
-        free_axes = tuple([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
+        free_axes = self._inside_first([axis for axis in self.mesh.axes if axis in free.difference(*runs)])
         steps = []
         for axes in dict.fromkeys((free_axes, tuple([axis for axis in free_axes if axis in partial]))):
             for dim in self._even_dims([entry + axes for entry in placed]):
                 after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
                 steps.append(StateStep("reduce_scatter", partial, State(after, ())))
         return steps
+
+    def _inside_first(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Return the axes, those inside nodes first."""
+        return tuple(sorted(axes, key=lambda axis: axis not in self.inside_axes))
 
     def _even_dims(self, dims: Sequence[tuple[str, ...]]) -> list[int]:
         """Return the dimensions that ``dims`` cuts into equal blocks; all dimensions if none is."""
@@ -347,7 +360,7 @@ def search_paths(
         The path to ``dst``, or None if the search does not reach it; and the paths to states that the search reached
         first by a step that reduced the last pending axis, in that order.
     """
-    target = Target(src, dst, shape)
+    target = Target(src, dst, shape, prices.inside_axes)
     start = PathState(target.start, *target.local(target.start.dims), 0.0)
     paths = {target.start: start}
     queue = [(0.0, 0, start)]

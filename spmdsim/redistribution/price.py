@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -47,6 +47,17 @@ def _on_mesh(machine: Machine | Restricted, *meshes: Mesh) -> CostModel:
     return machine.on_mesh(*meshes)
 
 
+def _unrestricted(model: CostModel | None) -> CostModel | None:
+    """Return the cost model without the restriction to some collectives."""
+    return model.model if isinstance(model, Restricted) else model
+
+
+def shared_ports(machine: CostModel | None, *meshes: Mesh) -> Machine | None:
+    """Return the machine on the meshes if their ranks are on several of its nodes, else None."""
+    model = _unrestricted(machine_on(machine, *meshes))
+    return model if isinstance(model, Machine) and model.meshes else None
+
+
 class Prices:
     """Modelled seconds of collectives on a mesh or between two meshes.
 
@@ -58,8 +69,14 @@ class Prices:
         machine = model if isinstance(model, Machine) else None
         self._plain = machine is not None and not machine.measured and not machine.pieces
         self.bytes_only = model is BYTES_ONLY
-        self._links: dict[tuple[int, tuple[str, ...] | None], Link] = {}
+        self._links: dict[tuple[str, int, tuple[str, ...] | None], Link] = {}
         self._seconds: dict[tuple[Any, ...], float] = {}
+
+    @cached_property
+    def inside_axes(self) -> frozenset[str]:
+        """Axes whose groups stay inside nodes, if the ranks of the mesh are on several nodes; else empty."""
+        model = _unrestricted(self._model)
+        return model.inside_axes if isinstance(model, Machine) else frozenset()
 
     @property
     def rising(self) -> bool:
@@ -92,9 +109,10 @@ class Prices:
         if not nbytes or self.bytes_only:
             return nbytes * BYTES_ONLY.beta
         if self._plain:
-            link = self._links.get((members, axes))
+            link = self._links.get((collective, members, axes))
             if link is None:
-                link = self._links[members, axes] = model.link(members, axes)
+                link = model.link(members, axes, collective=collective)
+                self._links[collective, members, axes] = link
             return textbook_seconds(collective, members, nbytes, link.alpha, link.beta, model.gamma, messages)
         key = (collective, members, nbytes, axes, messages)
         seconds = self._seconds.get(key)
@@ -158,13 +176,29 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
 
 
+def port_elements(step: Step, machine: CostModel | None) -> float:
+    """Return the elements that enter the busiest port of a node in a step, by the model of prices.
+
+    They are those that the busiest rank receives, times the load of the port. It is 0 without shared ports.
+
+    Args:
+        step: the step.
+        machine: the cost model; None to compare by bytes.
+    """
+    model = shared_ports(machine, step.src.mesh, step.dst.mesh)
+    if model is None or step.collective in LOCAL_STEPS:
+        return 0.0
+    collective = "exchange" if isinstance(step, CountedStep) else step.collective
+    return most_received(step) * model.port_load(tuple(step.axes)).of(collective)
+
+
 def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> float:
     """Return the modelled seconds of the steps that run inside a local function.
 
     Each item begins with a step and the element type that it moves. Restrictions of a machine to some collectives are
     ignored.
     """
-    model = machine.model if isinstance(machine, Restricted) else machine
+    model = _unrestricted(machine)
     return sum(price_step(step, dtype.itemsize, model)[1] for step, dtype, *_ in steps)
 
 

@@ -83,11 +83,11 @@ def test_levels_choose_the_link() -> None:
     machine = Machine("two", 10, 1, ranks_per_node=4, intra=Link(1, 0.1))
     assert machine.link(4) == Link(1, 0.1)
     assert machine.link(5) == Link(10, 1)
-    assert machine.link(2, span=8) == Link(10, 1)
+    assert machine.link(2, ranks=(0, 7)) == Link(10, 1)
     mesh = Mesh((2, 4), ("dp", "tp"))
     meshed = machine.on_mesh(mesh)
     assert meshed.link(4, ("tp",)) == Link(1, 0.1)
-    assert meshed.link(2, ("dp",)) == Link(10, 1)
+    assert meshed.link(2, ("dp",)) == Link(10, 4)  # four groups share each port
     assert meshed.link(8, ("dp", "tp")) == Link(10, 1)
     assert TOY.on_mesh(mesh) is TOY
 
@@ -98,9 +98,11 @@ def test_between_nodes_the_message_size_decides_on_a_mesh_too(nbytes: int) -> No
     pieces = (Piece(4096, 1e-6, 1e-9), Piece(math.inf, 5e-6, 4e-9))
     machine = Machine("nodes", 1e-5, 1e-8, pieces=pieces, ranks_per_node=2, intra=Link(1e-7, 1e-10))
     mesh = Mesh((2, 2), ("far", "near"))
-    for axis, span in (("far", 4), ("near", 2)):
-        route = plan(mesh(axis), mesh(None), (nbytes,), "int8", machine)
-        assert route.seconds == pytest.approx(machine.seconds("all_gather", 2, nbytes // 2, span=span))
+    alone = machine.on_mesh(Mesh((2,), ("far",), (0, 2)))
+    route = plan(alone.meshes[0]("far"), alone.meshes[0](None), (nbytes,), "int8", machine)
+    assert route.seconds == pytest.approx(machine.seconds("all_gather", 2, nbytes // 2, ranks=(0, 2)))
+    route = plan(mesh("near"), mesh(None), (nbytes,), "int8", machine)
+    assert route.seconds == pytest.approx(machine.seconds("all_gather", 2, nbytes // 2, ranks=(0, 1)))
     alpha, beta = (1e-6, 1e-9) if nbytes == 1 << 10 else (5e-6, 4e-9)
     assert machine.on_mesh(mesh).link(4, ("far", "near"), nbytes=nbytes) == Link(alpha, beta)
 
@@ -154,7 +156,9 @@ def test_machines_are_values() -> None:
         Machine("bad", 1, -1)
     with pytest.raises(InputError, match="flops"):
         Machine("bad", 1, 1, flops=0)
-    with pytest.raises(InputError, match="ranks_per_node and intra must be passed together"):
+    with pytest.raises(
+        InputError, match="intra and ranks_per_node, or intra and nodes, must be passed together"
+    ):
         Machine("bad", 1, 1, ranks_per_node=4)
 
 

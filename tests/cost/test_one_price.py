@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost import Link, Machine, predict
+from spmdsim.cost import Link, Machine, NodeMap, predict
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.plans.merge import Merge
 from spmdsim.redistribution.price import price_step
 
-MACHINES = (Machine.laptop(), Machine.cluster(), Machine.accelerators(), Machine("slow", 3e-4, 2e-8, 1e-9))
+PAIRS = Machine("pairs", 1e-5, 1e-8, 1e-9, ranks_per_node=2, intra=Link(1e-6, 1e-9))
+MACHINES = (
+    *(Machine.laptop(), Machine.cluster(), Machine.accelerators(), Machine("slow", 3e-4, 2e-8, 1e-9), PAIRS),
+    replace(PAIRS, name="round-robin", nodes=NodeMap([rank % 3 for rank in range(40)])),
+)
 
 
 def calls(mesh: Mesh) -> dict[str, tuple[Layout, Layout]]:
@@ -58,7 +63,7 @@ def test_what_goes_from_node_to_node_is_priced_so_however_few_ranks_take_part() 
         src, dst = (Layout(Mesh((2,), ("x",), ranks), ("x",)) for ranks in (here, there))
         return plan(src, dst, (64,), "float32", machine).seconds
 
-    near, far = 1e-3 + 128 * 1e-6, 1.0 + 128 * 1e-3
+    near, far = 1e-3 + 128 * 1e-6, 1.0 + 2 * 128 * 1e-3  # two ranks share the port of their node
     assert seconds((0, 1), (2, 3)) == pytest.approx(near)
     assert seconds((8, 9), (14, 15)) == pytest.approx(near)
     assert seconds((0, 1), (8, 9)) == pytest.approx(far)

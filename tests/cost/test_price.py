@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import Algorithm, algorithms, count, make_schedule, schedule_of
-from spmdsim.cost import Link, Machine, Piece, closed_form, price
+from spmdsim.cost import Link, Machine, NodeMap, Piece, closed_form, price
 from spmdsim.cost.link_load import link_loads, symmetry_of
-from spmdsim.cost.pricing import crosses_nodes
+from spmdsim.cost.pricing import leave_nodes
 from spmdsim.cost.topology import Flat
 from spmdsim.errors import InputError
 
@@ -111,24 +111,28 @@ def test_levels_by_one_rank_and_by_all(name: str) -> None:
     size = 64 * 100
     expected = 0.0
     for one in link_loads(schedule, size):
-        alpha, moving = machine.message_parts(np.array(one.nbytes), one.sources, one.targets)
-        expected += one.repeat * (float((alpha + moving).max()) + one.reduced * machine.gamma)
+        nodes = one.sources // 8, one.targets // 8
+        far = nodes[0] != nodes[1]
+        ports = [np.bincount(ends[far], one.nbytes[far], 8)[ends] for ends in nodes]
+        arrivals = np.where(far, 5.0 + np.maximum(*ports), 1.0 + 0.1 * one.nbytes)
+        expected += one.repeat * (float(arrivals.max()) + one.reduced * machine.gamma)
     assert price(schedule, machine, size).seconds == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [2, 7, 8, 12, 16, 30, 32])
-@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8])
-def test_which_messages_leave_their_node(n: int, per_node: int) -> None:
+@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8, "apart"])
+def test_which_messages_leave_their_node(n: int, per_node: int | str) -> None:
+    apart = [(7 * rank % 5) // 2 for rank in range(n)]
+    nodes = NodeMap.consecutive(n, per_node) if isinstance(per_node, int) else NodeMap(apart)
     ranks = np.arange(n)
     kinds = ["shift", "xor"] if n & (n - 1) == 0 else ["shift"]
     for kind in kinds:
         for peer in range(1, n):
             targets = ranks ^ peer if kind == "xor" else (ranks + peer) % n
-            crossing = ranks // per_node != targets // per_node
-            assert crosses_nodes(kind, peer, n, per_node) == (not crossing.all(), crossing.any()), (
-                kind,
-                peer,
-            )
+            crossing = nodes.nodes != nodes.nodes[targets]
+            for ends in (ranks, targets):
+                leaving = np.bincount(nodes.nodes[ends][crossing]).max(initial=0)
+                assert leave_nodes(kind, peer, nodes) == (not crossing.all(), leaving), (kind, peer)
 
 
 def test_inside_a_node_is_cheaper() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import schedule_of
-from spmdsim.cost import Link, Machine, Topology, parse_topology, price
+from spmdsim.cost import Link, Machine, NodeMap, Topology, parse_topology, price
 from spmdsim.cost.link_load import hotspots
 from spmdsim.cost.topologies import Dragonfly, FatTree, Torus
 from spmdsim.cost.topology import (
@@ -22,8 +22,9 @@ from spmdsim.errors import InputError
 
 NETWORKS: list[Topology] = [
     Flat(7, 1.0),
-    Nodes(12, 4, 1.0, 2.0),
-    Nodes(10, 4, 1.0, 2.0, rails=2),
+    Nodes(NodeMap.consecutive(12, 4), 1.0, 2.0),
+    Nodes(NodeMap.consecutive(10, 4), 1.0, 2.0, rails=2),
+    Nodes(NodeMap.of("a,b,b,a,c,a", 6), 1.0, 2.0),
     Torus((2,), 1.0),
     Torus((7,), 1.0),
     Torus((4, 6), 1.0),
@@ -138,9 +139,9 @@ def test_dragonfly_spreads_its_global_links_over_the_routers(groups: int, router
 
 def test_nodes_share_their_ports() -> None:
     sources, targets = np.arange(4), np.arange(4, 8)
-    one = Nodes(8, 4, 1.0, 10.0, 1, 0.5, 0.25)
+    one = Nodes(NodeMap.consecutive(8, 4), 1.0, 10.0, 1, 0.5, 0.25)
     assert round_seconds(one, sources, targets, np.ones(4)) == pytest.approx(4 + 0.5)
-    two = Nodes(8, 4, 1.0, 10.0, 2, 0.5, 0.25)
+    two = Nodes(NodeMap.consecutive(8, 4), 1.0, 10.0, 2, 0.5, 0.25)
     assert round_seconds(two, sources, targets, np.ones(4)) == pytest.approx(2 + 0.5)
     inside = round_seconds(one, np.array([0, 1]), np.array([1, 0]), np.ones(2))
     assert inside == pytest.approx(0.1 + 0.25)

@@ -135,7 +135,7 @@ def standardise_move(
     used |= dict.fromkeys((*src.partial_axes, *(kinds if free else ())))
     names = [kinds[axis] for axis in used]
     # Number the axes of each kind, because axes of one kind are interchangeable.
-    if model is None or isinstance(model, Machine):
+    if not _has_named_axes(model):
         names = [f"{kind}#{names[:k].count(kind)}" for k, kind in enumerate(names)]
     name_of = dict(zip(used, names))
     return _build_even_move(
@@ -231,8 +231,8 @@ def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozen
 def _axis_kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
     """Return a text for each axis of size > 1; axes with equal texts have equal costs.
 
-    The text has the size of the axis and its link, such as "4/1e-06/1e-10", or "4/" without a link of its own. For
-    cost models other than machines, each axis has its own name as text.
+    The text has the size of the axis and its link, such as "4/1e-06/1e-10", or "4/" without a link of its own. It is
+    the name of the axis for models of :func:`_has_named_axes`.
 
     Args:
         mesh: the mesh.
@@ -240,10 +240,18 @@ def _axis_kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
     """
     model = machine_on(machine, mesh)
     axes = [axis for axis in mesh.axes if mesh.size_of[axis] > 1]
-    if not isinstance(model, Machine):
+    if _has_named_axes(model):
         return {axis: axis for axis in axes}
-    links = dict(model.axis_links)
+    links = dict(model.axis_links) if isinstance(model, Machine) else {}
     return {axis: f"{mesh.size_of[axis]}/{_text(links.get(axis))}" for axis in axes}
+
+
+def _has_named_axes(model: CostModel | None) -> bool:
+    """Return True if a price may depend on the names of axes.
+
+    It may for cost models other than machines, and if the groups along axes share the ports of nodes.
+    """
+    return bool(model.meshes) if isinstance(model, Machine) else model is not None
 
 
 def _text(link: Link | None) -> str:
@@ -269,7 +277,7 @@ def _build_even_move(
     order = sorted(axes)
     mesh = Mesh([size for _, size in order], [name for name, _ in order])
     src, dst = (Layout(mesh, [dim[1 + side] for dim in dims], partial[side]) for side in (0, 1))
-    if isinstance(model, Machine) and model.axis_links:
+    if isinstance(model, Machine) and model.axis_links and not _has_named_axes(model):
         model = _with_links(model, tuple(name for name, _ in order))
     return EvenMove(src, dst, tuple(divisor for divisor, _, _ in dims), model, ())
 

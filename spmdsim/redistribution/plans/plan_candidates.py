@@ -1,6 +1,7 @@
 """Build the plans that compete for a redistribution, each with its price.
 
 * Collective steps alone (:mod:`~spmdsim.redistribution.path_search`).
+* On nodes: collective steps on a finer shape, in which axes may be gathered in any order.
 * The direct exchange, after pending values are reduced.
 * Between meshes: an exchange that splits a replicated target over its ranks, and an all_gather there.
 * The direct reduction, if plans are compared by bytes alone and the others exceed the lower bound. It is built on one
@@ -27,7 +28,7 @@ from spmdsim.redistribution.bound.lower_bound import (
 )
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.exchange_counts import busiest_counts
-from spmdsim.redistribution.grid import Ends
+from spmdsim.redistribution.grid import Ends, count_common_axes
 from spmdsim.redistribution.path_search import (
     STEP_PENALTY,
     Paths,
@@ -227,6 +228,62 @@ def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layo
     return base
 
 
+@lru_cache(maxsize=4096)
+def unfold_dims(
+    src: Layout, dst: Layout, shape: Shape, inside_axes: frozenset[str]
+) -> tuple[Layout, Layout, Shape] | None:
+    """Return both layouts and the shape with some dimensions cut into one dimension per axis, or None.
+
+    Only the last axes of a dimension can be gathered. If axes inside nodes come after axes that leave nodes, a gather
+    of the last ones first moves more bytes through the ports of nodes. So a dimension is cut if
+
+    * its axes before begin with its axes after, or the other way round;
+    * after the common axes, an axis inside nodes follows an axis that leaves nodes;
+    * all its axes divide it.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, on the same mesh.
+        shape: the global shape.
+        inside_axes: the axes whose groups stay inside nodes.
+
+    Returns:
+        None if no dimension is cut. A dimension of 12 elements that axes of sizes 2 and 3 split becomes (2, 3, 2).
+
+    >>> mesh = Mesh((2, 2), ("dp", "tp"))
+    >>> before, after, shape = unfold_dims(mesh(("dp", "tp")), mesh(None), (8,), frozenset({"tp"}))
+    >>> print(before, after, shape)
+    [dp, tp, -] over dp=2 tp=2 [-, -, -] over dp=2 tp=2 (2, 2, 2)
+    """
+    if not inside_axes:
+        return None
+    size_of = src.mesh.size_of
+    sides: tuple[list[tuple[str, ...]], list[tuple[str, ...]]] = ([], [])
+    sizes: list[int] = []
+    for size, *entries in zip(shape, src.dims, dst.dims):
+        common = count_common_axes(*entries)
+        entry, are_nested = max(entries, key=len), common == min(map(len, entries))
+        are_inside = [axis in inside_axes for axis in entry[common:]]
+        if (
+            not are_nested
+            or are_inside == sorted(are_inside, reverse=True)
+            or size % src.mesh.axis_size(*entry)
+        ):
+            sizes.append(size)
+            for side, own_entry in zip(sides, entries):
+                side.append(own_entry)
+            continue
+        cut_axes = [*([entry[:common]] if common else []), *[(axis,) for axis in entry[common:]]]
+        counts = [math.prod([size_of[axis] for axis in axes]) for axes in cut_axes]
+        sizes += [*counts, size // math.prod(counts)]
+        for side, own_entry in zip(sides, entries):
+            side += [*[axes if {*axes} <= {*own_entry} else () for axes in cut_axes], ()]
+    if len(sizes) == len(shape):
+        return None
+    before, after = (Layout(src.mesh, side, layout.partial) for side, layout in zip(sides, (src, dst)))
+    return before, after, tuple(sizes)
+
+
 class Arrival(NamedTuple):
     """Layout to which an exchange leads, and the steps from it to the target (``next_steps``)."""
 
@@ -275,6 +332,7 @@ class _Finder:
         bound = min([plan.seconds for plan in plans], default=math.inf) * (1 + 1e-9) + 1e-12
         paths = self._search(dst, math.inf if self.everything else bound)
         plans += self._collectives(paths, True)
+        plans += self._collectives_on_finer_shape(plans)
         plans += self._exchanges_after_reduction(paths, plans)
         plans += self._direct_reductions(plans)
         if self.everything and paths.target is None:
@@ -344,6 +402,27 @@ class _Finder:
             return []
         steps = build_steps(paths.target.steps, self.src, self.shape, self.kept)
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
+
+    def _collectives_on_finer_shape(self, others: list[Candidate]) -> list[Candidate]:
+        """Return the path on the shape of :func:`unfold_dims` as a list of one candidate; often an empty list.
+
+        Local reshapes lead to this shape and back. It is empty without such a shape, or if the path does not take less
+        time than each of ``others``.
+        """
+        finer_form = unfold_dims(self.src, self.dst, self.shape, self.prices.inside_axes)
+        if finer_form is None:
+            return []
+        src, dst, shape = finer_form
+        bound = math.inf if self.everything else min([plan.seconds for plan in others], default=math.inf)
+        path = search_paths(src, dst, shape, self.itemsize, self.prices, self.limit, bound).target
+        if path is None:
+            return []
+        steps = (
+            Step("reshape", (), self.src, src, self.shape, to_shape=shape),
+            *build_steps(path.steps, src, shape, self.kept),
+            Step("reshape", (), dst, self.dst, shape, to_shape=self.shape),
+        )
+        return [self._candidate(steps, COLLECTIVES)]
 
     # -- exchanges ----------------------------------------------------------------------------------
 

@@ -114,9 +114,9 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
     """Return the plan in plain types, for JSON.
 
     The keys are those of the attributes of :class:`Plan`, with layouts and steps as dicts. Bytes have names with
-    ``nbytes`` or ``lower_bound``; ``max_`` stands for the busiest rank, ``total_`` for all ranks. ``seconds`` are
-    modelled. ``interval`` is ``(low, high)``, the seconds of :meth:`Machine.between`, or None if the cost model has no
-    interval.
+    ``nbytes`` or ``lower_bound``; ``max_`` stands for the busiest rank, ``total_`` for all ranks, ``node_`` for the
+    busiest node (None if no ranks share a port). ``seconds`` are modelled. ``interval`` is ``(low, high)``, the seconds
+    of :meth:`Machine.between`, or None if the cost model has no interval.
     ``machine`` is its name; None if bytes alone were compared. ``alternatives`` has the best candidate of each kind.
     """
     return {
@@ -136,6 +136,8 @@ def plan_dict(plan: Plan) -> dict[str, Any]:
         "max_lower_bound": plan.max_lower_bound,
         "total_lower_bound": plan.total_lower_bound,
         "bound_ranks": plan.bound_ranks,
+        "node_nbytes": plan.node_nbytes,
+        "node_lower_bound": plan.node_lower_bound,
         "ratio": plan.ratio,
         "seconds": plan.seconds,
         "interval": plan.machine.between(plan.seconds) if isinstance(plan.machine, Machine) else None,
@@ -237,12 +239,17 @@ def _verdict_line(plan: Plan) -> str:
     It has the busiest rank's bytes and bound, those of all ranks, the busiest sender's bytes if something is
     received, the modelled time, and the name of the cost model. For sums, the number of ranks for which the bound
     holds is named. If the busiest rank receives more than its bound, the ratio of its bytes to the bound follows, at
-    least 1.001; the ratio is left out if the bound is 0.
+    least 1.001; the ratio is left out if the bound is 0. If ranks
+    of a node share a port, the busiest node's bytes and bound follow.
     """
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
     total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"
     if plan.max_nbytes:
         total += f"; busiest sender: {bytes_text(plan.max_sent_nbytes)}"
+    if plan.node_nbytes is not None:
+        total += f"; busiest node: {bytes_text(plan.node_nbytes)} enter its port by the model"
+        if plan.node_lower_bound is not None:
+            total += f", lower bound {bytes_text(plan.node_lower_bound)}"
     ranks_text = f" for these {many(plan.bound_ranks, 'rank')}" if plan.bound_ranks else ""
     if busiest == bound:
         text = (

@@ -26,6 +26,7 @@ from spmdsim.layout.element_type import element_type, number_type, storage_dtype
 from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.bound.lower_bound import ReceptionBound, lower_bound, reduced_axes
+from spmdsim.redistribution.bound.node_bound import node_bound
 from spmdsim.redistribution.exchange.direct import sent_counts
 from spmdsim.redistribution.implementations.implementation import plan_peak
 from spmdsim.redistribution.plans.plan_candidates import (
@@ -36,7 +37,7 @@ from spmdsim.redistribution.plans.plan_candidates import (
     common_endpoints,
 )
 from spmdsim.redistribution.plans.reshape_plans import reshape_bound, reshape_candidates
-from spmdsim.redistribution.price import BYTES_ONLY, price_step
+from spmdsim.redistribution.price import BYTES_ONLY, port_elements, price_step, shared_ports
 from spmdsim.redistribution.step_counts import LISTED, all_received, largest_shard, most_sent, sent_nbytes
 from spmdsim.redistribution.steps.halo import build_halo_steps, halo_bound
 from spmdsim.wrong_calls import explained
@@ -150,6 +151,33 @@ class Plan(ShortRepr):
     def total_lower_bound(self) -> int:
         """Lower bound of all ranks together, in bytes."""
         return self._reception_bound.total * self._own_itemsize
+
+    @cached_property
+    def node_lower_bound(self) -> int | None:
+        """Bytes that must enter the port of at least one node, for any algorithm.
+
+        It is None if no port is shared, for windows, reshapes, targets with new pending axes, and plans that are too large to count.
+        """
+        machine = shared_ports(self.machine, self.src.mesh, self.dst.mesh)
+        if (
+            machine is None
+            or self.to_shape is not None
+            or isinstance(self.src, Windowed)
+            or isinstance(self.dst, Windowed)
+        ):
+            return None
+        bound = node_bound(self.src, self.dst, self.shape, machine.nodes_of)
+        return None if bound is None else bound * self._own_itemsize
+
+    @cached_property
+    def node_nbytes(self) -> int | None:
+        """Bytes that enter the busiest port by the model of the machine's prices; None if no port is shared.
+
+        They are the sum over the steps of the bytes that enter the busiest port of the step.
+        """
+        if shared_ports(self.machine, self.src.mesh, self.dst.mesh) is None:
+            return None
+        return round(sum(port_elements(step, self.machine) for step in self.steps) * self.itemsize)
 
     @cached_property
     def bound_ranks(self) -> int:

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from spmdsim.cost.closed_forms import Link, received_per_message
 from spmdsim.cost.machine import Machine
 from spmdsim.errors import UsageTypeError, many
@@ -56,8 +58,10 @@ def as_machine(machine: MachineLike) -> Machine:
 
 def are_on_one_node(machine: Machine, ranks: Sequence[int]) -> bool:
     """Return True if all ranks are on one node of the machine; False if the machine has no nodes."""
-    node = machine.ranks_per_node
-    return bool(node) and min(ranks) // node == max(ranks) // node
+    if machine.intra is None:
+        return False
+    nodes = machine.nodes_of(np.asarray(ranks, np.int64))
+    return bool((nodes == nodes[0]).all())
 
 
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
@@ -76,6 +80,8 @@ def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
 def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, machine: Machine) -> float:
     """Return the seconds of a collective after the last rank has called it, by the formula that plans use.
 
+    No other group uses the ports of the ranks' nodes meanwhile.
+
     Args:
         collective: its name in ``spmdsim.cost.closed_forms``.
         ranks: the ranks of the program that take part.
@@ -86,10 +92,7 @@ def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, machi
     3.0
     """
     received = nbytes * received_per_message(collective, len(ranks))
-    # A group on one node spans one rank, so that it uses the links inside a node. Any span above the ranks per node
-    # selects the links between nodes.
-    span = 1 if are_on_one_node(machine, ranks) else machine.ranks_per_node + 1
-    return machine.seconds(collective, len(ranks), received, span=span)
+    return machine.seconds(collective, len(ranks), received, ranks=ranks)
 
 
 #: Microseconds per second: trace files count microseconds.

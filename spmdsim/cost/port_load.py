@@ -1,0 +1,136 @@
+"""Count the messages that share the network port of a node.
+
+The ranks of a node share one port. It sends and receives at the same time. All groups of a collective communicate at
+the same time, so the busiest port decides how long the collective takes.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from spmdsim.core import Mesh
+from spmdsim.cost.node_map import NodeMap
+
+#: Nodes of ranks: a map, or the number of consecutive ranks of each node.
+Placement = NodeMap | int
+#: The collectives in which each rank of a group sends other bytes to each other rank.
+PAIRWISE = ("all_to_all", "exchange")
+
+
+class PortLoad(NamedTuple):
+    """Load of the busiest port, as multiples of the bytes that one rank receives from its group.
+
+    Attributes:
+        ring: the load if each rank receives from the rank before it in its group: the number of ranks of the node
+            that receive from another node. It is 0 if no group leaves a node.
+        pairs: the load if each rank receives equally many bytes from each other rank of its group.
+
+    >>> mesh = Mesh((2, 2), ("dp", "tp"))
+    >>> mesh_load(2, mesh, ("dp",)), mesh_load(2, mesh, ("tp",)), mesh_load(2, mesh, ("dp", "tp")).ring
+    (PortLoad(ring=2, pairs=2.0), PortLoad(ring=0, pairs=0.0), 1)
+    """
+
+    ring: int
+    pairs: float
+
+    def of(self, collective: str) -> float:
+        """Return the load of a collective by its name: ``pairs`` if pairs exchange bytes, else ``ring``."""
+        return self.pairs if collective in PAIRWISE else self.ring
+
+
+def nodes_of(placement: Placement, ranks: np.ndarray) -> np.ndarray:
+    """Return the node of each rank, as an int64 array.
+
+    Args:
+        placement: a map, or the number of consecutive ranks of each node.
+        ranks: rank numbers; a map must place all of them.
+
+    Raises:
+        InputError: If the map has fewer ranks.
+
+    >>> nodes_of(2, np.arange(4)).tolist(), nodes_of(NodeMap("abab"), np.array([3, 0])).tolist()
+    ([0, 0, 1, 1], [1, 0])
+    """
+    if isinstance(placement, NodeMap):
+        numbers: np.ndarray = placement.first(max(placement.size, int(ranks.max(initial=0)) + 1)).nodes[ranks]
+        return numbers
+    return ranks // placement
+
+
+@lru_cache(maxsize=1024)
+def map_of(placement: Placement, size: int) -> NodeMap:
+    """Return the map of the first ``size`` ranks."""
+    return NodeMap.consecutive(size, placement) if isinstance(placement, int) else placement.first(size)
+
+
+def group_load(groups: np.ndarray) -> PortLoad:
+    """Return the load of the busiest port if groups communicate at the same time.
+
+    Args:
+        groups: the node of each rank, as an array ``[group, position in the group]``. Rings follow the positions.
+
+    >>> group_load(np.array([[0, 0, 1, 1]])), group_load(np.array([[0, 1, 0, 1]])).ring
+    (PortLoad(ring=1, pairs=1.3333333333333333), 2)
+    """
+    members = groups.shape[1]
+    receives_from_outside = groups != np.roll(groups, 1, axis=1)
+    if not receives_from_outside.any():
+        return PortLoad(0, 0.0)
+    ring = int(np.bincount(groups[receives_from_outside]).max())
+    # Count the ranks of each node in each group by runs of equal nodes.
+    ordered = np.sort(groups, axis=1)
+    starts_run = np.ones(groups.shape, bool)
+    starts_run[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    starts = np.flatnonzero(starts_run)
+    inside = np.diff(starts, append=groups.size)
+    pairs = np.bincount(ordered.ravel()[starts], inside * (members - inside))
+    return PortLoad(ring, float(pairs.max()) / (members - 1))
+
+
+@lru_cache(maxsize=4096)
+def mesh_load(placement: Placement, mesh: Mesh, axes: tuple[str, ...]) -> PortLoad:
+    """Return the load of the busiest port by the groups along mesh axes, all at the same time.
+
+    Rings follow rank numbers, like communicators do.
+
+    Args:
+        placement: the nodes of ranks.
+        mesh: the mesh.
+        axes: the axes of the groups, in any order; all axes for none.
+    """
+    ranks = np.arange(mesh.size) if mesh.ranks is None else np.asarray(mesh.ranks, np.int64)
+    indices = [mesh.axis_index(axis) for axis in axes or mesh.axes]
+    others = [index for index in range(len(mesh.shape)) if index not in indices]
+    groups = ranks.reshape(mesh.shape).transpose(others + sorted(indices))
+    members = mesh.axis_size(*(axes or mesh.axes))
+    return group_load(nodes_of(placement, np.sort(groups.reshape(-1, members), axis=1)))
+
+
+@lru_cache(maxsize=1024)
+def transfer_load(placement: Placement, have: Mesh, want: Mesh) -> PortLoad:
+    """Return the load of the busiest port of an exchange between two meshes.
+
+    Each rank of one mesh receives equally much from each rank of the other mesh, except from itself. Both numbers of
+    the result are the larger one of the loads of receiving and of sending ports.
+
+    Args:
+        placement: the nodes of ranks.
+        have: the mesh of the senders.
+        want: the mesh of the receivers.
+
+    >>> transfer_load(2, Mesh((2,), ("x",), (0, 1)), Mesh((2,), ("x",), (2, 3)))
+    PortLoad(ring=2, pairs=2.0)
+    """
+    senders, receivers = (np.asarray(mesh.rank_list, np.int64) for mesh in (have, want))
+    count = 1 + int(nodes_of(placement, np.concatenate([senders, receivers])).max())
+    load = 0.0
+    for ranks, peers in ((receivers, senders), (senders, receivers)):
+        peer_counts = len(peers) - np.isin(ranks, peers)
+        nodes = nodes_of(placement, ranks)
+        outside = len(peers) - np.bincount(nodes_of(placement, peers), minlength=count)
+        shares = outside[nodes] / np.maximum(peer_counts, 1)
+        load = max(load, float(np.bincount(nodes, shares).max()))
+    return PortLoad(int(np.ceil(load)), load)
