@@ -75,15 +75,17 @@ def check(
         reference: an array of the global shape (or a :class:`~spmdsim.arrays.rounding.Measured` one); a NumPy
             function of ``operands``; or a function of a tuple of slices, so that no process needs the whole array. It
             returns the block as an array, or a pair of a function and its operands, for which rounding is measured.
-        operands: arrays for the function. It runs in one process (the processes share the runs) with each of them in
-            a wider type, which gives the true values, and in its own type. None: a function gets a tuple of slices.
+        operands: arrays for the function. It runs in one process (the processes share the runs): with all operands in a
+            wider type, which gives the true values, and with all in their own types. None: a function gets a tuple of
+            slices.
         depth: number of terms that each element is a sum of; it widens the tolerance. 0: elements are copied, or
             integers that the type adds exactly in any order; every bit counts.
         magnitude: size of the added terms, one number or an array of the global shape, such as ``abs(a) @ abs(b)``
             for a product; None: the reference's largest absolute value. If rounding is measured, it
             only affects the verdict ``ill-conditioned here``.
-        rtol: allowed part of each element's own value, instead of the formula for arrays; None: the formula. If
-            rounding is measured, each element may have the larger of both errors.
+        rtol: allowed error as a part of each element's absolute value in the reference, in place of the formula for
+            arrays. None: the formula, or 0 if ``atol`` is given. If rounding is measured, the larger one of the
+            measured and this error is allowed.
         atol: allowed difference in addition to ``rtol``.
 
     Raises:
@@ -254,7 +256,7 @@ def _compare_shard(
 ) -> _Piece | str:
     """Return a shard with reference and errors, or a text if the rank owns wrong elements.
 
-    The elements are wrong if the layout gives the rank other indices than its definition, or the shard has another
+    The elements are wrong if the layout's bounds of the rank differ from its definition, or if the shard has another
     shape than the definition says. Two empty shapes count as equal.
 
     Args:
@@ -295,9 +297,10 @@ def _summarise_errors(
     """Return the facts of one shard that all ranks need: scale, bulk, single and own_type.
 
     - scale: the largest absolute value of the reference; nan and infinities are left out. 0 if it is empty.
-    - bulk: the 0.9 quantile of the errors, nan if empty. Types of 16 bits are rounded once when they are stored; this
-      rounding is subtracted from each error before.
-    - single: the largest spread of the measured runs, and own_type: their type; nan and None if nothing was measured.
+    - bulk: the error that 9 of 10 elements do not exceed (the 0.9 quantile); nan if there are none. For 16-bit types,
+      the rounding of the stored result is subtracted from each error first (never below 0).
+    - single: the largest spread of the measured runs; nan if nothing was measured.
+    - own_type: the type of the measured runs; None if nothing was measured.
 
     Args:
         dtype: the element type of the tensor.
@@ -336,7 +339,8 @@ class _Limits:
         """Return a copy with the facts of all shards: scale, bulk, single and own_type.
 
         Scale and single are the largest of all shards. The caller's magnitude, or the largest element of it, replaces
-        the scale. Bulk is the lower median of the shards' bulks, 0 if all are empty. The type is the first shard's.
+        the scale. Bulk is the lower median of the shards' bulks, 0 if all shards are empty. The first shard gives
+        own_type.
 
         Args:
             summaries: one per shard; may be empty.
@@ -389,15 +393,17 @@ class _Limits:
         return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
 
     def usual_errors(self, piece: _Piece) -> np.ndarray:
-        """Return the largest error per element that does not stand out from those around it.
+        """Return, per element, the largest error that does not stand out from the errors around it.
 
-        It is the larger of the rounding of the element's own value and ``OUTLIER`` (64) times the error that nine
-        tenths of the shard's elements do not exceed. A shard of fewer than 16 elements uses the lower median of this
-        error over all shards. 16-bit types with sums (``depth`` above 0) have another first number: `errors_of_terms`
-        for terms as large as ``scale``.
+        It is the larger of two numbers:
 
-        All are infinite if errors are measured, the caller passed a tolerance or an array of magnitudes, or the type is
-        exact.
+        - The rounding of the element's own value. For 16-bit types with ``depth`` above 0 it is `errors_of_terms` for
+          terms as large as ``scale``.
+        - ``OUTLIER`` (64) times the error that nine tenths of the shard's elements do not exceed. In a shard of fewer
+          than 16 elements, the lower median of this error over all shards takes its place.
+
+        No error stands out (all results are infinite) if rounding was measured, the caller passed a tolerance or an
+        array of magnitudes, or the type is exact.
 
         Args:
             piece: the shard with its reference.
@@ -426,7 +432,10 @@ class _Limits:
 
     @property
     def expected(self) -> float:
-        """The difference between the reference's own runs up to which the verdict is ``ok``."""
+        """The difference between the reference's own runs up to which the verdict is ``ok``.
+
+        It is the tolerance for the value ``scale``, but at least ``LOST`` (256) roundings of this value.
+        """
         kind = self.own_type or self.dtype
         return max(tolerance(kind, self.scale, self.depth)[0], LOST * unit_roundoff(kind) * self.scale)
 
@@ -434,8 +443,9 @@ class _Limits:
     def formula(self) -> str:
         """The formula of the tolerance as text, such as "rtol 0.01, atol 0.1".
 
-        Without ``rtol`` and ``atol`` it is that of :func:`~spmdsim.arrays.rounding.tolerance`, such as
-        "8 u(float32) sqrt(4 terms) * 2.5". An array of magnitudes puts "terms of each element: " before it.
+        Without ``rtol`` and ``atol`` it is the text of :func:`~spmdsim.arrays.rounding.tolerance`, such as
+        "8 u(float32) sqrt(4 terms) * 2.5". If the caller passed an array of magnitudes, "terms of each element: " comes
+        before it.
         """
         if self.has_user_tolerance:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
@@ -445,12 +455,20 @@ class _Limits:
 
     @property
     def single_rounding(self) -> str:
-        """The rounding of an element without cancellation, as text."""
+        """The rounding of an element without cancellation, as text.
+
+        An example is "8 u(float32) sqrt(4 terms) of its own value".
+        """
         return tolerance(self.dtype, 1.0, self.depth)[1].replace("* 1", "of its own value")
 
     @property
     def unexplained_error(self) -> float:
-        """The error that no rounding explains: half of the digits of the largest value, in float32 at most."""
+        """The error up to which cancellation may explain a wrong element.
+
+        It is half of the digits of the largest value: ``sqrt(u) * scale`` with the type's unit roundoff u. Types finer
+        than float32 use the u of float32. It is 0 if elements are copied (``depth`` 0), the type is exact, or the
+        caller passed an array of magnitudes.
+        """
         u = unit_roundoff(self.dtype)
         hopeless = math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale
         return hopeless if u and self.depth and not self.has_magnitudes else 0.0
@@ -458,8 +476,8 @@ class _Limits:
     def overflows(self, worst: _Report) -> bool:
         """Return True if a partial sum may have overflowed.
 
-        That is so if the element is not finite but the reference is, and values are within a factor of 1024 of the
-        type's limit.
+        That is so if the worst element is not finite but its reference is, and the largest value is above 1 / 1024 of
+        the type's limit (of float32's for 16-bit types). Exact types do not overflow.
         """
         if not is_rounded(self.dtype) or not np.isfinite(worst.expected) or np.isfinite(worst.actual):
             return False
@@ -471,7 +489,7 @@ class _Report(NamedTuple):
 
     Attributes:
         beyond: True if an error exceeds its tolerance.
-        outlying: True if none does, but one stands out from those around it.
+        outlying: True if no error exceeds its tolerance, but one stands out from the errors around it.
         ratio: the number by which elements are ranked.
         rank: the owner.
         element_index: the global index of the element, or None for an empty shard.
@@ -512,7 +530,10 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
     error, allowed = piece.error, limits.allowed_errors(piece)
     how = None if piece.measured is None else piece.measured.how
     if not error.size:
-        return _Report(False, False, 0.0, piece.rank, None, None, None, 0.0, 0.0, how)
+        return _Report(
+            beyond=False, outlying=False, ratio=0.0, rank=piece.rank, element_index=None, expected=None, actual=None,
+            error=0.0, allowed=0.0, how=how,
+        )  # fmt: skip
     with np.errstate(divide="ignore", invalid="ignore"):
         excess = np.where(error > allowed, error / allowed, 0.0)
     usual = limits.usual_errors(piece)
@@ -531,8 +552,8 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
 def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
     """Return the verdict on a tensor from the reports of all its shards.
 
-    It is about the worst element of all shards. Elements beyond their tolerance are worse than those that stand out,
-    and these are worse than others; then the larger ratio counts. See :func:`_choose_word` for the word.
+    It is about the worst element of all shards. An element beyond its tolerance is worse than one that stands out,
+    which is worse than any other; among equals, the larger ratio is worse. See :func:`_choose_word` for the word.
 
     Args:
         reports: the worst element of each shard; at least one.
@@ -595,7 +616,7 @@ def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report)
         word: the verdict's word: "ok", "ill-conditioned here", "overflow", "unproven" or "WRONG".
         measured: True if the reference's rounding was measured. If then a wrong error is at most
             :attr:`_Limits.unexplained_error`, and the caller passed no tolerance, the text suggests ``rtol=``.
-        limits: the allowed errors; with the caller's tolerance "ok" is "equal within what was asked for".
+        limits: the allowed errors; with the caller's tolerance, the text for "ok" is "equal within what was asked for".
         worst: the worst element; an infinite error that is "unproven" is explained by overflow, others by
             cancellation.
     """

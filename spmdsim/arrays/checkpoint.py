@@ -227,7 +227,7 @@ def _try_to_write_shards(
 def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
     """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
 
-    The first owner of a shard is the first rank, in the order of the mesh, of those with this shard. The file is
+    The first owner of a shard is the first rank, in the order of the mesh, that owns this shard. The file is
     ``rank-00003.safetensors`` for rank 3. It is written even if the rank is the first owner of no shard. The data
     have reached the disk when the function returns.
 

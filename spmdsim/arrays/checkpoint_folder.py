@@ -115,8 +115,9 @@ def _is_plain_name(name: object) -> bool:
 def _check_entry(name: str, entry: Any) -> None:
     """Raise an error unless the shards of a manifest entry can form a tensor of its shape.
 
-    Checked are the kinds of all values, and that the layout has as many dims as the shape. The shards' sizes must add
-    up to the tensor's, and the shards with elements must be different blocks of one grid. Files are not opened.
+    All values must be of the right kinds, and the layout must have as many dims as the shape. The shards must have as
+    many elements as the tensor, and the shards with elements must be different blocks of one grid. Files are not
+    opened.
 
     Args:
         name: the tensor's name.

@@ -38,9 +38,9 @@ def asarray(
         obj: the values; nested lists may contain tensors. These are stacked on all ranks, by communication if needed.
         dtype: element type of the result; None: that of the values.
         device: ``"cpu"`` or None.
-        copy: None to copy if necessary; only a tensor with the wanted dtype and layout is returned itself. True to
-            copy a tensor, too; the copy may share its memory, which never changes. False to raise an error if a copy
-            is needed; numbers, lists and arrays always need one.
+        copy: None: return a tensor that has the wanted dtype and layout itself, and copy everything else. True: copy
+            such a tensor, too; the copy may share its memory, which never changes. False: raise an error instead of a
+            copy; numbers, lists and arrays always need one.
         layout: layout of the result; None: a tensor keeps its own, every rank owns all of other values.
         world: the world of the ranks; by default :func:`spmdsim.world`. A tensor, or a list with tensors, stays in
             the tensors' world.
@@ -58,7 +58,7 @@ def asarray(
     """
     check_device(device)
     kind = None if dtype is None else number_type(dtype, "a tensor cannot have")
-    # numpy's float64 equals None.
+    # Compare with None first, because np.dtype("float64") equals None.
     keeps_type = isinstance(obj, Tensor) and (kind is None or kind == obj.dtype)
     if copy is False and not (keeps_type and layout in (None, obj.layout)):
         raise InputError(
@@ -67,7 +67,7 @@ def asarray(
         )
     if isinstance(obj, Tensor):
         result = obj if layout is None else obj.to(layout)
-        # In place, a tensor becomes another value; a copy does not.
+        # A tensor may get new values in place, which must not change its copy: return another object.
         if keeps_type:
             return result if result is not obj or not copy else _copy_tensor(obj)
         return ops.cast(result, obj.dtype if kind is None else kind)

@@ -48,8 +48,8 @@ def fft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, layou
         x: the tensor.
         n: number of points; None: the dimension's size. The dimension is cut or padded with zeros.
         axis: the dimension; negative numbers count from the end.
-        norm: the scaled direction, by 1/n: ``"backward"`` (the default), ``"forward"``, or ``"ortho"`` for 1/sqrt(n)
-            in both.
+        norm: the direction that is scaled by 1/n: ``"backward"`` (the default) or ``"forward"``; or ``"ortho"`` to
+            scale both by 1/sqrt(n).
         layout: layout of the result; None: the layout of the calculation.
 
     Returns:
@@ -132,8 +132,8 @@ def irfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
         x: the first half of the values along the dimension; the other values are their conjugates.
         n: number of points of the result; None: ``2 * (m - 1)`` for a dimension of size ``m``.
         axis: the dimension; negative numbers count from the end.
-        norm: the scaled direction, by 1/n: ``"backward"`` (the default), ``"forward"``, or ``"ortho"`` for 1/sqrt(n)
-            in both.
+        norm: the direction that is scaled by 1/n: ``"backward"`` (the default) or ``"forward"``; or ``"ortho"`` to
+            scale both by 1/sqrt(n).
         layout: layout of the result; None: the layout of the calculation.
 
     Returns:
@@ -240,9 +240,9 @@ def _pair_dims_with_points(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, P
 def _transform_dims(
     kind: str, x: Tensor, dims: Sequence[tuple[int, Points]], norm: Norm, done: Sequence[int] = ()
 ) -> Tensor:
-    """Return a tensor that is transformed along several dims, first those that are not split.
+    """Return a tensor that is transformed along several dims, in any layout.
 
-    Then the axes of split dims can move to a dim that is transformed already.
+    Dims that are not split come first: the axes of split dims can then move to a dim that is transformed already.
 
     Args:
         kind: "fft" or "ifft".
@@ -621,7 +621,7 @@ def fftshift(x: Tensor, axes: Axes = None) -> Tensor:
     >>> fftshift(fftfreq(5, 0.2, layout=Mesh((2,), ("x",))("x"))).full().tolist()
     [-2.0, -1.0, 0.0, 1.0, 2.0]
     """
-    return _roll_halves(x, axes, False)
+    return _roll_halves(x, axes, back=False)
 
 
 @of_tensors
@@ -643,7 +643,7 @@ def ifftshift(x: Tensor, axes: Axes = None) -> Tensor:
     >>> ifftshift(centred).full().tolist()
     [0.0, 1.0, -2.0, -1.0]
     """
-    return _roll_halves(x, axes, True)
+    return _roll_halves(x, axes, back=True)
 
 
 if not TYPE_CHECKING:  # type checkers know the names above, and no others

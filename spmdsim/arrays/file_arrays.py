@@ -47,7 +47,7 @@ class FileArray:
         """Read the block at an index of slices and integers; ``...`` is allowed at the end only.
 
         Raises:
-            InputError: If the index contains something else or has too many entries.
+            InputError: If an entry is no slice and no integer, or there are more entries than dims.
             IndexError: If an integer is out of range.
         """
         entries = index if isinstance(index, tuple) else (index,)
@@ -65,6 +65,7 @@ class FileArray:
         spans: list[slice] = []
         for entry, size in zip((*entries, *[slice(None)] * len(self.shape)), self.shape):
             if isinstance(entry, slice):
+                # A slice with negative step is read in ascending order and reversed afterwards.
                 span = range(size)[entry]
                 picks.append(slice(None, None, -1 if span.step < 0 else 1))
                 span = (span[::-1] if span.step < 0 else span) if span else range(0)

@@ -231,9 +231,11 @@ def open_tokens(path: str | Path) -> FileArray:
 def _split_member(path: Path, name: str | None) -> tuple[Path, str | None]:
     """Return the file of a path such as ``file.npz:member``, and the member's name.
 
-    The path is split at its last colon, if ``name`` is None, no file has the whole name, and the first part ends with
-    ``.npz``, ``.safetensors`` or ``.safetensors.index.json``. Else the result is ``(path, name)``; its name may be
-    None.
+    The path is split at its last colon if all of these hold; otherwise the result is ``(path, name)``:
+
+    - ``name`` is None;
+    - no file has the whole path as its name;
+    - the part before the colon ends with ``.npz``, ``.safetensors`` or ``.safetensors.index.json``.
 
     >>> _split_member(Path("model.npz:w"), None)[1], _split_member(Path("model.npz"), None)[1]
     ('w', None)
@@ -385,6 +387,7 @@ def _find_data_offset(path: Path, info: zipfile.ZipInfo) -> int:
     It follows from the member's local header: the lengths of its name and extra field differ from those in the
     archive's directory.
     """
+    # A local header has 30 bytes, of which the last four are both lengths.
     with path.open("rb") as stream:
         stream.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", stream.read(4))

@@ -49,7 +49,7 @@ def _is_leaf(x: PlainTensor) -> bool:
 
 
 def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
-    """Replace the values of ``x`` by those of ``result``, also in the base if ``x`` is a view.
+    """Replace the values of ``x`` by the values of ``result``, also in the base if ``x`` is a view.
 
     ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is
     written into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history)
@@ -109,9 +109,12 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
 def _record_change(changes: list[Any], through: View | None) -> list[Any] | None:
     """Add a change to a base's list of changes, in place; return the base's list from now on.
 
-    After a change that was not made through a view, no view has the base's values: None is returned then. A list of
-    `MOST_CHANGES` changes is replaced by a new, empty one: other views of the base are then no longer current. The
-    view ``through`` gets the new list and counts all its changes as seen.
+    By the list, a view finds out whether it has old values.
+
+    - If the change was made through a view, the list stays. The view counts all changes of the list as seen.
+    - If the list has `MOST_CHANGES` changes, a new, empty list takes its place, also in the view ``through``. Other
+      views of the base have old values from then on.
+    - If the change was not made through a view, None is returned. All views of the base have old values from then on.
 
     Args:
         changes: the base's list of changes: the index of each one, or None if it may have changed any element.
@@ -129,12 +132,12 @@ def _record_change(changes: list[Any], through: View | None) -> list[Any] | None
 def _write_back(x: Any, value: Any, what: str) -> None:
     """Update the nearest base of a view that is alive on all ranks of the mesh, if there is one.
 
-    The base is changed by `become`, which updates the base's own base in turn. Without a common base, the view is
-    marked as detached, and nothing else happens.
+    All ranks of the mesh must call it, because they exchange which bases are alive. The base is changed by `become`,
+    which updates the base's own base in turn. If no base is alive on all ranks, the view is detached from then on, and
+    nothing else happens.
 
-    A base that only a cycle of references keeps alive lives until Python collects cycles, at a different time on each
-    rank. No program can reach such a base, so no rank of the mesh updates a base that another rank lacks. The ranks
-    of the mesh exchange which bases are alive: all of them must call it.
+    Ranks must ask each other for this reason: a base that only a cycle of references keeps alive lives until Python
+    collects cycles, at a different time on each rank. No program can reach such a base, so it need not be updated.
 
     Args:
         x: the view.
@@ -166,10 +169,12 @@ def _write_back(x: Any, value: Any, what: str) -> None:
             f"{what} in place: a view must have at most {MOST_PARENTS} views between it and its tensor; take a copy() "
             "first"
         )
+    # Compute the new values of one base after the other. All but the last are gone, so take their old values again from
+    # the last one.
     base = bases[last]
     for k in range(last + 1):
         old = detach_current(base)
-        for view in reversed(views[k + 1 : last + 1]):  # the tensors of these views are gone
+        for view in reversed(views[k + 1 : last + 1]):
             old = view.take_from(old)
         value = views[k].put(old, value)
     become(base, value, what, views[last])
@@ -178,12 +183,11 @@ def _write_back(x: Any, value: Any, what: str) -> None:
 
 
 def _require_current(view: View, what: str) -> None:
-    """Raise UsageTypeError if elements of a view may have changed in the base since then.
+    """Raise UsageTypeError if a view may have old values because its base was changed.
 
-    That is since the view was taken or last changed.
-
-    Changes of other elements of the base do not matter. A change whose elements are unknown counts as one of all
-    elements.
+    The view has old values if an element of the view was changed in the base after the view was taken, and after the
+    view itself was last changed. Changes of other elements do not matter. A change whose elements are unknown counts as
+    a change of all elements.
 
     Args:
         view: the view.
@@ -199,8 +203,8 @@ def _require_current(view: View, what: str) -> None:
 def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
     """Return True if a view and a change of its base share no element for certain.
 
-    They share none if, in one dim, the index ranges do not meet, or have equal steps and different offsets. Other
-    cases, such as different steps, count as shared.
+    They share none if, in one dim, the index ranges do not overlap, or if both have the same step and never meet, such
+    as ``0::2`` and ``1::2``. Other cases, such as different steps, count as shared.
 
     Args:
         shape: the shape of the base.

@@ -218,7 +218,7 @@ def join_rows(
 
 
 def require_values(world: Any, what: str) -> None:
-    """Raise WorldError if the world has no values, on which the number of entries of a result depends."""
+    """Raise WorldError if the world has no values; ``what`` is a result whose size depends on values."""
     if not world.has_data:
         raise WorldError(
             f"the number of entries of {what} depends on values, which a ShapeOnly world does not have; use LockStep"

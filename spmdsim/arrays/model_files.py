@@ -22,7 +22,7 @@ LayoutChoice = Mapping[str, Layout] | Callable[[str, tuple[int, ...]], Layout] |
 def is_model(path: Path) -> bool:
     """Return True if a path is a model of another system, and not a checkpoint.
 
-    That is a path that ends with ``.safetensors`` or ``.json``, existing or not, or a folder with an index or a
+    A model is a path that ends with ``.safetensors`` or ``.json``, existing or not; or a folder with an index or a
     ``.safetensors`` file and without ``manifest.json``. Files are not opened.
     """
     if path.suffix in (".safetensors", ".json"):
@@ -44,8 +44,8 @@ def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Ten
             None, which reads a checkpoint in its stored layouts, is an error here, because models have no layouts.
 
     Raises:
-        InputError: If a file is missing or damaged, an array does not exist, or ``layouts`` is None; equal on all
-            ranks: the first rank's problem.
+        InputError: If a file is missing or damaged, an array does not exist, or ``layouts`` is None. All ranks raise
+            the error of the first rank that has one.
         LayoutError: If a layout has another number of dims than its array.
         WorldError: If a layout needs more ranks than the world has, or the ranks read different files.
     """

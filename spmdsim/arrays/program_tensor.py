@@ -58,7 +58,7 @@ VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 def find_provenance_number(tensors: Sequence[Tensor]) -> int:
     """Return a provenance number for one message that has several tensors.
 
-    It is the number of the only tensor, or a number derived from those of all tensors.
+    It is the number of the only tensor, or a number derived from the numbers of all tensors.
     """
     if len(tensors) == 1:
         return tensors[0].provenance_number
@@ -283,7 +283,9 @@ class Tensor(SymbolicTensor):
     def __iter__(self) -> Iterator[Tensor]:
         return (self[k] for k in range(len(self)))
 
-    if not TYPE_CHECKING:  # for numpy's types it would make an operand of arrays' symbols
+    if (
+        not TYPE_CHECKING
+    ):  # To type checkers, a class with this method would be an operand of NumPy's symbols.
 
         def __array__(self, *_: object, **__: object) -> NoReturn:
             """Refuse ``np.asarray(x)``: it would gather without being asked, and only on the ranks that call it."""

@@ -194,6 +194,7 @@ def _write_uniform(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     if out.dtype == np.float32:
         np.multiply(a >> _U32(8), np.float32(2.0**-24), out=out)
         return
+    # The upper 27 bits of a, then the upper 26 bits of b: a factor of 2**26 makes room for the latter.
     np.multiply(a >> _U32(5), 67108864.0, out=out)
     out += b >> _U32(6)
     out *= 2.0**-53
@@ -263,7 +264,7 @@ def _make_source(
 ) -> tuple[Described, dict[str, Any]]:
     """Return a function that draws the block at an index, and a dict of shape and type.
 
-    The function carries its description, so that ranks compare that and no elements. The dict has the keyword
+    The function has a description as attribute, which ranks compare instead of elements. The dict has the keyword
     arguments ``shape`` and ``dtype`` of `Tensor.from_global`.
 
     Args:

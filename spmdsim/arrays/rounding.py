@@ -89,8 +89,8 @@ def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
     The direction is random, but depends only on shape, type, pair of runs and ``salt``; in the second run of a pair it is
     reversed.
 
-    Integers, zeros, and nan or infinities stay, and elements that would become infinite. Types of 16 bits are
-    returned as float32 in every run, because accelerators add them so; the values are numbers of the 16-bit type.
+    Integers, zeros, nan, infinities, and elements that would become infinite stay. Types of 16 bits are returned as
+    float32 in every run, because accelerators add them so; the values are numbers of the 16-bit type.
 
     Args:
         array: the operand; not changed.
@@ -118,7 +118,7 @@ def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
 
 
 def operand(array: Any, run: int, salt: int = 0) -> np.ndarray:
-    """Return an operand for run ``-1``, the truth, or for a run in its own type; see :func:`move_operand`."""
+    """Return the operand of a run: in a wider type for run -1, else moved by :func:`move_operand`."""
     array = np.asarray(array)
     return to_wider_type(array) if run < 0 else move_operand(array, run, salt)
 
@@ -144,7 +144,8 @@ class Measured:
         """Return a measurement from the truth and the runs.
 
         Args:
-            truth: the result in the wider type; None: that of the unchanged run, because no wider type is available.
+            truth: the result in the wider type. None: no wider type is available, so the result of the unchanged run
+                counts as the truth.
             runs: the results of the runs in the program's type: the unchanged one, then pairs with moved operands.
             dtype: the type of the result; the runs are converted to it.
             own_type: the coarsest type of the operands; None: ``dtype``.
@@ -162,9 +163,9 @@ class Measured:
     def allowed(self, dtype: Any, terms: int = 1) -> np.ndarray:
         """Return per element the largest difference from the truth that rounding explains.
 
-        It is the larger of ``FACTOR`` (12) times the spread, and the rounding of the value itself: ``8 u sqrt(terms)
-        |truth|``, where u is the unit roundoff of the coarser of both types. The second is 0 where the truth is not
-        finite.
+        It is the larger of two numbers: ``FACTOR`` (12) times the spread; and the rounding of the value itself, ``8 u
+        sqrt(terms) |truth|``, or 0 where the truth is not finite. u is the unit roundoff of ``dtype`` or of the
+        program's own type, whichever is larger.
 
         Args:
             dtype: the type of the compared tensor.
@@ -183,13 +184,16 @@ class Measured:
 
 
 def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
-    """Return the rounding error of each element: its own, and its response to moved operands.
+    """Return the rounding error of each element: its own error, and its response to moved operands.
 
-    With mean squares over the runs: ``sqrt(4 response + max(own error, usual response))``. The response is half of
-    the difference of a pair, per unit. The own error is the distance from the truth of the unchanged run and of each
-    pair's mean. The usual response keeps an element that is exact by chance from a tolerance of 0: it is the
-    response, plus one rounding of the value, times the ratio that nine tenths of the elements do not exceed; at most
-    the largest own error.
+    It is ``sqrt(4 response + max(own error, usual error))``. All three are mean squares over the runs:
+
+    - response: half of the difference of a pair, per unit of the move.
+    - own error: the distance of the unchanged run, and of each pair's mean, from the truth. The square of a mean of two
+      runs counts twice, because its variance is half of a run's.
+    - usual error: the sum of the response and the square of one rounding of the value, times a ratio. The ratio is what
+      own error divided by this sum does not exceed for nine tenths of the elements. It keeps an element that is exact
+      by chance from a tolerance of 0, and is at most the largest own error.
 
     Args:
         true: the true result.
@@ -200,9 +204,8 @@ def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> n
         return np.asarray(np.sqrt(sum(difference(run, true) ** 2 for run in runs) / len(runs)))
     own_error, response = difference(runs[0], true) ** 2, np.zeros(true.shape)
     for units, up, down in zip(MOVES, runs[1::2], runs[2::2]):
-        middle = np.where(
-            up == down, to_wider_type(up), to_wider_type(up) / 2 + to_wider_type(down) / 2
-        )  # an infinity stays one
+        # The mean of the pair; equal infinities stay infinite.
+        middle = np.where(up == down, to_wider_type(up), to_wider_type(up) / 2 + to_wider_type(down) / 2)
         own_error = own_error + 2 * difference(middle, true) ** 2
         response = response + (difference(up, down) / 2 / units) ** 2
     own_error, response = own_error / (1 + len(MOVES)), response / len(MOVES)
@@ -270,7 +273,7 @@ def runs_of_process(world: World | None) -> range:
 
 
 def gather_runs(world: World | None, results: dict[int, T]) -> list[T]:
-    """Return the results of the runs 0 to :data:`RUNS` in order.
+    """Return the results of the runs 0, 1, ..., :data:`RUNS` (included), in order.
 
     In a world of one rank per process, processes exchange their results, and all must call it. Otherwise this process
     must have done all runs; see :func:`runs_of_process`.
@@ -318,7 +321,8 @@ def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
 def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return absolute differences as float64, 0 where both numbers are nan or the same infinity.
 
-    The difference is inf where only one number is nan or infinite. Integers of 64 bits are subtracted exactly.
+    The difference is inf where only one number is nan or infinite, and where infinities have different signs. Integers
+    of 64 bits are subtracted exactly.
 
     Args:
         actual: an array of numbers.
@@ -425,8 +429,9 @@ class Verdict(ShortRepr):
 def tolerance(dtype: Any, magnitude: float, depth: int) -> tuple[float, str]:
     """Return the largest error that rounding a sum explains, and a text that explains it.
 
-    It is ``8 * max(u sqrt(depth), u) * magnitude``, where u is the unit roundoff of the type. Types of sixteen bits
-    are added up in float32 and rounded once: their sum has float32's u. It is 0 for exact types and depth 0.
+    It is ``8 * max(v sqrt(depth), u) * magnitude``. u is the unit roundoff of the type. v is the unit roundoff of the
+    type in which terms are added up: float32 for 16-bit types, whose sums are rounded once, and the type itself for
+    others. The result is 0 for exact types and depth 0.
 
     Args:
         dtype: the type in which terms are added.

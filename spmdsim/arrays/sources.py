@@ -64,8 +64,8 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
         source: an array, an object that can be sliced, or a function of an index; a function needs ``shape`` and
             ``dtype`` and may return all blocks in the same memory.
         layout: the layout of the tensor.
-        shape: the global shape, or None for that of the array.
-        dtype: the element type, or None for that of the array.
+        shape: the global shape; None: the shape of the array.
+        dtype: the element type; None: the element type of the array.
 
     Returns:
         The meta, and a function from a tuple of slices to a new array in the tensor's element type. It raises
@@ -330,12 +330,13 @@ SMALL_FILE = 1 << 26
 def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:
     """Raise WorldError if a source is not equal on all ranks of the tensor's mesh.
 
-    All ranks of the mesh must call it. Compared are the shape, element type and layout, and:
+    All ranks of the mesh must call it. They compare the shape, the element type, the layout, and:
 
-    - of an array or list all bytes, of a memory map above 64 MiB samples;
-    - of a source with a method ``sample`` the text that it returns;
-    - of another source its description (attribute ``words``), and also its blocks if the tensor is replicated;
-    - of a source without a description the blocks that several ranks own.
+    - an array or list: all bytes, or samples of a memory map above 64 MiB;
+    - a source with a method ``sample``: the text that the method returns;
+    - another source with a description (attribute ``words``): the description, and its blocks if the tensor is
+      replicated;
+    - a source without a description: the blocks that several ranks own.
 
     Nothing is compared if ``words`` is None, if only one rank would compare, or if the process's first rank is
     outside of the mesh.

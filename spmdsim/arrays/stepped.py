@@ -29,7 +29,7 @@ from spmdsim.redistribution.steps.row_steps import RowStep, build_row_step
 #: A step in the middle of a local function, and the type of the elements it moves.
 Phase = tuple[Step, np.dtype]
 #: A running local function: it yields operands of steps, is sent their results, and returns its results.
-Way = Generator[Any, Any, Any]
+LocalGenerator = Generator[Any, Any, Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +48,7 @@ class SteppedRule(BoundRule):
     def output_layouts(self, strategy: Strategy) -> tuple[Layout, ...]:
         """Return the layouts of the results.
 
-        They have no pending reductions but those that pass through the operator.
+        Their only pending reductions are reductions of operands that the operator passes on.
         """
         passed = [(axis, reduction) for axis, _, reduction in strategy.passed]
         return tuple(layout.with_partial(passed) for layout in super().output_layouts(strategy))
@@ -198,7 +198,7 @@ class _Yielded:
         self.value = value
 
 
-def _resume(generator: Way, received: Any) -> _Yielded:
+def _resume(generator: LocalGenerator, received: Any) -> _Yielded:
     """Resume a local function with the result of a step; return the value it yields or returns."""
     try:
         return _Yielded(generator.send(received))
@@ -206,7 +206,7 @@ def _resume(generator: Way, received: Any) -> _Yielded:
         return _Yielded(end.value)
 
 
-# -- lookups that exchange only the rows that others hold ------------------------------------------
+# -- lookups that exchange only the rows that other ranks own ---------------------------------------
 
 
 @dataclass(frozen=True, repr=False)

@@ -211,8 +211,9 @@ class _Part(_Method):
 def _explain_missing(kind: type, name: str) -> str:
     """Return the error message for an attribute that a class does not have.
 
-    It suggests the function of `spmdsim.ops` with this name, or `local` and `full` for an attribute of NumPy's
-    arrays, or else the nearest public attribute, if one is near. Names with two underscores get no suggestion.
+    It suggests the first of these that exists: the function of `spmdsim.ops` with this name; `local` and `full`, if
+    NumPy's arrays have the attribute; a public attribute with a similar name. Names that begin with two underscores get
+    no suggestion.
 
     Args:
         kind: the class.

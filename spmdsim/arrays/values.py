@@ -61,7 +61,7 @@ class ReadableTensor(PlainTensor):
         return format(self.item(), spec) if spec else str(self)
 
     def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
-        """Return a read-only view of a rank's shard; None: that of this process's first rank.
+        """Return a read-only view of a rank's shard; None: the shard of this process's first rank.
 
         Nothing is communicated. Pending reductions stay pending: the shard then has the rank's addends. Addends of a
         pending sum of 16-bit floats are stored as float32, and rounded to 16 bits for this view only.
@@ -101,7 +101,8 @@ class ReadableTensor(PlainTensor):
                 number, as in NumPy's ``item``. Negative ones count from the end.
 
         Raises:
-            InputError: If the tensor has several elements and there is no index, or an index is out of range.
+            InputError: If the tensor has several elements and there is no index; if an index is out of range or no
+                integer; or if there are neither one index nor as many as dims.
             WorldError: If the world has no data.
         """
         if self.size != 1 and not indices:

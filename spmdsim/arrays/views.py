@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from importlib import import_module
+from itertools import pairwise
 from types import EllipsisType
 from typing import Any, TypeVar
 from weakref import ref
@@ -199,10 +200,10 @@ class PartView(View):
 
 
 def item(base: Any, index: Any, result: R) -> R:
-    """Mark ``result``, which is ``base[index]``, as a view if NumPy would return one; return it.
+    """Return ``result``, which is ``base[index]``, as a view if NumPy would return one.
 
-    NumPy does for an index of integers, slices, None and ``...``. A result that is ``base`` itself is not marked, nor
-    one of a class without views.
+    NumPy returns a view for an index of integers, slices, None and ``...``. The result is returned unchanged if it is
+    ``base`` itself, or if the class of ``base`` has no views.
 
     Args:
         base: the tensor.
@@ -217,17 +218,25 @@ def item(base: Any, index: Any, result: R) -> R:
 
 
 def permuted(base: Any, result: R, order: Sequence[int] | None = None) -> R:
-    """Mark a tensor with its base's dims in another order as a view; return it. None means reversed order."""
+    """Return ``result``, which has the dims of ``base`` in another order, as a view of ``base``.
+
+    It is returned unchanged if it is ``base`` itself, or if the class of ``base`` has no views.
+
+    Args:
+        base: the tensor.
+        result: the permuted tensor; changed in place.
+        order: dim i of the result is dim ``order[i]`` of the base; None: reversed.
+    """
     if result is not base and base.has_views:
         result._view = PermutedView(base, order)
     return result
 
 
 def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -> R:
-    """Mark a reshaped tensor as a view if NumPy would return one; return it.
+    """Return ``result``, the reshaped ``base``, as a view if NumPy would return one.
 
-    NumPy would copy if the elements of a permuted or sliced base are not regularly spaced in the new shape. A result
-    that is ``base`` itself is not marked, nor one of a class without views.
+    NumPy would copy if the elements of a permuted or sliced base are not regularly spaced in the new shape. The
+    result is returned unchanged if it is ``base`` itself, or if the class of ``base`` has no views.
 
     Args:
         base: the tensor that was reshaped.
@@ -254,11 +263,13 @@ def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -
 
 
 def turned(base: Any, result: R, forward: Callable[[Any], Any], back: Callable[[Any], Any]) -> R:
-    """Mark a tensor whose elements were only moved as a view; return it.
+    """Return ``result``, in which the elements of ``base`` were only moved, as a view of ``base``.
+
+    It is returned unchanged if it is ``base`` itself, or if the class of ``base`` has no views.
 
     Args:
         base: the operand.
-        result: the moved tensor.
+        result: the moved tensor; changed in place.
         forward: computes the result from the base.
         back: restores the order of the base.
     """
@@ -268,10 +279,13 @@ def turned(base: Any, result: R, forward: Callable[[Any], Any], back: Callable[[
 
 
 def component(base: Any, result: R, name: str) -> R:
-    """Mark the real or imaginary part of a tensor as a view; return it.
+    """Return the real or imaginary part of a tensor as a view of the tensor.
 
-    The imaginary part of real numbers refuses new values with UsageTypeError. The real part of real numbers is a view
-    of all elements. Nothing is marked in classes without views.
+    - Of complex numbers, new values of the part become the real or imaginary part of ``base``.
+    - Of real numbers, the real part is a view of all elements. The imaginary part is read-only: new values of it raise
+      UsageTypeError.
+
+    The part is returned unchanged if the class of ``base`` has no views.
 
     Args:
         base: the tensor.
@@ -289,9 +303,9 @@ def component(base: Any, result: R, name: str) -> R:
 
 
 def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
-    """Mark a result as a view that refuses new values with UsageTypeError; return it.
+    """Return ``result`` as a read-only view of ``base``: new values of it raise UsageTypeError.
 
-    A result that is ``base`` itself is not marked, nor one of a class without views.
+    It is returned unchanged if it is ``base`` itself, or if the class of ``base`` has no views.
 
     Args:
         base: the operand.
@@ -345,23 +359,36 @@ def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int
     """
     if 0 in old:
         return _compute_packed_strides(new)
-    dims = [(n, s) for n, s in zip(old, strides) if n != 1]
+    remaining = [(size, stride) for size, stride in zip(old, strides) if size != 1]
     result: list[int] = []
-    first = 0  # the first old dim of the next group
     while len(result) < len(new):
-        if new[len(result)] == 1:
+        new_sizes = new[len(result) :]
+        if new_sizes[0] == 1:
             result.append(1)
             continue
-        # Extend the group until its old sizes and its new sizes have equal products.
-        new_sizes, old_product, last = [new[len(result)]], dims[first][0], first
-        while math.prod(new_sizes) != old_product:
-            if math.prod(new_sizes) < old_product:
-                new_sizes.append(new[len(result) + len(new_sizes)])
-            else:
-                last += 1
-                old_product *= dims[last][0]
-        if any(dims[k][1] != dims[k + 1][0] * dims[k + 1][1] for k in range(first, last)):
+        old_count, new_count = _count_group_dims([size for size, _ in remaining], new_sizes)
+        group, remaining = remaining[:old_count], remaining[old_count:]
+        if any(stride != size * next_stride for (_, stride), (size, next_stride) in pairwise(group)):
             return None
-        result += [dims[last][1] * stride for stride in _compute_packed_strides(new_sizes)]
-        first = last + 1
+        last_stride = group[-1][1]
+        result += [last_stride * stride for stride in _compute_packed_strides(new_sizes[:new_count])]
     return tuple(result)
+
+
+def _count_group_dims(old: Sequence[int], new: Sequence[int]) -> tuple[int, int]:
+    """Return the smallest counts of first sizes of ``old`` and of ``new`` with equal products.
+
+    Args:
+        old: sizes, at least one, all larger than 1.
+        new: sizes with the same product, at least one; the first one is larger than 1.
+
+    >>> _count_group_dims((4, 6), (2, 2, 6)), _count_group_dims((6, 4), (24,))
+    ((1, 2), (2, 1))
+    """
+    old_count = new_count = 1
+    while (old_product := math.prod(old[:old_count])) != (new_product := math.prod(new[:new_count])):
+        if new_product < old_product:
+            new_count += 1
+        else:
+            old_count += 1
+    return old_count, new_count

@@ -83,9 +83,9 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
     if not axes:
         return np.linalg.cholesky(x)
     first, last = context.bounds("m")
-    left, lower = np.array(x), np.zeros_like(x)
+    remaining, lower = np.array(x), np.zeros_like(x)
     for start, stop in panels:
-        panel = yield left[:, start:stop]
+        panel = yield remaining[:, start:stop]
         corner = np.linalg.cholesky(panel[start:stop])
         factor = np.zeros_like(panel)
         factor[start:stop] = corner
@@ -93,12 +93,13 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
             factor[stop:] = hermitian(np.linalg.solve(corner, hermitian(panel[stop:])))
         own_rows = factor[first:last]
         lower[:, start:stop] = own_rows
-        left[:, stop:last] -= own_rows @ hermitian(factor[stop:last]) if stop < last else 0
+        # This rank's columns from ``last`` on are above the diagonal, and are not read.
+        remaining[:, stop:last] -= own_rows @ hermitian(factor[stop:last]) if stop < last else 0
     return lower
 
 
 def _cholesky_gradient(factor: Array, dfactor: Array) -> Array:
-    """Return the gradient by a symmetric matrix, from that of its lower Cholesky factor.
+    """Return the gradient by a symmetric matrix, from the gradient of its lower Cholesky factor.
 
     The result is symmetric: ``(S + S^H) / 2`` with ``S = L^-H P L^-1``, where P is the lower triangle of ``L^H dL``
     with half of its diagonal.
@@ -122,7 +123,10 @@ _gradient_op = Op(
 def _cholesky_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """Compute the gradient of the symmetric matrix from the factor, which every rank has completely."""
+    """Return the gradient by the symmetric matrix, from the gradient of its Cholesky factor.
+
+    Rows and columns of the factor and of its gradient are gathered on every rank for it.
+    """
     layout_of_factor = results[0].layout.canonical
     layout = Layout(layout_of_factor.mesh, [*layout_of_factor.dims[:-2], None, None])
     return (_gradient_op(results[0].to(layout), dys[0].to(layout)),)
@@ -216,8 +220,8 @@ def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
         free: True for rows that have not been pivots of an earlier panel; not changed.
 
     Returns:
-        An array in the shape of the panel: the upper triangle in the pivot rows, multipliers in the others. The
-        numbers of the pivot rows in their order.
+        Two arrays: one in the shape of the panel, with the upper triangle in the pivot rows and multipliers in the
+        other free rows; and the numbers of the pivot rows, in the order of the columns.
 
     Raises:
         LinAlgError: If a pivot is exactly 0, so that the matrix is singular.
@@ -237,9 +241,14 @@ def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
 def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Array, Array]:
     """Return this rank's rows of the solution of ``a x = b``.
 
-    If rows are split, the generator yields per panel this rank's rows of it, and its own pivot rows of the remaining
-    columns and of the right sides. The caller sends back the whole panel and the sums over all ranks. Then it yields
-    the blocks of the solution, the last panel first. Otherwise it yields nothing.
+    If rows are not split, the generator yields nothing. Otherwise it yields three arrays per panel:
+
+    - this rank's rows of the panel; the caller sends back the rows of all ranks;
+    - the panel's pivot rows in the columns right of the panel, zeros for rows of other ranks; the caller sends back
+      the sum over all ranks;
+    - the right sides of the pivot rows, zeros for rows of other ranks; the caller sends back the sum over all ranks.
+
+    Then it yields what :func:`_substitute_back` yields.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -284,16 +293,16 @@ def _substitute_back(
     own_panel: tuple[Array, ...],
     solution: Array,
 ) -> Generator[Array, Array, Array]:
-    """Return the solution of the triangular system, block by block, the last panel first.
+    """Solve the upper triangular system panel by panel, the last panel first; return ``solution``.
 
-    The generator yields this rank's block of the solution, or zeros for another rank's panel; the caller sends back
-    the sum over all ranks.
+    Per panel, the generator yields the panel's block of the solution if the panel is this rank's, else zeros. The
+    caller sends back the sum over all ranks.
 
     Args:
         panels: first row and row after the last one of each panel.
         own_rows: the panel of this rank.
-        own_panel: its upper triangle, the row parts to the right of it, and its right sides; () if the rank has no
-            rows.
+        own_panel: three arrays of this rank's panel: the upper triangle on the diagonal, the columns right of it, and
+            the right sides; () if the rank has no rows.
         solution: an array of zeros in the shape of the solution, which is filled.
     """
     for start, stop in panels[::-1]:
@@ -315,7 +324,7 @@ def _scatter_pivot_rows(is_owned: Array, rows: Array) -> Array:
 def _solve_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients by matrix and right sides, which take a solution with the adjoint matrix."""
+    """Return the gradients by matrix and right sides; a system with the adjoint matrix is solved for them."""
     adjoint_matrix = adjoint(operands[0])
     b_gradient = lu_solve(adjoint_matrix, dys[0])
     return -1 * ops.matmul(b_gradient, adjoint(results[0])), b_gradient

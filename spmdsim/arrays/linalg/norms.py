@@ -23,15 +23,15 @@ from spmdsim.worlds.convert_operands import as_operand
 __all__ = ["cond", "lstsq", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
 
 Order = int | float | str | None
-#: Down to where singular values count: one number, or one per matrix.
+#: The bound up to which singular values count as 0: one number, or one per matrix.
 Bound = float | Tensor | None
 
 
 def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]:
     """Return a function that computes the gradient of a power by its base, and None.
 
-    The exponent has no gradient. Unless the exponent is 1, the gradient is 0 where the base is 0, and where it is
-    infinite with a negative exponent. The function runs only if the base requires a gradient.
+    The exponent has no gradient. The gradient by the base is 0 where the base is 0, unless the exponent is 1, and where
+    the base is infinite and the exponent negative. The function runs only if the base requires a gradient.
 
     Args:
         dy: the gradient of the power.
@@ -55,7 +55,7 @@ def _compute_power(base: Array, exponent: Array) -> Array:
         return np.asarray(np.power(base, exponent))
 
 
-# The length of no vector but 0 has a kink at 0: the gradient there is 0, the least of those that support it.
+# The Euclidean norm has a kink at the vector 0. Its gradient there is 0, the smallest subgradient.
 _root = declare_unary(
     "sqrt", np.sqrt, lambda y: np.where(y == 0, 0, 0.5 / np.where(y == 0, 1, y)).astype(y.dtype)
 )
@@ -111,8 +111,8 @@ def matrix_norm(x: Tensor, *, keepdims: bool = False, ord: Order = "fro") -> Ten
         x: the tensor; integers become float64.
         keepdims: keep reduced dimensions in the result, with size 1.
         ord: ``"fro"``: root of the sum of squares; ``"nuc"``: sum of singular values; 2 and -2: largest and smallest
-            singular value; 1 and -1: largest and smallest sum of a column's absolute values; ``inf`` and ``-inf``: of
-            a row's. There is no order None; :func:`norm` has it.
+            singular value; 1 and -1: largest and smallest sum of absolute values of a column; ``inf`` and ``-inf``:
+            largest and smallest sum of absolute values of a row. None is no order here, but in :func:`norm`.
 
     Returns:
         Real numbers ``[...]``, or ``[..., 1, 1]`` with ``keepdims``.
@@ -276,7 +276,8 @@ class LeastSquares(NamedTuple):
 def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     """Compute the smallest ``x`` that minimises ``|a x - b|``; tall matrices stay split by rows.
 
-    It is computed from the reduced singular value decomposition of ``a``.
+    It is computed from the reduced singular value decomposition of ``a``. All ranks must call it, because they read the
+    rank of ``a``.
 
     Args:
         a: ``[m, n]``.
@@ -285,9 +286,13 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
             size.
 
     Returns:
-        A named tuple: the solution ``x``, ``[n]`` or ``[n, k]``; the squared distances ``residuals``, ``[k]``, or
-        ``[1]`` for a vector; the ``rank``, an int, which all ranks must read; the singular values ``s``, descending.
-        There are no distances, shape ``(0,)``, if the rank is less than ``n``, or ``m <= n``.
+        A named tuple:
+
+        - ``x``: the solution, ``[n]`` or ``[n, k]``.
+        - ``residuals``: the squared distances, ``[k]``, or ``[1]`` for a vector; of shape ``(0,)`` if the rank is less
+          than ``n``, or ``m <= n``.
+        - ``rank``: the number of singular values that do not count as 0, an int.
+        - ``s``: the singular values, descending.
 
     Raises:
         RuleError: If shapes do not fit.
@@ -318,21 +323,21 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
 def cond(x: Tensor, p: Order = None) -> Tensor:
     """Compute condition numbers: the largest singular value divided by the smallest.
 
-    With an order of :func:`norm` it is the product of the norms of ``x`` and of its inverse. A singular matrix has
-    the condition inf (nan if it is 0) for 2 and None, and is an error for an order that needs the inverse.
+    For orders other than 2 and -2 it is the product of the norms of ``x`` and of its inverse. A singular matrix has
+    the condition inf (nan if it is 0) for 2 and None; orders that need the inverse raise an error.
 
     Args:
         x: matrices ``[..., m, n]``; square ones for an order other than 2 and -2.
-        p: 2 or None: the largest singular value divided by the smallest; -2: the inverse of that; else an order of
-            :func:`matrix_norm`.
+        p: 2 or None: the largest singular value divided by the smallest; -2: the smallest divided by the largest; else
+            an order of :func:`matrix_norm`.
 
     Returns:
         Real numbers ``[...]``.
 
     Raises:
-        RuleError: If the order is unknown, ``x`` has fewer than two dims, or matrices are not square for such an
-            order.
-        numpy.linalg.LinAlgError: If a matrix is singular, for such an order.
+        RuleError: If the order is unknown, ``x`` has fewer than two dims, or the order needs the inverse and matrices
+            are not square.
+        numpy.linalg.LinAlgError: If the order needs the inverse and a matrix is singular.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))

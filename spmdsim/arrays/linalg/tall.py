@@ -89,6 +89,8 @@ def _factor_rows(context: Context, x: Array) -> Generator[Array, Array, tuple[Ar
     if axes:
         n, mesh = context.size("n"), context.strategy.mesh
         members, rows = mesh.group(context.rank, *axes), Layout(mesh, [axes])
+        # The triangle of a rank with fewer rows than columns has only these rows. The exchange needs equal sizes, so
+        # zeros are added to it and removed again.
         heights = [min(rows.local_shape((context.size("m"),), member)[0], n) for member in members]
         triangles = yield np.pad(r, ((0, n - len(r)), (0, 0)))[None]
         stacked = np.concatenate([triangle[:height] for triangle, height in zip(triangles, heights)])
@@ -145,7 +147,10 @@ def _qr_adjoint(
 
 
 def _complete_qr(x: Array) -> tuple[Array, Array]:
-    """Return ``q`` with all ``m`` columns, and ``r`` with ``m`` rows."""
+    """Return the factors ``q [..., m, m]`` and ``r [..., m, n]`` of tall matrices ``x [..., m, n]``.
+
+    The diagonal of ``r`` has no negative numbers.
+    """
     q, r = np.linalg.qr(x, "complete")
     n = x.shape[-1]
     first, top = _make_diagonal_positive(q[..., :n], r[..., :n, :])
@@ -169,7 +174,10 @@ qr_op = SteppedOp(
 
 
 def _split_by_rows_only(x: Tensor) -> Tensor:
-    """Redistribute a single tall matrix so that only its rows are split; return others unchanged."""
+    """Return a single tall matrix in a layout that splits only its rows.
+
+    The axes of the columns then split the rows further. Other tensors are returned unchanged.
+    """
     dims = x.layout.reduced.canonical.dims
     if x.ndim != 2 or x.shape[0] < x.shape[1] or not dims[1]:
         return x
@@ -230,7 +238,8 @@ def qr(x: Tensor, mode: str = "reduced") -> Any:
                 "mode='reduced', or x.detach()"
             )
         return Triangular(*_complete_op.results(to_division_type(x)))
-    if x.requires_grad and height < width:  # the first columns decide about q, the others follow
+    # The gradient of wide matrices is that of their square left part, on which alone q depends.
+    if x.requires_grad and height < width:
         q, r = qr(slice_along(x, -1, 0, height))
         right_part = ops.matmul(adjoint(q), slice_along(x, -1, height, width))
         return Triangular(q, ops.concat([r, right_part], x.ndim - 1))
@@ -245,8 +254,8 @@ def _is_split_and_tall(x: Tensor) -> bool:
 def reduced_svd(x: Tensor) -> Singular:
     """Compute the factors of :func:`svd` with only as many columns as there are singular values.
 
-    A split tall matrix is factored by :func:`qr` first; a split wide one is transposed before that. Rows and columns
-    of all others are gathered.
+    A single split matrix is factored by :func:`qr` first, a wide one after it is transposed. Rows and columns of other
+    matrices are gathered.
 
     Args:
         x: matrices ``[..., m, n]``; integers become float64.
@@ -265,7 +274,10 @@ def reduced_svd(x: Tensor) -> Singular:
 
 
 def _complete_columns(q: Tensor) -> Tensor:
-    """Extend orthonormal columns to a square matrix."""
+    """Extend orthonormal columns ``q [..., m, n]`` to square matrices ``[..., m, m]``.
+
+    If there are columns to add, the matrices are gathered.
+    """
     height, width = q.shape[-2:]
     if height == width:
         return q
@@ -280,8 +292,9 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 
     Args:
         x: the tensor; integers become float64.
-        full_matrices: ``u`` and ``v^H`` are square, as in NumPy, for which they are gathered; they have no gradients.
-            False: only as many columns as there are singular values. Both are equal for square matrices.
+        full_matrices: True: ``u`` and ``v^H`` are square, as in NumPy; they are gathered for it and have no gradients.
+            False: ``u`` has as many columns, and ``v^H`` as many rows, as there are singular values. For square
+            matrices both give the same result.
         compute_uv: False: return the singular values alone; ``full_matrices`` is then not used.
 
     Returns:

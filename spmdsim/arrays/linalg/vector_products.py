@@ -119,6 +119,7 @@ def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
         return ops.reshape(
             ops.slice_(x, [0] * x.ndim, [*x.shape[:-2], 0, 0], [1] * x.ndim), (*x.shape[:-2], 0)
         )
+    # Rows that the diagonal does not meet look up any entry, which is cut off below.
     ids = np.clip(np.arange(rows) + offset, 0, columns - 1).reshape(*[1] * (x.ndim - 2), rows, 1)
     dims = [*[None] * (x.ndim - 2), x.layout.dims[-2], None]
     positions = Tensor.from_global(ids, Layout(x.layout.mesh, dims), x.world)

@@ -103,16 +103,16 @@ def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
 
 
 def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
-    """Return the gradient of the logarithm; the sign of a real matrix has none."""
+    """Return the gradient by a matrix from the logarithm's gradient; that of the sign is ignored."""
     if dys[1] is None:
         return (np.zeros_like(xs[0]),)
     return (dys[1][..., None, None] * hermitian(np.linalg.inv(xs[0])),)
 
 
 def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient by a Hermitian matrix from those of eigenvalues and eigenvectors.
+    """Return the gradient by a Hermitian matrix of its eigenvalues and eigenvectors.
 
-    It is Hermitian. Pairs of equal eigenvalues contribute nothing to the part of the eigenvectors.
+    The gradient is Hermitian. Pairs of equal eigenvalues contribute nothing to the part of the eigenvectors.
 
     Args:
         dys: the gradients of eigenvalues and eigenvectors; None for one that is not used.
@@ -131,7 +131,7 @@ def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
 
 
 def _eigvalsh_vjp(dy: Array, xs: Arrays, _y: Array) -> tuple[Array]:
-    """Return the gradient of a Hermitian matrix from that of its eigenvalues."""
+    """Return the gradient by a Hermitian matrix from the gradient ``dy`` of its eigenvalues."""
     vectors = np.linalg.eigh(xs[0])[1]
     return ((vectors * dy[..., None, :]) @ hermitian(vectors),)
 
@@ -143,7 +143,7 @@ def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
 
 
 def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient by a matrix from those of its reduced singular value decomposition.
+    """Return the gradient by a matrix of its reduced singular value decomposition.
 
     It is right for distinct singular values that are not 0. Equal singular values contribute nothing to the part of
     the vectors; a singular value of 0 gives inf or nan.
@@ -160,13 +160,14 @@ def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     inner = (
         np.zeros((*s.shape, s.shape[-1]), dtype) if ds is None else _make_diagonal_matrices(ds).astype(dtype)
     )
+    # The result is ``u inner v^H + outside``; the second part follows from changes orthogonal to the vectors.
     outside, inverse = np.zeros(xs[0].shape, dtype), 1 / s
     if du is not None:
         left = f * (hermitian(u) @ du)
         inner = inner + (left + hermitian(left)) * s[..., None, :]
         complement = du - u @ (hermitian(u) @ du)
         outside = outside + (complement * inverse[..., None, :]) @ vh
-        if dtype.kind == "c":
+        if dtype.kind == "c":  # Complex vectors also have phases: Wan and Zhang, 2019.
             inner_product = hermitian(u) @ du
             inner = inner + _make_diagonal_matrices(
                 1j * np.imag(np.diagonal(inner_product, axis1=-2, axis2=-1)) * inverse

@@ -306,6 +306,7 @@ def all_to_all(
             f"all_to_all cuts dim {split_dim} of size {array.shape[split_dim]} into {many(size, 'part')}, which does "
             "not divide"
         )
+    # Put the blocks for the ranks along a new first dim.
     block_size = array.shape[split_dim] // size
     rows = np.moveaxis(
         array.reshape(*array.shape[:split_dim], size, block_size, *array.shape[split_dim + 1 :]), split_dim, 0
@@ -314,6 +315,7 @@ def all_to_all(
     build = partial(_make_step, "all_to_all", axes=axes, shape=shape, before=1, after=0)
     words = f"all_to_all(split_axis={split_axis}, concat_axis={concat_axis}, tiled={tiled})"
     blocks = _run_collective(caller, build, axes, rows[:, None], words)[0]
+    # The first dim of the received blocks is the rank from which they come.
     if not tiled:
         blocks = blocks.reshape(size, *_remove_dim(array.shape, split_dim))
         return np.ascontiguousarray(np.moveaxis(blocks, 0, concat_dim))
@@ -392,7 +394,7 @@ def _run_collective(
     """Run a collective and return this rank's result.
 
     It waits for all ranks of the group. In a world without data the result is zeros of its shape and type, which take
-    no memory. It must be called from the function that the user calls, because errors name the caller's caller.
+    no memory. Errors name the line of the user's program that called the collective.
 
     Args:
         caller: the rank and the world.

@@ -77,10 +77,10 @@ def axis_size(name: Axes) -> int:
 
 
 def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRank, tuple[str, ...]]:
-    """Return the rank whose function calls, and the names of the axes as a tuple.
+    """Return the rank whose local function is running, and the names of the axes as a tuple.
 
-    With groups, the returned rank has a mesh of two axes whose second one goes along a group, and the name of that
-    axis is returned.
+    With groups, the returned rank is one of a new mesh with two axes: the first numbers the groups, the second goes
+    along a group. The tuple then has only the name of the second axis.
 
     Args:
         what: the called function, for error messages.

@@ -142,7 +142,7 @@ class LocalFunction(Pictured):
         the operand's own layout without pending reductions.
 
         Args:
-            tensors: the operands of the call: positional ones in order, then those of keywords.
+            tensors: the operands of the call: positional ones in order, then keyword operands.
             structure: the nesting of the positional and of the keyword arguments, as a structure of two parts.
 
         Raises:
@@ -174,14 +174,14 @@ class LocalFunction(Pictured):
     def _choose_result_layouts(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
         """Return the layouts of the results in order, with their pending reductions.
 
-        A result without a layout in ``out_layouts`` has the layout of the first operand. The argument ``partial`` is
-        added to all layouts.
+        A result whose entry in ``out_layouts`` is None has the layout of the first operand. The pending reductions of
+        the argument ``partial`` are then added to every layout.
 
         Args:
             places: the layouts of the operands.
 
         Raises:
-            RuleError: If layouts are on different meshes.
+            RuleError: If a result is on another mesh than the first operand.
         """
         leaves = tuple(places[0] if layout is None else layout for layout in flatten_layouts(self._out))
         if self._partial:
@@ -451,8 +451,8 @@ class LocalFunction(Pictured):
     ) -> None:
         """Raise RuleError if replicas of a result differ.
 
-        Each replica is compared with that of the lowest rank. They differ if their checksums differ by more than 1e-3
-        of the sum of both magnitudes. Addends of a pending reduction are no replicas.
+        Each replica is compared with the replica of the lowest rank. They differ if their checksums differ by more than
+        1e-3 of the sum of both magnitudes. Addends of a pending reduction are no replicas.
 
         Args:
             k: the number of the result.
@@ -472,15 +472,15 @@ class LocalFunction(Pictured):
                     f"equal by its layout {leaf}: split it along an axis, pass partial=, or add the copies by psum"
                 )
 
-    def _find_result_type(self, k: int, moved: Sequence[Tensor], everybody: Mapping[int, Any]) -> np.dtype:
-        """Return the element type of result ``k``: that of the user, or that of all ranks' shards.
+    def _find_result_type(self, k: int, moved: Sequence[Tensor], facts: Mapping[int, Any]) -> np.dtype:
+        """Return the element type of result ``k``: the user's, or that of all ranks' shards.
 
         If operands are promoted to a 16-bit float, results of float32 have this type, too: they are rounded once.
 
         Args:
             k: the number of the result.
             moved: the operands.
-            everybody: by rank a list with (shape, type, checksum, magnitude) of each result.
+            facts: by rank a list with (shape, type, checksum, magnitude) of each result.
 
         Raises:
             RuleError: If the types of ranks differ, and the user stated none.
@@ -488,7 +488,7 @@ class LocalFunction(Pictured):
         if self._dtype is not None:
             dtype_of_user: np.dtype = np.dtype(self._dtype)
             return dtype_of_user
-        types = sides((rank, np.dtype(fact[k][1])) for rank, fact in everybody.items())
+        types = sides((rank, np.dtype(fact[k][1])) for rank, fact in facts.items())
         if len(types) > 1:
             raise RuleError(
                 f"result {k} of {self.name} has one element type, but "
@@ -508,7 +508,7 @@ def _copy_if_read_only(result: Any) -> np.ndarray:
 
 
 def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
-    """Return a weighted sum of a block and the sum of its magnitudes.
+    """Return a weighted sum of a block, and the sum of the absolute values of its terms.
 
     The weights are 1 to 7 in turn; nan counts as 1.5, inf as 2.5 and -inf as -2.5. Both numbers are 0 if the layout
     ``leaf`` gives no other rank a replica of the block.

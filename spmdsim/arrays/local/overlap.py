@@ -69,11 +69,15 @@ def map_overlap(
             this shape, whose added elements are cut off, or in the shape of the block.
         depth: number of added elements per side; a sequence has one entry per dim, a mapping the entries of some dims
             (others: 0). A pair has different numbers before and after.
-        boundary: the elements beyond the ends of the tensor, for all dims, per dim, or by dim (others: "none").
-            ``"none"``: none, blocks at the ends are smaller; ``"zero"``, or a number; ``"constant"``: the number
-            ``constant``; ``"periodic"`` or ``"wrap"``: elements of the opposite end; ``"reflect"``: mirrored without
-            the last element, as in numpy.pad; ``"symmetric"``: mirrored with it (dask's ``reflect``); ``"nearest"``
-            or ``"edge"``: the last element.
+        boundary: the elements beyond the ends of the tensor. One value for all dims, a sequence with one per dim, or a
+            mapping with the values of some dims (others: "none"):
+
+            - ``"none"``: no elements; enlarged blocks at the ends are smaller.
+            - ``"zero"``, or a number: this number. ``"constant"``: the number ``constant``.
+            - ``"periodic"`` or ``"wrap"``: the elements of the opposite end.
+            - ``"reflect"``: mirrored elements without the outermost one, as in numpy.pad.
+            - ``"symmetric"``: mirrored elements with the outermost one (dask's ``reflect``).
+            - ``"nearest"`` or ``"edge"``: the outermost element.
         vjp: ``vjp(dy, blocks, result)`` returns the gradient of each enlarged block; ``dy`` and ``result`` have the
             shape of the block. Gradients of added elements go to the ranks that own these elements. None: a backward
             pass is refused.
@@ -199,8 +203,10 @@ def _parse_depth(depth: Any) -> tuple[int, int]:
 def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
     """Return numpy.pad's mode for a boundary, and the number to fill in.
 
-    The mode is None for ``"none"``. A number is the mode "constant" with this number; else the number is ``constant``
-    for ``"constant"`` and 0 for other modes.
+    - A number gives "constant" and this number.
+    - ``"constant"`` gives "constant" and the argument ``constant``.
+    - ``"none"`` gives None and 0.
+    - Other names give their mode in :data:`MODES` and 0.
 
     Args:
         boundary: a number or a key of :data:`MODES`.
@@ -248,9 +254,10 @@ def _find_result_type(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
-    """Return the operator of a function; its errors are those of :func:`map_overlap`.
+    """Return an operator that runs a function on each rank's enlarged block; cached (last 256).
 
-    It is cached (the last 256), so that equal calls use the recipes (derived facts) of one operator.
+    Equal calls return the same operator, so that they share its recipes (derived facts). Running it raises the errors
+    of :func:`map_overlap`.
 
     Args:
         name: the name in traces and errors.
@@ -390,8 +397,8 @@ def _count_mirrored(
 ) -> Margins:
     """Return per dim how many elements a rank reads before and after its extended block.
 
-    They exist only in dims that are continued by mirrored elements, if the depths of both sides differ: then a
-    mirrored element lies further inside than the depth of its side. All other counts are (0, 0).
+    Dims that are not continued by mirrored elements have (0, 0), and so have dims with equal depths on both sides. If
+    the depths differ, a mirrored element may lie further inside the tensor than the depth of its side.
 
     Args:
         context: the operator call as this rank sees it.
@@ -437,10 +444,11 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
 
 
 def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
-    """Add the gradients of elements beyond the ends to those of the elements they copy.
+    """Add the gradients of elements beyond the ends to those of the elements within.
 
-    Gradients of elements that are filled with a number are dropped. Dims are folded in the reverse order of
-    `_extend_block`.
+    An element beyond an end is a copy of an element within the tensor, or is filled with a number. The gradient of a
+    copy is added to the gradient of its original; the gradient of a fill value is dropped. Dims are folded in
+    the reverse order of `_extend_block`.
 
     Args:
         gradient: the gradient of the enlarged block; not changed.
@@ -460,6 +468,7 @@ def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: M
         if mode == "constant":
             gradient = gradient.take(range(pair[0], pair[0] + n), d)
             continue
+        # The number of the element that each element of the enlarged dim copies.
         sources = np.pad(np.arange(n), pair, cast(Any, mode))
         shape = list(gradient.shape)
         shape[d] = n

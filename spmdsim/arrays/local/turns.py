@@ -62,7 +62,15 @@ class TurnCall:
 
 @dataclass(frozen=True)
 class CallingRank:
-    """The rank whose local function is running, and the object that runs its collectives."""
+    """The rank whose local function is running, and the object that runs its collectives.
+
+    Attributes:
+        world: the world of the rank.
+        mesh: the mesh whose axes the function may name.
+        rank: the number of the rank.
+        name: the operator, for error messages.
+        turns: the runner of all ranks of this process; None if the process owns one rank.
+    """
 
     world: World
     mesh: Mesh
@@ -214,9 +222,10 @@ class Turns:
     def _start_next(self) -> None:
         """Start or resume another rank after a rank waits or has returned.
 
-        If ranks have not started, a new thread runs them. Otherwise the next rank whose collective is done continues,
-        in the order of the ranks. If all ranks wait, run their collectives first. If all have returned, release the
-        main thread.
+        - If ranks have not started, a new thread runs them.
+        - Otherwise, the next rank whose collective is done continues, in the order of the ranks. If no collective is
+          done, run the collectives at which the ranks wait first.
+        - If all ranks have returned, release the main thread.
         """
         if self._unstarted:
             thread = threading.Thread(target=copy_context().run, args=(self._run_unstarted,), daemon=True)
@@ -273,7 +282,7 @@ class Turns:
         for rank in ranks:
             result = results[rank]
             if id(result) in shared or not result.flags.owndata or not result.flags.writeable:
-                result = result.copy()  # what a rank has got is its own, as it is among processes
+                result = result.copy()
             shared.add(id(result))
             self._answers[rank] = result
 
@@ -419,7 +428,13 @@ def explain_failures(name: str, rank: int, arrays: Sequence[np.ndarray]) -> Iter
 
 @dataclass(frozen=True)
 class LocalBound(BoundRule):
-    """The rule of a local function: one strategy, given by its layouts."""
+    """The rule of a local function: one strategy, given by its layouts.
+
+    Attributes:
+        places: the layouts of the operands.
+        leaves: the layouts of the results.
+        given_flops: the user's number of operations, or a function of the shapes that returns it, or None.
+    """
 
     places: tuple[Layout, ...] = ()
     leaves: tuple[Layout, ...] = ()
@@ -446,8 +461,8 @@ class LocalBound(BoundRule):
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """Return the layout of an operand's gradient.
 
-        Sums are pending along all axes that split or leave partial any operand or result, and do not split this
-        operand. The dims are split as in the operand.
+        The dims are split as in the operand. A sum is pending along each axis that does not split this operand, but
+        splits any operand or result or leaves it partial.
 
         Args:
             strategy: not used, because there is only one.
@@ -463,8 +478,8 @@ class LocalBound(BoundRule):
     def flops_of(self, sizes: Mapping[str, int]) -> int:
         """Return the number of floating-point operations of one rank.
 
-        It is the number that the user stated, the result of the user's function of the operands' shapes, or one
-        operation per element of operands and results.
+        It is the number that the user stated, or the result of the user's function of the operands' shapes. If the user
+        stated nothing, it is one operation per element of operands and results.
 
         Args:
             sizes: the sizes of this rank's blocks by name of the dim; they must contain all dims.

@@ -36,7 +36,8 @@ def atleast_2d(*arys: Tensor) -> Any:
 def atleast_3d(*arys: Tensor) -> Any:
     """Return tensors with at least three dims.
 
-    A vector is put in the second one, a matrix in the first two.
+    The elements of a vector are put along the second dim, and a matrix becomes the first two dims. Return one tensor
+    for one argument, else a tuple.
     """
     shapes = {0: (1, 1, 1), 1: (1, -1, 1)}
     return _map_each(arys, lambda x: x if x.ndim > 2 else ops.reshape(x, shapes.get(x.ndim, (*x.shape, 1))))
@@ -81,6 +82,7 @@ def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
         RuleError: If ``axes`` are not two different dims.
     """
     first, second = _normalise_two_dims("rot90", m, axes)
+    # The dims to flip, by the number of quarter turns. Odd numbers also swap both dims.
     for d in {0: (), 1: (second,), 2: (first, second), 3: (first,)}[k % 4]:
         m = ops.flip(m, d)
     return ops.swapaxes(m, first, second) if k % 2 else m
@@ -165,13 +167,13 @@ def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
 def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
     """Return the array that NumPy's function ``name`` makes of the numbers 0 to ``size - 1``.
 
-    So ``np.insert`` and ``np.delete`` state which entry of a dim goes where. All ranks must call it if an argument is
-    a tensor.
+    The array shows which entry of a dim ``np.insert`` or ``np.delete`` puts at each index. All ranks must call it if
+    the first argument is a tensor.
 
     Args:
         name: "insert" or "delete".
         size: the size of the dim.
-        args: the other arguments of the function; the first one may be a tensor, which is gathered.
+        args: the arguments of the NumPy function after the array. The first one may be a tensor, which is gathered.
 
     Raises:
         OutOfRange: If NumPy refuses the arguments.

@@ -143,7 +143,7 @@ def cov(
     """Compute covariances of the rows of a matrix, and of ``y``; a vector is one row.
 
     They are the products of the deviations from the rows' means, the second one conjugated, divided by the number of
-    observations minus ``ddof``. If that is not positive, the division is by 0.
+    observations minus ``ddof``. If this number is negative, the division is by 0.
 
     Args:
         m: a vector or matrix; its rows are variables, its columns observations.
@@ -198,7 +198,11 @@ def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tenso
 
 
 def dot(a: Operand, b: Operand) -> Tensor:
-    """Compute the matrix product, or the product over the last and the last but one dimension."""
+    """Compute sums of products over one dim of each operand, as ``numpy.dot``.
+
+    These are the last dim of ``a`` and the last but one of ``b``, or the only dim of a vector ``b``. If an operand
+    has no dims, return the products of its number with all elements.
+    """
     left, right = array_operands("np.dot", (a, b))
     if not left.ndim or not right.ndim:
         return ops.multiply(left, right)
@@ -206,7 +210,10 @@ def dot(a: Operand, b: Operand) -> Tensor:
 
 
 def inner(a: Operand, b: Operand) -> Tensor:
-    """Compute sums of products over the last dims of both operands."""
+    """Compute sums of products over the last dims of both operands.
+
+    If an operand has no dims, return the products of its number with all elements.
+    """
     left, right = array_operands("np.inner", (a, b))
     if not left.ndim or not right.ndim:
         return ops.multiply(left, right)
@@ -233,7 +240,10 @@ def einsum(*operands: Any, optimize: Any = False) -> Tensor:
 
 
 def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
-    """Compute the cross-correlation of two vectors: the convolution with the second one reversed."""
+    """Compute the cross-correlation of two vectors, as ``numpy.correlate``.
+
+    It is the convolution of ``a`` with ``v`` reversed and conjugated. ``mode`` is as in :func:`convolve`.
+    """
     signal, kernel = array_operands("np.correlate", (a, v))
     if kernel.size > signal.size:
         return conjugate_if_complex(ops.flip(correlate(kernel, signal, mode), 0))
@@ -241,13 +251,19 @@ def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
 
 
 def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
-    """Compute the convolution of two vectors; the longer one may stay split."""
+    """Compute the convolution of two vectors; the longer one may stay split.
+
+    ``mode`` is "full", "same" or "valid", see :func:`spmdsim.ops.convolve`.
+    """
     signal, kernel = (x if x.ndim else ravel(x) for x in array_operands("np.convolve", (a, v)))
     return ops.convolve(signal, kernel, mode)
 
 
 def polyval(p: Operand, x: Operand) -> Tensor:
-    """Evaluate a polynomial; the coefficient of the highest power comes first."""
+    """Evaluate a polynomial with the coefficients ``p`` at each element of ``x``.
+
+    The coefficient of the highest power comes first. The result has the shape of ``x``.
+    """
     powers, points = array_operands("np.polyval", (p, x))
     return functools.reduce(
         lambda y, c: ops.add(ops.multiply(y, points), c), list(powers), zeros_like(points)
@@ -278,7 +294,10 @@ def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
 
 
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
-    """Return the powers of a vector's elements in columns, the highest first unless they increase."""
+    """Return a matrix whose columns are powers of a vector's elements, from ``N - 1`` down to 0.
+
+    ``N``: the number of columns; None: the number of elements. ``increasing``: from power 0 up.
+    """
     powers = np.arange(x.size if N is None else N)
     return ops.power(ops.expand_dims(x, 1), powers if increasing else powers[::-1].copy())
 
@@ -286,9 +305,10 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
     """Compute the slopes along dims from differences of neighbours.
 
-    Inside, they are differences over two steps, at both ends over one step. Integers become float64.
+    Inside, a slope is the difference of both neighbours, divided by the length of two steps. At both ends it is the
+    difference to the only neighbour, divided by the length of one step. Integers become float64.
 
-    Split dims exchange one element with their neighbours.
+    Along a split dim, neighbouring ranks exchange one element.
 
     Args:
         f: the values.
@@ -319,7 +339,7 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
 
 
 def _to_floats(x: Tensor) -> Tensor:
-    """Convert integers to float64, because differences and sums of neighbours may overflow small types."""
+    """Convert integers to float64; differences and sums of neighbours may overflow small types."""
     return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
 
 
@@ -349,12 +369,12 @@ def _slice_along(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
 def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
     """Compute the area below straight lines between neighbours along a dim.
 
-    Integers become float64. The result has no such dim; it is 0 for fewer than two elements.
+    Integers become float64. The result lacks the dim ``axis``; it is 0 for fewer than two elements.
 
     Args:
         y: the values.
-        x: their positions, a vector or in the shape of ``y``; None: at distances ``dx``. Both have as many entries
-            along the dim.
+        x: their positions, in the shape of ``y``, or a vector with one entry per value along the dim; None: neighbours
+            are ``dx`` apart.
         dx: the distance of neighbours; not used with ``x``.
         axis: the dim.
 
@@ -380,8 +400,8 @@ def interp(
         x: the positions at which to interpolate, in any shape; a tensor, unless ``xp`` or ``fp`` is one.
         xp: the positions of the points, a vector in ascending order. The order of a tensor is not checked.
         fp: their values, a vector.
-        left: the value before the first point; None: its value.
-        right: the value after the last point; None: its value.
+        left: the result before the first point; None: the value of the first point.
+        right: the result after the last point; None: the value of the last point.
 
     Returns:
         A float64 tensor in the shape of ``x``; complex128 for complex values.
@@ -398,6 +418,7 @@ def interp(
     points, positions, values = array_operands("np.interp", (x, xp, fp))
     points, positions = (ops.cast(tensor, np.float64) for tensor in (points, positions))
     values = ops.cast(values, np.complex128 if values.dtype.kind == "c" else np.float64)
+    # One slope per point, up to the next point; the last point has the slope 0.
     slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(positions)), (0,), (1,))
     numbers = ops.clip(ops.subtract(ops.searchsorted(positions, points, side="right"), 1), 0, None)
     start, value, slope = (ops.take(tensor, numbers, 0) for tensor in (positions, values, slopes))
@@ -429,7 +450,8 @@ def _make_order_statistic(name: str) -> Callable[..., Tensor]:
             keepdims: keep reduced dims with size 1.
             method: as in NumPy, such as "linear" or "lower".
         """
-        if name == "quantile" and np.asarray(q).dtype.kind in "iu":  # the least and the largest, as they are
+        # Integer fractions are 0 and 1: the smallest and the largest element, in the tensor's own type.
+        if name == "quantile" and np.asarray(q).dtype.kind in "iu":
             return to_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)
         x = a if method in PICKING else to_type_of_quantiles(a, q)
         statistic: Tensor = getattr(ops, name)(x, q, axis, keepdims, method)

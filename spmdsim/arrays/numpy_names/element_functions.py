@@ -85,7 +85,10 @@ def array_equiv(a1: Operand, a2: Operand) -> bool:
 
 
 def clip(a: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
-    """Limit elements to bounds, which have two names in NumPy."""
+    """Limit elements to the range from a minimum to a maximum.
+
+    Each bound has two names in NumPy, of which ``a_min`` and ``a_max`` come first. None: no bound.
+    """
     return ops.clip(a, min if a_min is None else a_min, max if a_max is None else a_max)
 
 
@@ -130,13 +133,13 @@ def fmod(x1: Operand, x2: Operand) -> Tensor:
 
 
 def fmax(x1: Operand, x2: Operand) -> Tensor:
-    """Return the larger of two elements; a number if the other is nan."""
+    """Return the larger of two elements; if one of them is nan, return the other."""
     left, right = operands("np.fmax", (x1, x2))
     return ops.where(ops.isnan(left), right, ops.where(ops.isnan(right), left, ops.maximum(left, right)))
 
 
 def fmin(x1: Operand, x2: Operand) -> Tensor:
-    """Return the smaller of two elements; a number if the other is nan."""
+    """Return the smaller of two elements; if one of them is nan, return the other."""
     left, right = operands("np.fmin", (x1, x2))
     return ops.where(ops.isnan(left), right, ops.where(ops.isnan(right), left, ops.minimum(left, right)))
 

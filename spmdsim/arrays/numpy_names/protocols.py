@@ -189,8 +189,8 @@ def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **opti
         options.setdefault("axis", 0)
         result = _run_ours(REDUCED[name], f"np.{name}.reduce", inputs, options)
     elif method == "accumulate" and name in ("add", "multiply"):
-        places = options or {"axis": 0}
-        result = _run_ours("cumsum" if name == "add" else "cumprod", f"np.{name}.accumulate", inputs, places)
+        ours = "cumsum" if name == "add" else "cumprod"
+        result = _run_ours(ours, f"np.{name}.accumulate", inputs, options or {"axis": 0})
     elif method == "accumulate" and name in ("maximum", "minimum"):
         result = running_extreme(REDUCED[name], *inputs, **options)
     elif method == "at" and name in FUNCTIONS and not options:
@@ -270,10 +270,11 @@ def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
 def _sort_arguments(
     called: Callable[..., Any], args: Any, options: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments without default as a tuple, and the others by NumPy's names.
+    """Return the required arguments of a call as a tuple, and the optional ones by NumPy's names.
 
-    Positions of optional parameters differ between NumPy and this package. Arguments that are NumPy's default objects
-    are dropped. If NumPy's function has no signature, the arguments are returned as they are.
+    Optional arguments get names because their positions differ between NumPy and this package. Optional arguments
+    whose value is NumPy's default are left out. If NumPy's function has no signature, ``args`` and ``options`` are
+    returned unchanged.
 
     Args:
         called: NumPy's function.
@@ -297,9 +298,10 @@ def _sort_arguments(
 def _argument_positions(
     called: Callable[..., Any], count: int, names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
-    """Return how to pass the arguments of a call, or None if the signature is unknown.
+    """Return which arguments of a call are required and which are optional, by their numbers.
 
-    The arguments have numbers: first the positional ones, then those by keyword. The result is cached.
+    The arguments are numbered: first the positional ones, then those by keyword. The result is cached. It is None if
+    NumPy's function has no signature.
 
     Args:
         called: the NumPy function.
@@ -307,14 +309,15 @@ def _argument_positions(
         names: the names of the keyword arguments.
 
     Returns:
-        The numbers of the arguments that are passed by position, and ``(name, number, default)`` of the others.
+        The numbers of the arguments for parameters without default, and ``(name, number, default)`` of each other
+        argument.
 
     Raises:
         TypeError: If the function does not take the arguments.
     """
     try:
         signature = inspect.signature(called)
-    except ValueError:  # some that are written in C say nothing
+    except ValueError:  # Some functions written in C have no signature.
         return None
     needed: list[int] = []
     named: list[tuple[str, int, Any]] = []
@@ -433,8 +436,8 @@ def _has_no_effect(key: str, value: Any) -> bool:
 def _find_ours(name: str, module: ModuleType) -> Callable[..., Any] | None:
     """Return the function of this package for a NumPy name; None if there is none.
 
-    Of `spmdsim.arrays.ops`, functions with NumPy's arguments (`_OWN`) come first, then the operators, then functions
-    of linear algebra. Other modules are searched alone.
+    For `spmdsim.arrays.ops`, the functions with NumPy's arguments (`_OWN`) are searched first, then the operators, then
+    the functions of linear algebra. Of any other module, only its public names are searched.
 
     Args:
         name: NumPy's name.

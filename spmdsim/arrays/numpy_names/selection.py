@@ -41,7 +41,7 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
 
 def argwhere(a: Tensor) -> Tensor:
     """Return the indices of entries that are not 0, one entry per row."""
-    if not a.ndim:  # of a number the row without a place, or none
+    if not a.ndim:  # One row without columns if the number is not 0, otherwise no row.
         return ops.getitem(argwhere(ravel(a)), (slice(None), slice(0)))
     return ops.stack(ops.nonzero(a), 1)
 
@@ -142,13 +142,13 @@ def unique(
     Args:
         ar: the tensor.
         return_index: also return the row-major index of each value's first occurrence.
-        return_inverse: also return the number of each entry's value, in the shape of ``ar``.
+        return_inverse: also return, for each entry, the index of its value in the result, in the shape of ``ar``.
         return_counts: also return the number of occurrences.
         axis: None; slices are not supported.
         equal_nan: count all nan as one value, the last one.
 
     Returns:
-        The values, or a tuple of them and of what else was asked for, in this order.
+        The values; or a tuple of the values and the other requested tensors, in the order of the arguments.
 
     Raises:
         UsageTypeError: If ``axis`` is not None.
@@ -166,10 +166,11 @@ def unique(
 
 
 def _merge_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, ...]:
-    """Merge all values from index ``last`` on, which are nan, to one.
+    """Return the results of a search for unique values with all nan merged to one value.
 
     Args:
-        parts: the results of ``unique_all`` (values, first indices, inverse, counts), or the values alone.
+        parts: the results of ``unique_all`` (values, first indices, inverse, counts), or the values alone. The values
+            from index ``last`` on are nan.
         last: the index of the first nan.
         nans: the number of nan; it becomes the count of the merged value.
     """
@@ -187,7 +188,10 @@ def union1d(ar1: Operand, ar2: Operand) -> Tensor:
 
 
 def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
-    """Return the values that are in both tensors, ascending."""
+    """Return the values that are in both tensors, ascending.
+
+    ``assume_unique``: the values of each tensor are distinct; duplicates are then not removed.
+    """
     first, second = convert_to_one_type("intersect1d", *array_operands("np.intersect1d", (ar1, ar2)))
     first = ops.cast(first, promote_types(first.dtype, second.dtype))
     values = ops.sort(ravel(first)) if assume_unique else unique(first)
@@ -202,7 +206,10 @@ def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
 
 
 def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
-    """Return the values of the first tensor that are not in the second."""
+    """Return the values of the first tensor that are not in the second, ascending.
+
+    ``assume_unique``: the values of each tensor are distinct; the result then has the order of ``ar1``.
+    """
     first, second = array_operands("np.setdiff1d", (ar1, ar2))
     values = ravel(first) if assume_unique else unique(first)
     return values[ops.logical_not(ops.isin(values, second))]
@@ -242,7 +249,10 @@ def _repeat_values(call: str, values: Any, shape: Any) -> np.ndarray:
 
 
 def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
-    """Replace all elements in place, or those where a condition holds."""
+    """Replace elements of ``dst`` in place by elements of ``src`` where a condition holds.
+
+    ``src`` and the condition ``where`` broadcast to ``dst``. Other elements stay.
+    """
     _require_tensor("np.copyto", dst)
     old = detach_current(dst)
     mask = ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape)
@@ -256,10 +266,10 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
         a: the tensor.
         ind: the positions; negative ones count from the end.
         v: one value per position, converted to the type of ``a``. An array with another number of values is repeated
-            or cut; a tensor must have as many.
+            or cut; a tensor must have one value per position.
 
     Raises:
-        UsageTypeError: If ``a`` is no tensor.
+        UsageTypeError: If ``a`` is no tensor, or ``v`` is a tensor with another number of values.
         InputError: If a position is out of range.
         RuleError: If there are positions but no values.
     """
@@ -286,8 +296,8 @@ def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> 
 def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False) -> Tensor:
     """Return the number of the interval that contains each element, from 0 to ``len(bins)``.
 
-    Number k is between the bounds k - 1 and k: 0 is below the first of ascending bounds, and above the first of
-    descending ones.
+    Interval k is between the bounds k - 1 and k. Interval 0 is before the first bound (below it if bounds ascend, above
+    it if they descend), and interval ``len(bins)`` is after the last one.
 
     Args:
         x: the tensor.

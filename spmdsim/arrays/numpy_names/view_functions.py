@@ -18,8 +18,9 @@ _READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
     """Return the result of a NumPy function, as a view of its operand if NumPy returns a view.
 
-    Where NumPy returns a read-only view, the result refuses assignments. All other results are returned unchanged, as
-    are those whose first argument is no tensor. Functions that return a tuple of views mark each of them.
+    A change of a view also changes the operand. If NumPy returns a read-only view, the result refuses assignments. Of a
+    tuple or list of views, each entry becomes a view of the argument at its position. All other results are returned
+    unchanged, also if the first argument is no tensor.
 
     Args:
         called: the NumPy function.
@@ -38,9 +39,11 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
         return result
     x, *others = args
     if name in _PERMUTING:
-        dims = called(np.empty(range(x.ndim)), *others, **options).shape  # its sizes name the dims
+        # Dim d of the model has size d, so the sizes of the model's result name the dims.
+        dims = called(np.empty(range(x.ndim)), *others, **options).shape
         return views.permuted(x, result, dims)
     if name in _RESHAPING:
+        # Where ``order`` may be passed by position; other functions do not have this parameter.
         at = {"ravel": 0, "reshape": 1}.get(name, len(others))
         order: Any = [*others[at:], options.get("order", "C")][0]
         return views.reshaped(x, result, order, contiguous=name == "ravel")
@@ -59,18 +62,20 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
 
 
 def _view_of_einsum(args: Sequence[Any], result: Any) -> Any:
-    """Mark an einsum of one operand that sums nothing as a view; return it.
+    """Return the result of an einsum as a view of its operand if NumPy returns a view.
 
-    Diagonals are read-only. Other results are returned unchanged. NumPy decides it on an empty model of the operand.
+    NumPy returns a view for one operand of which nothing is summed: a transposed tensor, or a read-only diagonal.
+    Whether it does is tried on a small NumPy array with as many dims. Other results are returned unchanged.
 
     Args:
         args: the arguments of einsum: subscripts and operand, or operand and lists of subscripts.
         result: the tensor that einsum returned.
     """
     x, *more = [x for x in args if isinstance(x, Tensor)]
+    # One operand: two arguments if the subscripts are a string, at most three if they are lists.
     if more or type(x) is not Tensor or len(args) > 3 - isinstance(args[0], str):
         return result
-    cube: Any = np.empty((2,) * x.ndim)  # its strides name the dims
+    cube: Any = np.empty((2,) * x.ndim)  # Each dim has another stride, so the strides name the dims.
     view = np.einsum(*[cube if arg is x else arg for arg in args])
     if view.base is None:
         return result

@@ -58,7 +58,7 @@ def _reduce_to_extreme(
         a: the tensor.
         axis: one dim or several; None: all.
         keepdims: keep reduced dims with size 1.
-        least: the number in place of nan, which is not greater (or not less) than any element.
+        least: the number in place of nan: -inf for ``ops.max``, inf for ``ops.min``.
     """
     if a.dtype.kind not in "fV":
         return function(a, axis, keepdims)
@@ -137,7 +137,10 @@ def _mask(where: Any, x: Tensor) -> Tensor:
 
 
 def _mean(x: Tensor, axis: Axis, keepdims: bool, is_valid: Tensor) -> Tensor:
-    """Compute the mean of the entries where a mask is True."""
+    """Compute the mean of the entries where a mask is True; nan if it is True nowhere.
+
+    Integers give float64, other types keep their type. ``is_valid`` is the mask, in the shape of ``x``.
+    """
     exact = x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
     total = ops.sum(ops.where(is_valid, exact, 0), axis, keepdims)
     average = ops.divide(total, ops.sum(ops.cast(is_valid, np.int64), axis, keepdims))
@@ -198,7 +201,9 @@ def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutr
 def _index_of_extreme(
     function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, keepdims: bool, least: float
 ) -> Tensor:
-    """Return the index of the extreme of the elements that are not nan; all ranks check that one exists.
+    """Return the index of the extreme of the elements that are not nan.
+
+    All ranks must call it, because they check that each row has such an element.
 
     Args:
         function: ``ops.argmax`` or ``ops.argmin``.
@@ -206,7 +211,7 @@ def _index_of_extreme(
         a: the tensor.
         axis: the dimension; None: all.
         keepdims: keep the reduced dimension with size 1.
-        least: the number in place of nan, which is not greater (or not less) than any element.
+        least: the number in place of nan: -inf for ``ops.argmax``, inf for ``ops.argmin``.
 
     Raises:
         InputError: If all entries of a row are nan.
@@ -304,16 +309,17 @@ def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between)
 
 
 def _interpolate(below: Tensor, above: Tensor, fraction: Tensor) -> Tensor:
-    """Interpolate linearly, from the nearer entry as NumPy does.
+    """Interpolate linearly between two entries.
 
-    Equal entries, also infinities, give the entry itself.
+    From a fraction of 0.5 on, count from the upper entry, as NumPy does. Where both entries are equal, infinities too,
+    return the entry itself, because a difference of infinities is nan.
 
     Args:
         below: the lower entries.
         above: the upper entries.
         fraction: the distance from the lower entry as a part of the whole distance.
     """
-    is_nearer_above = ops.greater_equal(fraction, 0.5)  # then from the other end, as numpy does it
+    is_nearer_above = ops.greater_equal(fraction, 0.5)
     offset = ops.multiply(
         ops.subtract(above, below), ops.where(is_nearer_above, ops.subtract(fraction, 1), fraction)
     )
@@ -344,8 +350,8 @@ def nan_to_num(
     Args:
         x: the tensor; not changed.
         nan: the number for nan.
-        posinf: the number for inf; None: the largest number of the type.
-        neginf: the number for -inf; None: the smallest number of the type.
+        posinf: the number for inf; None: the largest finite number of the type.
+        neginf: the number for -inf; None: the lowest finite number of the type.
     """
     if x.dtype.kind == "c":
         parts = (nan_to_num(component, nan, posinf, neginf) for component in (ops.real(x), ops.imag(x)))

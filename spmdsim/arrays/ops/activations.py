@@ -99,7 +99,8 @@ elu = declare_unary(
     says="x if x > 0 else exp(x) - 1",
 )
 
-#: Points per unit; the end of the table, where the function is 1 in float64; terms, of which the next is below 1e-17.
+#: The table has _DENSITY points per unit. It ends at _END, where the function is 1 in float64. Terms after the first
+#: _TERMS are below 1e-17.
 _DENSITY, _END, _TERMS = 16, 6, 10
 _SLOPE = 2 / math.sqrt(math.pi)
 
@@ -129,8 +130,9 @@ def _compute_series(dtype: np.dtype) -> Array:
 def _erf(x: Array) -> Array:
     """Compute the error function of an array ``x``, by Taylor series around the nearest points.
 
-    The points are multiples of 1 / 16. Above 6 the result is that at 6, which is 1 in float64; nan stays nan. Floats
-    keep their type; 16-bit floats are computed in float32. Integers become floats of the type that ``exp`` returns.
+    The points are multiples of 1 / 16. Elements above 6 get the value at 6, which is 1 in float64, and elements below
+    -6 get -1; nan stays nan. Floats keep their type; 16-bit floats are computed in float32. Integers become floats of
+    the type that ``exp`` returns.
     """
     kind = x.dtype if x.dtype.kind in "fV" else fraction_type(x.dtype)
     rows = _compute_series(np.result_type(kind, np.float32))
@@ -255,10 +257,10 @@ def gelu(x: Tensor, approximate: str | bool = "tanh") -> Tensor:
 
     Args:
         x: the tensor.
-        approximate: ``"tanh"`` (or True): ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``. ``"none"``
-            (or False): ``x / 2 * (1 + erf(x / sqrt(2)))``, at most 5e-4 away. The words are torch's, the bools JAX's
-            and Paddle's. ``"sigmoid"``: ``x * sigmoid(1.702 * x)``, at most 0.021 away (MindSpore's FastGeLU,
-            OneFlow's quick_gelu).
+        approximate: ``"none"`` (or False): the exact formula ``x / 2 * (1 + erf(x / sqrt(2)))``. ``"tanh"`` (or True):
+            ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``, which differs by at most 5e-4. ``"sigmoid"``:
+            ``x * sigmoid(1.702 * x)``, which differs by at most 0.021 (MindSpore's FastGeLU, OneFlow's quick_gelu).
+            The strings "none" and "tanh" are torch's, the bools JAX's and Paddle's.
 
     Returns:
         A tensor in the shape of ``x``, split as ``x``.
@@ -284,7 +286,7 @@ def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> R
     """Return the rule of ``x`` with one parameter per entry of a dimension, or one for all.
 
     With shapes (8, 3, 5), (3,) and dimension 1 it is "d0 d1 d2, d1 -> d0 d1 d2". A parameter of shape (1,) for a
-    larger dimension is not split.
+    dimension of another size is shared by all entries: it is "1" in the rule and never split.
 
     Args:
         x: the shape of the tensor.

@@ -55,8 +55,8 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
     """Return this rank's block of the result of `put_along`, in the shape of its block ``x``.
 
-    If the dim is not split, the generator returns at once. Otherwise it yields three times: counts, positions and
-    values for each owner of positions. The caller sends back those that this rank receives.
+    If the dim is not split, the generator returns at once. Otherwise it yields three times what this rank sends to each
+    rank that splits the dim: counts, then positions, then values. The caller sends back what this rank receives.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -109,7 +109,10 @@ def put_along(x: Tensor, ids: Tensor, dim: int) -> Tensor:
 
 
 def format_terms(ndim: int, dim: int, factors: Sequence[str]) -> list[str]:
-    """Return one rule term per factor, such as ``"d0 v"``: the factor names dim ``dim``, ``d<k>`` others."""
+    """Return one rule term per factor, such as ``"d0 v"`` for dim 1 of 2 and factor "v".
+
+    The factor is the name of dim ``dim``; the name of another dim k is ``d<k>``.
+    """
     return [" ".join(factor if d == dim else f"d{d}" for d in range(ndim)) for factor in factors]
 
 
@@ -145,7 +148,7 @@ def find_owned_entries(
 def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
 
-    If the block has the whole dimension, it returns all entries. The result has the shape of ``ids``.
+    The result has the shape of ``ids``. A rank whose block has the whole dimension owns all entries.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -259,7 +262,10 @@ def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Ten
 
 
 def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim: int) -> Array:
-    """Return this rank's block with the values at its own positions."""
+    """Return this rank's block ``x`` with the values whose ids lie in the block.
+
+    ``ids`` are positions in the whole tensor. If several values have one position, the last one counts.
+    """
     is_owned, indices = find_owned_entries(context, ids, dim)
     replaced = x.copy()
     replaced[indices] = values[is_owned]

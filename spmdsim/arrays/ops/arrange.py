@@ -285,8 +285,8 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
 def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
     """Repeat each entry of a dimension several times.
 
-    Entries that are repeated equally often move only if their blocks' bounds change. Otherwise the entries are looked
-    up.
+    With one number for all entries, elements move only where the bounds of blocks change. With one number per entry,
+    the entries are looked up.
 
     Args:
         x: the tensor.

@@ -71,7 +71,10 @@ def _is_cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[b
 
 
 def _name_factors(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> tuple[list[str], list[str]]:
-    """Return factor names of the dims of the tensor and of the window; only those of cut dims differ."""
+    """Return the names of the dims of the tensor and of the window in rules, as two lists.
+
+    Dim k is "c<k>" in the tensor and "w<k>" in the window if it is cut, and "d<k>" in both if not.
+    """
     cut = _is_cut(shape, start, stop, step)
     tensor = [f"c{d}" if c else f"d{d}" for d, c in enumerate(cut)]
     return tensor, [f"w{d}" if c else f"d{d}" for d, c in enumerate(cut)]
@@ -151,7 +154,7 @@ def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array
 def _read_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape
 ) -> tuple[Array]:
-    """Return the gradient of a read: the window's gradient at the window, zeros elsewhere."""
+    """Return the gradient by this rank's block: ``dy`` inside the window, zeros elsewhere."""
     gradient = np.zeros_like(operands[0])
     block_slices, window_slices = _find_overlap(context, start, stop)
     gradient[block_slices] = dy[window_slices]
@@ -207,7 +210,11 @@ def window(x: Tensor, start: Sequence[int], stop: Sequence[int]) -> Tensor:
 
 
 def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Shape) -> Rule:
-    """Return the rule of a window write; the window must be known to all owners of cut dims."""
+    """Return the rule of a window write, in which the window's cut dims must not be split.
+
+    For shape (6, 4), start (1, 0), stop (3, 4) and step (1, 1) it is "c0 d1, w0 d1 -> c0 d1". The shape of the value is
+    not used.
+    """
     tensor, window = _name_factors(shape, start, stop, step)
     window_dims = " ".join(name for name in window if name[0] == "w")
     text = f"{' '.join(tensor)}, {' '.join(window)} -> {' '.join(tensor)}"
@@ -278,7 +285,7 @@ def _write_own_window(
 def _put_vjp(
     context: Context, dy: Array, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    """Return the gradients by the tensor, 0 inside the window, and by this rank's window of the value."""
+    """Return the gradients by this rank's block, 0 inside the window, and by its window of the value."""
     block_slices, x_gradient = _find_overlap(context, start, stop, step, "d")[0], np.array(dy)
     x_gradient[block_slices] = 0
     return x_gradient, dy[block_slices]
@@ -555,12 +562,14 @@ def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
 
 
 def _split_like(value: Tensor, x: Tensor, cut: bool = False) -> Tensor:
-    """Split a value like the equal dims of ``x``, so that ``x`` itself does not have to move.
+    """Return a value with its dims split as the dims of ``x``.
+
+    Then ``x`` itself does not have to move. If ``x`` is partial, the value is returned unchanged.
 
     Args:
         value: a tensor with as many dims as ``x``.
         x: the tensor.
-        cut: split dims of other sizes, too.
+        cut: True to split all dims. False to split only dims of equal size; the others are gathered.
     """
     if x.layout.partial_axes:
         return value

@@ -72,7 +72,7 @@ def _label_indices(labels: Array) -> tuple[Array, ...]:
     return *np.ix_(*map(np.arange, labels.shape)), labels
 
 
-def _rows_vjp(dy: Array, operands: Arrays, _compute_losses: Any) -> tuple[Array, None]:
+def _rows_vjp(dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
     """Return the gradient by the logits, softmax minus 1 at the label, and None for the labels."""
     return _compute_slope(dy, row_softmax(operands[0], -1), _label_indices(operands[1])), None
 
@@ -146,12 +146,13 @@ def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Arr
     The gradient of the operator's second result is ignored.
 
     Args:
-        dys: the gradients of losses and of the second result; None: it has none.
+        dys: the gradients of losses and of the second result; an entry is None if that result was not used.
         operands: logits and labels ``[..., c]``.
         _results: the results; not used.
     """
     logits, labels = operands
     logs = row_log_softmax(logits, -1)
+    # The labels of a row may have another sum than 1.
     mass = labels.sum(axis=-1, keepdims=True, dtype=labels.dtype)
     dloss = np.zeros((), logits.dtype) if dys[0] is None else dys[0][..., None]
     return dloss * (np.exp(logs) * mass - labels), -dloss * logs
@@ -203,10 +204,10 @@ def _compute_sparse_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
 def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
     """Return the gradient by the logits, from that of the losses alone, and None for the labels.
 
-    The gradient of the probabilities is ignored. Without gradient of the losses the result is 0.
+    The gradient of the probabilities is ignored. If the losses have no gradient, the result is 0.
 
     Args:
-        dys: the gradients of probabilities and losses; None: it has none.
+        dys: the gradients of probabilities and losses; an entry is None if that result was not used.
         operands: logits ``[..., c]`` and labels ``[...]``.
         _results: the results; not used.
     """

@@ -51,12 +51,12 @@ def unbroadcast(gradient: Array, shape: Shape) -> Array:
     return array
 
 
-#: What local functions take and give, and the sizes of dims.
+#: Operands and results of local functions, and the sizes of dims.
 Array = np.ndarray
 Arrays = Sequence[np.ndarray]
 Shape = tuple[int, ...]
 Vjp = Callable[..., Sequence[Any]]
-#: What says yes or no, of numbers of any size.
+#: Ufuncs with bools as results. Beside a tensor of integers they accept Python ints of any size.
 COMPARISONS = {
     *(np.equal, np.not_equal, np.less, np.less_equal, np.greater, np.greater_equal),
     *(np.logical_and, np.logical_or, np.logical_xor),
@@ -65,7 +65,8 @@ COMPARISONS = {
 #: Default of an operand that a call must pass: the function runs without it, and raises an error of the package.
 REQUIRED: Any = Parameter.empty
 
-#: Computed only if it is wanted: the first layer's input needs no gradient, and it would cost as much as the layer.
+#: A function that computes a gradient; it is called only if the gradient is needed. The input of a network's first
+#: layer needs none, and computing it would cost as much as the layer.
 Gradient = Callable[[], np.ndarray]
 
 
@@ -256,10 +257,9 @@ def declare_binary(
     adapts = compares or function is np.true_divide
 
     def call(a: Operand = REQUIRED, b: Operand = REQUIRED, /, *more: NoReturn, **wrong: NoReturn) -> Tensor:
-        """Apply the operator; convert the operand that is no tensor to one beside the other.
+        """Apply the operator; an operand that is no tensor is converted to one first.
 
-        Further arguments and keyword arguments are refused with UsageTypeError, and so are operands of which none is a
-        tensor.
+        Raises UsageTypeError if there are further arguments, or no operand is a tensor.
         """
         if more or wrong or b is REQUIRED:
             refuse_arguments(call, [value for value in (a, b, *more) if value is not REQUIRED], wrong)
@@ -273,7 +273,7 @@ def declare_binary(
                     converted = _convert_int_out_of_range(converted, like.dtype, compares)
                 converted = constant(converted, like)
                 a, b = (like, converted) if like is a else (converted, like)
-        # Without another call in between: it costs as much as a sum of few elements.
+        # Don't call convert_to_one_type for equal types: a call takes as long as a sum of few elements.
         tensors = (a, b) if a.meta.dtype is b.meta.dtype else convert_to_one_type(name, a, b)
         return apply(op, tensors, {})  # type: ignore[no-any-return]
 
@@ -471,15 +471,15 @@ Raises:
 {_format_example(op.name, function, two)}"""
 
 
-#: Of an example the first that the function takes and for which it gives finite numbers.
+#: Operands of examples. An example uses the first ones that the function accepts and for which it gives finite numbers.
 _SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]))
 
 
 def _format_example(name: str, function: Callable[..., Any], two: bool) -> str:
     """Return the doctest of an elementwise operator, or "" if no sample has finite results.
 
-    The first of :data:`_SAMPLES` is used that the function takes and that gives finite numbers. Floats are rounded to
-    4 digits.
+    It uses the first of :data:`_SAMPLES` that the function accepts and for which it gives finite numbers. Floats are
+    rounded to 4 digits.
 
     Args:
         name: the operator.

@@ -54,9 +54,10 @@ def normalise_dims(dims: Dims, ndim: int) -> Shape:
 
 
 def to_sum_type(x: Tensor) -> Tensor:
-    """Convert a tensor to the type in which sums are accumulated, such as float32 for 16-bit floats.
+    """Convert a tensor to the type in which sums are accumulated: float32 for 16-bit floats.
 
-    Functions of several operators begin with this conversion, so that they round once, at the end.
+    Other types stay. Functions that call several operators begin with this conversion, so that they round once, at the
+    end.
     """
     return to_type(x, accumulator("sum", x.dtype))
 
@@ -148,7 +149,9 @@ def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) 
     shape = operands[0].shape
     repeated = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
     gradient = empty(shape, dy.dtype)
-    gradient[...] = repeated  # in a tenth of the calls that numpy.broadcast_to makes
+    gradient[...] = (
+        repeated  # Faster than numpy.broadcast_to for small arrays, which makes ten times as many calls.
+    )
     return (gradient,)
 
 
@@ -165,7 +168,7 @@ def _compute_mean_weight(count: int) -> float:
 
 
 def _mean_vjp(dy: Array, operands: Arrays, y: Any, dims: Shape, keepdims: bool, count: int) -> tuple[Array]:
-    """Return the gradient of a mean: ``dy`` divided by the count and repeated over the reduced dimensions."""
+    """Return the gradient of a mean: ``dy / count``, repeated over the reduced dimensions."""
     return _sum_vjp(dy * dy.dtype.type(_compute_mean_weight(count)), operands, y, dims, keepdims)
 
 
@@ -274,8 +277,8 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 def _reduce_to_extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     """Reduce a tensor by ``max`` or ``min``; equal extremes share the gradient equally.
 
-    If a reduced dimension is split, the reduction is run before the result is returned. The gradient is computed at
-    once, if ``x`` requires one: a sum over elements that equal the extreme.
+    If a reduced dimension is split, the reduction is run before the result is returned. If ``x`` requires a gradient,
+    the slopes are computed at once: 1 / k at each of the k elements that equal the extreme, and 0 at the others.
 
     Args:
         op: the operator.
@@ -413,6 +416,7 @@ def prod(
     safe = where(zero, 1, to_sum_type(values))
     product_of_others = finish_reductions(_prod_op(safe, dims=over, keepdims=True))
     zeros = finish_reductions(sum(cast(zero, safe.dtype), over, keepdims=True))
+    # Divide by the element if no factor is zero. A single zero has the product of all others; all else has 0.
     others = where(
         zero,
         where(equal(zeros, 1), product_of_others, 0),

@@ -67,17 +67,18 @@ def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
 
 def _contract(equation: str, *arrays: Array) -> Array:
     """Compute a sum of products in C order, in the common type of all operands."""
-    # In one type: numpy reduces pairs in their own, so truth values and short integers would not add up.
+    # NumPy multiplies operands pair by pair, each pair in its own type, in which bools and small integers may overflow.
     kind = np.result_type(*arrays)
     arrays = tuple(array.astype(kind, copy=False) for array in arrays)
     return np.asarray(np.einsum(equation, *arrays, optimize=len(arrays) > 1), order="C")
 
 
 def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
-    """Return the gradients by all operands, each by the transposed equation.
+    """Return the gradients by all operands, in order.
 
-    The other operands are conjugated. Letters that only the operand has are missing in that equation; they are
-    broadcast back afterwards. All arrays are one rank's blocks.
+    The gradient by an operand is a sum of products, too: of ``dy`` and the conjugates of the other operands, with the
+    letters of this operand in the result. It is broadcast along letters that no other term has. All arrays are one
+    rank's blocks.
 
     Args:
         dy: the gradient of the result.
@@ -116,8 +117,13 @@ def _name_dims(term: str, ndim: int) -> list[str]:
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
     """Return an array with the dims of another term and the given shape.
 
-    Letters are reordered; a missing letter is broadcast; dims that ``...`` broadcast are summed. The result may be a
-    read-only view.
+    - Dims are reordered as in ``want``.
+    - Dims of ``have`` that ``want`` lacks are summed.
+    - Letters of ``want`` that ``have`` lacks are broadcast.
+    - Dims of size 1 in ``shape`` that are larger in ``array`` are summed to one element. This reverses the broadcast of
+      ``...``.
+
+    The result may be a read-only view.
 
     Args:
         array: has the dims of the term ``have``.
@@ -151,12 +157,13 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
     """Compute a sum of products in Einstein's notation, such as ``"bij,bjk->bik"``.
 
     Args:
-        equation: letters per operand, ``->``, letters of the result; ``...`` broadcasts. Without ``->`` the result
-            has the letters that occur once, in alphabetical order. A letter twice in an operand takes its diagonal.
-            If labels are lists, this is the first operand.
-        *tensors: the operands; dims of size 1 broadcast against other dims of the same letter. Or each operand
-            followed by its list of labels, which are integers from 0 to 51 or ``...``, and optionally the result's
-            list at the end.
+        equation: one letter per dim of each operand, ``->``, and the letters of the result; ``...`` stands for dims
+            that broadcast. Without ``->`` the result has the letters that occur once, in alphabetical order. A letter
+            twice in an operand takes the operand's diagonal. In the form with lists of labels, this argument is the
+            first operand.
+        *tensors: the operands; dims of size 1 broadcast against other dims of the same letter. In the other form: a
+            list of labels after each operand, and optionally the result's list at the end. A label is an integer from
+            0 to 51, or ``...``.
 
     Returns:
         The result, in the type to which the operands are promoted. It is partial over the axes that split a summed

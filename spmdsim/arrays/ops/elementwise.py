@@ -305,7 +305,7 @@ arctanh = declare_unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=F
 
 
 def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
-    """Return the gradients of ``where``: None for the condition, then those of both values.
+    """Return the gradients of ``where``: None for the condition, then the gradients by both values.
 
     A value's gradient is 0 where the other value was selected; it is summed over dims that broadcasting added or
     stretched.
@@ -346,7 +346,7 @@ def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
         condition: the condition.
     """
     numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
-    if all(numbers) and condition.dtype.kind == "b":  # beside which they meet as they would alone
+    if all(numbers) and condition.dtype.kind == "b":  # A boolean tensor does not change the types of numbers.
         return a, b
     parts = [x if number else np.asarray(x) for x, number in zip((a, b), numbers)]
     dtype = np.result_type(*parts)

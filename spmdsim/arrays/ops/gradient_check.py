@@ -62,8 +62,8 @@ class GradientReport(Pictured):
         checked: number of elements whose gradients were compared.
         elements: number of elements of all operands that have gradients.
         largest: the largest difference, as a part of the larger of the two numbers.
-        wrong: the gradients that differ by more than the tolerance, first those of one wrong operator if that is
-            found.
+        wrong: the gradients that differ by more than the tolerance. If one wrong operator inside the function is found,
+            they are the gradients of this operator.
     """
 
     checked: int
@@ -270,7 +270,11 @@ def _select_floating(results: Any) -> list[Tensor]:
 
 
 def _draw_weights(y: Tensor, rng: np.random.Generator) -> Tensor:
-    """Return random numbers in type and layout of a result, of size 0.5 to 1.5 and with random sign."""
+    """Return random numbers in the type and the layout of a result.
+
+    Their absolute values are from 0.5 to 1.5, their signs random. Complex numbers also have an imaginary part from -1
+    to 1.
+    """
     numbers = rng.uniform(0.5, 1.5, y.shape) * rng.choice([-1.0, 1.0], y.shape)
     if y.dtype.kind == "c":
         numbers = numbers + 1j * rng.uniform(-1, 1, y.shape)
@@ -345,9 +349,9 @@ def _estimate_slope(
 ) -> float:
     """Return the slope of the weighted sum in direction ``unit``, from central differences.
 
-    Each of :data:`STEPS` (1e-3, 1e-4, 1e-5) is tried with the full and half the distance, until both differences agree
-    to 1e-5. The step whose two differences agree best counts. Both are extrapolated: the result is ``fine + (fine -
-    coarse) / 3``. It is 0.0 if all differences are nan.
+    Each of :data:`STEPS` (1e-3, 1e-4, 1e-5) is tried with the full distance (``coarse``) and half of it (``fine``),
+    until both differences agree to 1e-5 of their size. The step whose two differences agree best counts. They are
+    extrapolated: the result is ``fine + (fine - coarse) / 3``. It is 0.0 if all differences are nan.
 
     Args:
         function: returns a tensor or several.

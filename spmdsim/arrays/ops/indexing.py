@@ -172,7 +172,7 @@ def to_hashable_index(index: Index) -> tuple[Any, ...] | None:
     """Return an index as a hashable tuple in which slices are tuples ``(start, stop, step)``.
 
     ``x[1:2, None, 3]`` has ((1, 2, None), None, 3). An index without tuple gives a tuple of one entry. The result is
-    None if an entry is no int, slice of ints, ``...`` or None; a bool and an int of NumPy are none.
+    None if an entry is no int, slice of ints, ``...`` or None. Bools and NumPy's integers do not count as ints.
     """
     if type(index) is slice:
         ends: tuple[Any, ...] = (index.start, index.stop, index.step)
@@ -196,7 +196,7 @@ _ENDS = {int, type(None)}
 
 @lru_cache(maxsize=4096)
 def find_cut(shape: Shape, written: tuple[Any, ...]) -> Cut:
-    """Return the `Cut` of an index that :func:`to_hashable_index` returned, for a tensor of this shape."""
+    """Return the `Cut` of an index, as :func:`to_hashable_index` wrote it, for a shape; cached."""
     parts = [slice(*entry) if isinstance(entry, tuple) else entry for entry in written]
     return find_cut_of_parts(shape, expand_dots(parts, len(shape)))
 
@@ -383,8 +383,9 @@ def is_mask(entry: Any) -> bool:
 def _index_by_mask(x: Tensor, entries: list[Any], at: int) -> Tensor:
     """Return ``x[index]`` for an index with one mask and no other array.
 
-    Slices and integers apply first. Then the mask's dims move to the front, and the selected entries move to their
-    position: that of the mask, or as in NumPy the front, if a slice, None or "..." separates the mask from an int.
+    Slices and integers apply first. Then the mask's dims move to the front, where the mask selects. The dim of the
+    selected entries moves back to the position of the mask. If a slice, None or "..." separates the mask from an int,
+    it stays in front, as in NumPy.
 
     Args:
         x: the tensor.
@@ -396,6 +397,7 @@ def _index_by_mask(x: Tensor, entries: list[Any], at: int) -> Tensor:
         WorldError: If the world has no data.
     """
     mask = entries[at] if isinstance(entries[at], Tensor) else as_operand(np.asarray(entries[at]), x)
+    # Full slices stand for the dims of the mask while slices and integers apply.
     before, after = entries[:at], entries[at + 1 :]
     plain = [*before, *[slice(None)] * mask.ndim, *after]
     parts = expand_dots([check_entry(entry) for entry in plain], x.ndim)
@@ -428,6 +430,7 @@ def _is_first_mask_dim(plain: list[Any], parts: list[Any], d: int, at: int) -> b
     """
     if Ellipsis not in [p for p in plain[:at] if p is None or p is Ellipsis or isinstance(p, (int, slice))]:
         return d == at
+    # The "..." before the mask stands for any number of dims, so count from the end.
     return d == len(parts) - (len(plain) - at)
 
 
@@ -461,8 +464,11 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
         entries: the entries of the index; at least one is an array or a tensor of integers.
 
     Returns:
-        The parts of the index: a list with one entry per dim and None for a new dim. The tensor that integers and
-            slices select; ``x`` itself if they select all. The lookup in this tensor.
+        Three values:
+
+        - the parts of the index: a list with one entry per dim, and None for a new dim;
+        - the tensor that integers and slices select; ``x`` itself if they select all;
+        - the lookup in this tensor.
 
     Raises:
         RuleError: If an entry is of another kind, several are ``...``, or index arrays do not broadcast.
@@ -479,7 +485,7 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
     for d in dims:
         n = y.shape[d]
         ids = normalise_ids(parts[remaining[d]], n, _count_operand_dims(parts, remaining[d]))
-        # In 64 bits: the numbers are of one dim, what they make together counts the elements of several.
+        # One array is looked up by its own indices, several by row-major numbers in their dims.
         numbers = ids if numbers is None else _combine_indices(numbers, n, ids)
     others = [d for d in range(y.ndim) if d not in dims]
     position = 0 if is_separated else dims[0]

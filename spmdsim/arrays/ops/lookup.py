@@ -53,7 +53,7 @@ def _gather_rule(x: Shape, ids: Shape, dim: int) -> Rule:
 def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
     """Return the looked-up entries that this rank owns, and zeros for entries of other ranks.
 
-    The result has the dims of the ids in place of ``dim``. If the block has the whole dimension, it has all entries.
+    The result has the dims of the ids in place of ``dim``. A rank whose block has the whole dimension owns all entries.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -216,10 +216,11 @@ def embedding(
     """Look up rows of a table by their numbers.
 
     If the table's rows are split (vocabulary-parallel), each rank looks up its own rows and returns zeros for the
-    others. The result is partial; one all_reduce or reduce_scatter completes it. With ``rows="owned"`` nothing is
-    added: all ranks that share rows of the table have the same ids, so each rank receives exactly the rows that it
-    needs and does not own, each row once. Gradients take the opposite path. They need no communication if every rank
-    has the whole result.
+    others. The result is partial; one all_reduce or reduce_scatter completes it.
+
+    With ``rows="owned"`` no zeros are added: each rank receives exactly the rows that it needs and does not own, each
+    row once. Gradients of rows are sent back to the owners. They need no communication if every rank has the whole
+    result.
 
     Args:
         ids: integers ``[...]`` from 0 to ``v - 1``.
@@ -227,7 +228,8 @@ def embedding(
         layout: the layout of the result. None: the layout of the lookup, partial if the table's rows are split; with
             ``rows="owned"`` rows have the layout of their ids.
         rows: ``"all"``, or ``"owned"`` to exchange only needed rows. Ids that are split along axes of the table are
-            gathered first: they are much smaller than rows.
+            then gathered first, so that all ranks that share the table's rows have equal ids. Ids are much smaller
+            than rows.
         padding: an id without a row, such as -1 or the number of an unused row: it gives zeros and has no gradient.
 
     Returns:
@@ -285,6 +287,7 @@ def _find_padded_rows(context: Context, ids: Array) -> Array:
 
     Ids of other ranks get the number of the block's last row, which is zero.
     """
+    # Ids count the rows without padding rows, of which each block before this one has one.
     start, stop = context.bounds("v")
     rows = stop - start - 1
     first = start - start // (rows + 1)

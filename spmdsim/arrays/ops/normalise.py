@@ -40,7 +40,10 @@ def _to_tuple(dim: Dim) -> Shape:
 
 
 def _row_rule(shape: Shape, dim: Dim, **_: Any) -> Rule:
-    """Return the rule of a function of rows, whose dims must not be split."""
+    """Return the rule of a function of rows, in which the dims ``dim`` must not be split.
+
+    For shape (2, 3) and dim 1 it is "d0 w1 -> d0 w1".
+    """
     rows = _to_tuple(dim)
     names = [f"w{d}" if d in rows else f"d{d}" for d in range(len(shape))]
     text = " ".join(names)
@@ -232,9 +235,9 @@ def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
 def _norm_vjp(
     dy: Array, operands: Arrays, _y: Any, epsilon: float, begin: int = -1
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients by ``x``, scale and shift, of one rank's block.
+    """Return the gradients by ``x``, scale and shift, in this order, of one rank's block.
 
-    Those by scale and shift are summed over the dims that these lack.
+    The gradients by scale and shift are summed over the dims of ``x`` that scale and shift lack.
 
     Args:
         dy: the gradient of the result.
@@ -276,7 +279,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
         scale: factors ``[n]``, or with more of the last dimensions of ``x``, at least those that are normalised.
         shift: added numbers, in the shape of ``scale``.
         epsilon: added to the variance, which is divided by the number of entries.
-        begin: the first normalised dimension, from which on all are; -1: only the last one.
+        begin: the first normalised dimension; all dimensions from it on are normalised. -1: only the last one.
 
     Returns:
         A tensor in the shape of ``x``, in the type to which all three are promoted; integers become floats.
@@ -338,7 +341,7 @@ def _compute_inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array,
 def _rms_vjp(dy: Array, operands: Arrays, _y: Any, epsilon: float) -> tuple[Array, Array]:
     """Return the gradients by ``x`` and scale, of one rank's block.
 
-    That by scale is summed over the dims that it lacks.
+    The gradient by scale is summed over the dims of ``x`` that scale lacks.
 
     Args:
         dy: the gradient of the result.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: Names of the same parameter. A function declares one of them first and takes them all; those that it declares besides
-#: are for type checkers and ``help``: their values arrive under the first name.
+#: Each tuple has names of one parameter. A function that declares one of them accepts all of them, and gets the value
+#: under the name that it declares first. It may declare others for type checkers and ``help``; they get no values.
 SAME = (
     ("dim", "dims", "axis"),
     ("correction", "ddof"),
@@ -53,14 +53,14 @@ class OperatorFunction(Pictured, Generic[P, R]):
     """
 
     if TYPE_CHECKING:
-        #: What it computes of operands of which one is a tensor for sure, such as a method's, by parameters' first names.
+        #: The function without checks: at least one operand must be a tensor, and parameters have their first names.
         __wrapped__: Callable[P, R]
 
         def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
             """Compute."""
             raise NotImplementedError
     else:
-        # What a call runs is each one's own: a function between them costs as much as a sum of few elements.
+        # Each operator stores the function that a call runs. A call in between takes as long as a sum of few elements.
         __slots__ = ("__call__", "__dict__", "__weakref__")
 
     def __init__(self, function: Callable[P, R], op: Op | None = None, direct: bool = False) -> None:
@@ -110,8 +110,8 @@ class OperatorFunction(Pictured, Generic[P, R]):
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with parameters under their first names; explain wrong arguments.
 
-        ``sum(x, axis=0)`` calls the function with ``dims=0``. Errors of the package are raised again unchanged, except
-        a NoTensorError of an inner operator, and so are errors that wrong arguments do not explain.
+        ``sum(x, axis=0)`` calls the function with ``dims=0``. Errors of the package other than NoTensorError, and
+        errors that wrong arguments do not explain, are raised again unchanged.
 
         Raises:
             NoTensorError: If the call fails because no argument is a tensor; see `require_tensors`.
@@ -182,9 +182,9 @@ class OperatorFunction(Pictured, Generic[P, R]):
 def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
     """Wrap a function of tensors that is no operator, so that errors explain wrong arguments.
 
-    An error of an operator inside the function names the wrapped function instead. The wrapped function raises
-    NoTensorError if no argument is a tensor, and UsageTypeError if the arguments do not fit the signature. Results and
-    other errors pass.
+    The returned function raises NoTensorError if no argument is a tensor, and UsageTypeError if the arguments do not
+    fit the signature of ``function``. An error of the package that names an inner operator names ``function`` instead.
+    Results and other errors pass.
     """
 
     @wraps(function)

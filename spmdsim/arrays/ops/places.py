@@ -40,7 +40,11 @@ _NO_INDEX = np.iinfo(np.int64).max
 
 
 def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
-    """Return the rule of ``argmax`` and ``argmin``: of the owners of the extreme, the lowest index counts."""
+    """Return the rule of ``argmax`` and ``argmin``, whose result is a minimum over ranks.
+
+    Each rank that owns the extreme gives its index; the lowest one counts. For shape (2, 3) and dim 1 the rule is "d0
+    d1 -> d0"; for ``dim`` None it is "d0 d1 ->".
+    """
     dims = normalise_dims(dim, len(shape))
     names = [f"d{d}" for d in range(len(shape))]
     remaining = " ".join(name for d, name in enumerate(names) if d not in dims)
@@ -258,8 +262,8 @@ def _topk_forward(
     """Return the ``k`` extreme entries along a dimension and their global indices, in order.
 
     If the dim is not split, the generator returns at once. Otherwise it yields twice: the values, then the indices of
-    this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back those of all ranks as ``[ranks,
-    k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
+    this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back the arrays of all ranks as
+    ``[ranks, k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -333,7 +337,10 @@ def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) 
 
 
 def _place_rule(x: Shape, ids: Shape, dim: int, size: int) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of an operator that puts entries into a dim of zeros, and the size of this dim."""
+    """Return the rule of an operator that puts entries into a dim of zeros, and this dim's size.
+
+    For shapes (2, 3) and dim 1 it is "d0 k, d0 k -> d0 w", with the size of "w".
+    """
     operand_term, result_term = format_terms(len(x), dim, ("k", ALONG))
     return Rule.parse(f"{operand_term}, {operand_term} -> {result_term}", whole="k"), {ALONG: size}
 
@@ -347,7 +354,7 @@ _place_op = Op(
 def _topk_adjoint(
     dys: Sequence[Tensor | None], operands: Tensors, results: Tensors, dim: int, k: int, largest: bool
 ) -> tuple[Tensor | None]:
-    """Return the gradient of ``topk``: that of each value at its position, 0 elsewhere.
+    """Return the gradient of ``topk``: each value's gradient at its position, 0 elsewhere.
 
     It is split as the operand. The result is ``(None,)`` if the values have no gradient.
 

@@ -403,7 +403,7 @@ def _as_end_tensor(value: Operand, x: Tensor, dim: int) -> Tensor:
         dim: the dimension of the differences.
 
     Raises:
-        LayoutError: If an array has another number of dims than ``x``, and any.
+        LayoutError: If an array has dims, but not as many as ``x``.
     """
     if isinstance(value, Tensor) and value.ndim:
         return value

@@ -28,10 +28,9 @@ LINEAR = ("add", "subtract", "set")
 
 
 def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> Rule:
-    """Return the rule of a scatter into ``dim``, for which ids and values must not be split.
+    """Return the rule of a scatter into ``dim``, in which the dims of the ids must not be split.
 
-    For shapes (6, 4), (3,), (3, 4) and dim 0 it is "v d1, i0, i0 d1 -> v d1". Only the dims of the ids must not be
-    split.
+    For shapes (6, 4), (3,), (3, 4) and dim 0 it is "v d1, i0, i0 d1 -> v d1"; "i0" must not be split.
 
     Args:
         x: the shape of the tensor.
@@ -49,7 +48,10 @@ def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> R
 
 
 def _find_owned_ids(context: Context, ids: Array, dim: int) -> tuple[Array, Array]:
-    """Return the mask of ids inside the rank's block of a dim, and their positions in the block."""
+    """Return a mask of the ids inside this rank's block of a dim, and their positions in the block.
+
+    The positions are in the order of the True elements. Raises InputError if an id is out of range of the whole dim.
+    """
     check_ids(ids, context.size("v"), description=f"entries of dim {dim}")
     start, stop = context.bounds("v")
     is_owned = (ids >= start) & (ids < stop)
@@ -94,7 +96,7 @@ def _scatter_vjp(
 ) -> tuple[Array, None, Array]:
     """Return the gradients by the tensor, the ids (None) and the values.
 
-    The gradient of a value is that of its entry, and its negative for "subtract". With "set", replaced entries have
+    The gradient of a value is the gradient of its entry, negated for "subtract". With "set", replaced entries have
     gradient 0, and so have values that a later value replaced. Values of other ranks' entries have gradient 0 here.
 
     Args:

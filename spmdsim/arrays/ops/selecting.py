@@ -27,9 +27,9 @@ __all__ = ["isin", "nonzero", "unique_all", "unique_counts", "unique_inverse", "
 
 
 def move_axes_to_first_dim(x: Tensor, dims: int) -> Tensor:
-    """Move all axes that split one of the first ``dims`` dims to the first dim; finish pending reductions.
+    """Return the tensor with all axes that split one of the first ``dims`` dims at the first dim.
 
-    Entries of these dims are then ordered rank by rank, in row-major order.
+    Entries of these dims are then ordered rank by rank, in row-major order. Pending reductions are finished.
 
     Args:
         x: the tensor.
@@ -212,7 +212,7 @@ def _find_neighbour_entry(
     """Return the nearest entry after or before this rank's block, ``[1]``, and True.
 
     If there is none, or the dim is not split, return a zero and False. Empty blocks are skipped. If the dim is split,
-    the generator yields one entry of this rank; the caller sends back those of all ranks.
+    the generator yields one entry of this rank; the caller sends back the entries of all ranks.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -234,10 +234,11 @@ def _find_neighbour_entry(
 
 
 def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
-    """Return True for each entry that differs from the entry before it, and for the first entry.
+    """Return True for each entry of this rank's block that starts a run of equal entries.
 
-    The first entry of this rank's block is compared with the last entry of the block before. Every nan starts a run.
-    The generator yields as :func:`_find_neighbour_entry`.
+    These are the first entry of the whole dim, and entries that differ from the entry before them. The first entry of
+    the block is compared with the last entry before the block. Every nan starts a run. The generator yields what
+    :func:`_find_neighbour_entry` yields.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -279,7 +280,7 @@ def _flatten_detached(name: str, x: Tensor) -> Tensor:
 
 
 def _count_run_lengths(ordered: Tensor, starts: Tensor) -> Tensor:
-    """Return the lengths of the runs of equal values.
+    """Return the lengths of the runs of equal values, in ascending order of the values.
 
     Args:
         ordered: sorted values.

@@ -40,8 +40,10 @@ def make_moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") ->
 def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
     """Return the rule of a reshape and the sizes of the factors that compose both shapes.
 
-    Dims are factorised at each other's boundaries as far as sizes divide. Where they do not, the common leading factor
-    can be split; the remaining factors must not be split. If a size is 0, no factor can be split.
+    A dim is a product of factors. A factor that both shapes share can be split. If one of two sizes divides the other,
+    all of their factors are shared. Otherwise only their greatest common divisor is shared; the remaining factors, up
+    to the next common boundary (see :func:`_add_unsplit_factors`), must not be split. If a size is 0, no factor can be
+    split.
 
     Args:
         shape: the old shape.
@@ -124,8 +126,8 @@ def _add_unsplit_factors(
 ) -> tuple[int, int]:
     """Add factors that must not be split, up to the next common boundary of both shapes.
 
-    A common boundary is where the products of the sizes so far are equal. ``(4, 6)`` and ``(3, 8)`` have only the one
-    at the end.
+    A common boundary is where the products of the sizes so far are equal. ``(4, 6)`` and ``(3, 8)`` have only the
+    boundary at the end.
 
     Args:
         shape: the old shape.
@@ -187,8 +189,8 @@ def reshape(
     Args:
         x: the tensor.
         shape: the new shape, or its only size; one size may be -1.
-        layout: the layout of the result. None: a split stays where blocks of old and new shape have equal elements, or
-            of a vector where blocks end within rows; other splits are gathered.
+        layout: the layout of the result. None: a split stays if the blocks of old and new shape have equal elements. A
+            split vector stays split, too, if its blocks end within rows of the new shape. Other splits are gathered.
         copy: ignored, because tensors are values; for the array API standard.
         order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x`` and
             in the result. ``"A"`` is ``"C"``.
@@ -235,7 +237,7 @@ def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str
         else:
             result = transpose(reshape(transpose(x), shape[::-1]))
         return result if layout is None else redistribute_reshaped(result, layout, shape)
-    if order == "A":  # how arrays lie in memory is nothing that tensors show
+    if order == "A":  # Tensors do not show how their arrays lie in memory.
         return reshape(x, shape, layout)
     raise RuleError(f"elements are taken in order 'C' or 'F', but got {order!r}")
 
@@ -251,9 +253,11 @@ def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
         shape: the new shape, with as many elements.
 
     Returns:
-        The layout. None if the vector is not split or is partial; or if the first dimension whose size is not 1 has no
-        elements, has all elements of the vector, or has a multiple of the number of blocks as its size: then a plain
-        reshape needs no communication.
+        The layout, or None if a plain reshape is at least as good:
+
+        - the vector is not split, or is partial;
+        - the first dimension of size > 1 has all elements of the vector, or the tensor has no elements;
+        - the size of this dimension is a multiple of the number of blocks, so that no block ends within a row.
     """
     old_layout, n = x.meta.layout, x.meta.shape[0]
     first = next((d for d, size in enumerate(shape) if size != 1), 0)
@@ -307,8 +311,8 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
 
     Args:
         x: the tensor.
-        start: the first merged dimension; negative ones count from the end. Or the order, as in NumPy, for all
-            dimensions. If it is the number of dimensions, a last one of size 1 is added.
+        start: the first merged dimension; negative ones count from the end. If it is the number of dimensions, a last
+            dimension of size 1 is added. A string is the order, as in NumPy; all dimensions are then merged.
         order: ``"C"`` or ``"F"`` as in :func:`reshape`; ``"A"`` and ``"K"`` are ``"C"``.
 
     Returns:
@@ -325,7 +329,7 @@ def flatten(x: Tensor, start: int | str = 0, order: str = "C") -> Tensor:
     start, order = (0, start) if isinstance(start, str) else (start, order)
     if not -x.ndim <= start <= x.ndim:
         raise OutOfRange(f"flatten: dim {start} is out of range for a tensor of {many(x.ndim, 'dim')}")
-    if order in ("C", "A", "K"):  # how arrays lie in memory is nothing that tensors show
+    if order in ("C", "A", "K"):  # Tensors do not show how their arrays lie in memory.
         return merge_dims(x, start + x.ndim if start < 0 else start, x.ndim)
     if start or order != "F":
         raise RuleError(
@@ -401,7 +405,15 @@ def transpose(x: Tensor, perm: Sequence[int] | None = None, *, axes: Sequence[in
 
 
 def make_same_dims_rule(*shapes: Shape, linear: Any = "each", **_: Any) -> Rule:
-    """Return the rule of an operator that only moves elements; sizes of the result's dims may differ."""
+    """Return the rule of an operator that only moves elements: all operands and the result have its dims.
+
+    For two operands of two dims it is "d0 d1, d0 d1 -> d0 d1". Sizes of the result's dims may differ.
+
+    Args:
+        *shapes: the shapes of the operands; only the number of dims is read.
+        linear: operands in which the operator is linear, as in :meth:`Rule.parse`.
+        **_: the operator's parameters; not used.
+    """
     names = " ".join(f"d{d}" for d in range(len(shapes[0])))
     return make_moving_rule(f"{', '.join([names] * len(shapes))} -> {names}", (), linear)
 

@@ -124,7 +124,7 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
 
 
 def _pad_windows(shape: Shape, before: Shape, after: Shape, value: float) -> Windows:
-    """Return the window of each padded dim, which includes positions outside of the dim; None for others."""
+    """Return the window of each padded dim, which reaches beyond both ends; None for other dims."""
     sides = zip(before, after, shape)
     return {0: [Window(n + a + b, -a) if a or b else None for a, b, n in sides]}
 
@@ -211,8 +211,8 @@ def pad(
 def _check_fits(value: Any, dtype: np.dtype) -> None:
     """Raise RuleError if an element type cannot represent a number.
 
-    That is an int out of range of an integer type, or a complex number and a real type. Values that are no numbers
-    pass, and so does a fraction with an integer type.
+    Integer types refuse a number that is out of range; types that are not complex refuse a complex number with an
+    imaginary part. Values that are no numbers pass, and so does a fraction for an integer type.
 
     Args:
         value: the number with which ``pad`` fills.
@@ -335,12 +335,13 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
     Args:
         x: the tensor.
         shift: the number of positions, or one number per dimension; negative numbers move towards the start. A single
-            number applies to all dims, and several to a single dim.
+            number applies to each of the dims; several numbers for a single dim are added.
         dim: the dimension or dimensions; None: all elements in row-major order.
         axis: another name of ``dim``.
 
     Returns:
-        A tensor in the shape and layout of ``x``; only without ``dim`` pending reductions of a matrix are run.
+        A tensor in the shape and layout of ``x``. Pending reductions stay pending, unless ``dim`` is None and ``x`` has
+        several dims.
 
     Raises:
         RuleError: If a dimension is out of range, or there is neither one shift per dim nor a single one of either.
@@ -370,8 +371,8 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
     """Return the windows of each operand of ``concat`` by its number.
 
-    An operand has one window or None per dim. That of the joined dim says where the operand is in it; it is None for
-    an operand that fills the joined dim alone.
+    An operand has one window or None per dim. The window of the joined dim states the operand's position in it; it is
+    None for an operand that fills the joined dim alone. Other dims have None.
 
     Args:
         *shapes: the shapes of the operands.

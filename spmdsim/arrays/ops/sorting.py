@@ -118,7 +118,7 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
     """Return narrower brackets of all ranks for one border between two blocks of the result.
 
     A bracket is a range of positions in a rank's sorted row that contains the rank's cut, where the border falls into
-    the row. The samples were taken at the positions of :func:`sample_positions`; those beyond a bracket's end are
+    the row. The samples were taken at the positions of :func:`sample_positions`; samples beyond a bracket's end are
     ignored. See the top of this file.
 
     Args:
@@ -159,14 +159,14 @@ def find_cuts(
 ) -> Generator[Any, Any, Array]:
     """Return the positions where this rank cuts its sorted rows, ``[p, b]``.
 
-    They have one cut per border and row. The cut of border k is where the entries of the result's block k begin in
-    this rank's row. The generator yields the blocks to be exchanged, and gets those received.
+    There is one cut per block of the result and row: the entries of block k begin at cut k of this rank's row. The
+    generator yields what this rank sends, and the caller sends back what it receives.
 
     Args:
         pieces: this rank's sorted rows, ``[b, n]``.
         sizes: number of entries per row on each rank.
-        before: number of elements in the result blocks of preceding ranks; this rank decides about the border behind
-            them.
+        before: number of elements in the result's blocks of preceding ranks. This rank decides about the border that
+            follows these blocks.
         samples: samples per border and round.
         rounds: number of rounds.
 
@@ -177,6 +177,8 @@ def find_cuts(
     """
     count, ranks = len(pieces), len(sizes)
     low, high = np.zeros((ranks, count), np.int64), np.full((ranks, count), pieces.shape[1], np.int64)
+    # low, high: the brackets of this rank's cuts, one per border. theirs: the brackets of all ranks' cuts for the one
+    # border about which this rank decides.
     theirs = np.zeros((count, ranks), np.int64), np.broadcast_to(sizes, (count, ranks))
     for _ in range(rounds):
         at = np.minimum(sample_positions(low.T, high.T, samples)[0], pieces.shape[1] - 1)
@@ -198,7 +200,7 @@ def find_cuts(
 
 
 def concatenate_ranges(rows: Array, starts: Array, stops: Array) -> Array:
-    """Return the elements ``[start, stop)`` of each row, concatenated row by row."""
+    """Return the elements from ``start`` to ``stop - 1`` of each row in one flat array, row after row."""
     if len(rows) == 1:
         return rows[0, starts[0] : stops[0]]
     pieces = [row[start:stop] for row, start, stop in zip(rows, starts.tolist(), stops.tolist())]
@@ -211,7 +213,7 @@ def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
     Equal elements are ordered by rank, then by position; nan are last.
 
     Args:
-        parts: elements of each rank, row after row; those of a row are sorted.
+        parts: elements of each rank, row after row; the elements of each row are sorted.
         lengths: number of these elements per row and rank, ``[b, p]``.
         first: number of first elements to count in each row, ``[b]``.
 
@@ -262,11 +264,11 @@ def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any],
         return Step("all_to_all", axes, src, dst, (ranks, ranks, *inner, *sizes))
 
     selection = [(transposed([samples]), meta.dtype), (transposed([2]), number)] * rounds
-    left = build_parts_step(mesh(axes, *entries), axes, (ranks * within, *sizes))
+    remaining = build_parts_step(mesh(axes, *entries), axes, (ranks * within, *sizes))
     exchange = build_parts_step(meta.layout, axes, meta.shape)
     moved = {VALUES: (exchange, meta.dtype), INDICES: (exchange, number)}
     kinds = [VALUES, *[kind for kind in give if kind == INDICES]]
-    ending = (left, meta.dtype), (transposed([]), number), (transposed([]), number)
+    ending = (remaining, meta.dtype), (transposed([]), number), (transposed([]), number)
     return (*selection, *ending, *[moved[kind] for kind in kinds])
 
 
@@ -332,7 +334,7 @@ def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
 def _exchange_entries(
     context: Context, rows: Array, order: Array | None, dim: int, descending: bool
 ) -> Generator[Any, Any, tuple[Array, Array | None]]:
-    """Return this rank's block of the sorted rows of all ranks, and its global indices or None.
+    """Return this rank's block of the sorted rows of all ranks, and its entries' global indices.
 
     The generator yields what :func:`_list_exchanges` lists, in its order; the caller sends back what this rank
     receives.
@@ -340,14 +342,15 @@ def _exchange_entries(
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         rows: this rank's sorted rows, ``[b, n]``.
-        order: global indices of these entries, or None if the caller does not need indices.
+        order: global indices of the entries of ``rows``. None: the second result is None.
         dim: the dimension.
-        descending: rows are reversed, so the last rank's block comes first.
+        descending: True if the caller reverses the result. The smallest entries then go to the last rank.
     """
     mesh, axes = context.strategy.mesh, find_split_axes(context.strategy)
     members = mesh.group(context.rank, *axes)
     line, size = Layout(mesh, [axes]), context.size(ALONG)
     sizes = np.array([line.local_shape((size,), member)[0] for member in members])
+    # Descending: the rows are ascending, and the last rank's block comes first, so ranks count from the end.
     me, turn = members.index(context.rank), slice(None, None, -1 if descending else 1)
     if descending:
         sizes, me = sizes[::-1], len(members) - 1 - me
@@ -444,10 +447,10 @@ _sort_op = SteppedOp(
 def _sort_along(
     name: str, x: Tensor, dim: int, descending: bool, give: tuple[str, ...]
 ) -> tuple[Tensor, ...]:
-    """Sort along a dimension in the layout that moves fewer bytes; return in that of ``x``.
+    """Sort along a dimension, in the layout that moves fewer bytes (see :func:`_choose_layout`).
 
-    A partial ``x`` is reduced first, and the results have its layout without pending reductions. Equal entries keep
-    their order, also if descending; nan counts as larger than all other values.
+    A partial ``x`` is reduced first. The results have the layout of ``x`` without pending reductions. Equal entries
+    keep their order, also if descending; nan counts as larger than all other values.
 
     Args:
         name: the function that the user called, for error messages.

@@ -39,7 +39,7 @@ PICKING = METHODS[1:4]
 
 
 def _compute_quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
-    """Return quantiles along dimensions; the result's shape begins with that of ``q``.
+    """Return quantiles along dimensions; the result's shape begins with the shape of ``q``.
 
     Entries are sorted. Integers become float64, unless the method picks entries ("lower", "higher", "nearest").
     A row with a nan has the quantile nan.
@@ -114,8 +114,9 @@ def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
 def _interpolate_sorted(ordered: Tensor, q: Array, method: str) -> Tensor:
     """Return the quantiles of sorted rows along the last dimension; nan for rows with nan.
 
-    The quantile q of n entries is at position ``q (n - 1)`` between two entries. "midpoint" is the mean of both,
-    "nearest" rounds to the even position, "lower" and "higher" take one of them.
+    The quantile q of n entries is at position ``q (n - 1)`` between two entries. "linear" interpolates between both,
+    "midpoint" is their mean, "lower" and "higher" are one of them. "nearest" is the nearer one; in the middle, the one
+    at the even position.
 
     Args:
         ordered: entries sorted along the last dimension, nan last.
@@ -134,6 +135,7 @@ def _interpolate_sorted(ordered: Tensor, q: Array, method: str) -> Tensor:
     low, high = np.floor(at).astype(np.int64), np.ceil(at).astype(np.int64)
     if method == "nearest":
         low = np.rint(at).astype(np.int64)
+    # Look up the last entry of each row, too: it is nan if the row has a nan.
     if method in PICKING:
         places = np.stack([high if method == "higher" else low, np.full_like(low, n - 1)])
         picked = gather(ordered, as_operand(places, ordered), last)
@@ -157,15 +159,15 @@ def mean_of_pairs(below: Tensor, above: Tensor) -> Tensor:
 def _interpolate(below: Tensor, above: Tensor, fractions: Array) -> Tensor:
     """Interpolate between pairs of entries, with one fraction per index of the last dimension.
 
-    The step goes from the nearer entry. Equal entries, also infinite ones, are returned exactly. The result has the
-    type of ``below``.
+    From a fraction of 0.5 on, count from the upper entry, as NumPy does. Equal entries, also infinite ones, are
+    returned exactly. The result has the type of ``below``.
 
     Args:
         below: the lower entries.
         above: the upper entries, in the shape of ``below``.
         fractions: distance from the lower entry as a part of the whole distance, 0 to 1, ``[k]``.
     """
-    # From the nearer of the two, as numpy does it: half of the way from -inf to 1 is still infinite.
+    # Count from the nearer entry, as NumPy does.
     nearer = where(as_operand(fractions >= 0.5, below), above, below) if (fractions >= 0.5).any() else below
     signed = np.where(fractions >= 0.5, fractions - 1, fractions)
     weight = as_operand(signed.astype(np.float32 if below.dtype.itemsize <= 2 else below.dtype), below)
@@ -190,7 +192,7 @@ def quantile(
 
     Args:
         x: the tensor.
-        q: fractions between 0 and 1; their shape comes first in that of the result.
+        q: fractions between 0 and 1; the result's shape begins with their shape.
         dim: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
         method: how to interpolate between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or
@@ -226,7 +228,7 @@ def percentile(
 
     Args:
         x: the tensor.
-        q: percentages between 0 and 100; their shape comes first in that of the result.
+        q: percentages between 0 and 100; the result's shape begins with their shape.
         dim: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
         method: how to interpolate between two entries: ``"linear"``, ``"lower"``, ``"higher"``, ``"nearest"`` or
@@ -280,7 +282,10 @@ def median(x: Tensor, dim: Dims = None, keepdims: bool = False, *, axis: Dims = 
 
 
 def _count_rule(*shapes: Shape, size: int, **_: Any) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of ``bincount`` and the size of its result; a second shape is that of weights."""
+    """Return the rule of ``bincount``, and the size of its result by the name "b".
+
+    ``shapes`` are the shape of the integers, and the shape of the weights if there are any.
+    """
     weighted = len(shapes) > 1
     text = "n, n -> b" if weighted else "n -> b"
     return Rule.parse(text, whole="b", linear=((1,),) if weighted else "none"), {"b": size}
@@ -339,7 +344,11 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
 
 def _bins_rule(x: Shape, edges: Shape, *weights: Shape, uniform: Any) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of ``histogram`` and the number of bins; ``weights`` has one shape or none."""
+    """Return the rule of ``histogram``, and the number of bins by the name "b".
+
+    For two dims it is "d0 d1, e -> b", with weights "d0 d1, e, d0 d1 -> b". Edges and bins must not be split.
+    ``weights`` has one shape or none; ``uniform`` is not used.
+    """
     entries = " ".join(f"d{d}" for d in range(len(x)))
     more = f", {entries}" if weights else ""
     rule = Rule.parse(f"{entries}, e{more} -> b", whole="e b", linear=((2,),) if weights else "none")
@@ -353,7 +362,7 @@ def _count_in_bins(x: Array, edges: Array, *weights: Array, uniform: tuple[float
         x: this rank's entries.
         edges: the edges of the bins.
         weights: nothing, or one array in the shape of ``x``.
-        uniform: the first and the last edge of equal bins; None: the bins are those of ``edges``.
+        uniform: the first and the last edge if all bins are equally wide; None: ``edges`` has all edges.
 
     Raises:
         RuleError: If ``uniform`` is None and the edges descend somewhere.
@@ -439,7 +448,7 @@ def _choose_range(x: Tensor, bins: int, limits: tuple[float, float] | None) -> t
     Args:
         x: the entries.
         bins: the number of bins.
-        limits: these edges from the user; None: the smallest and the largest entry, or 0 and 1 without entries. Equal
+        limits: both edges, from the user; None: the smallest and the largest entry, or 0 and 1 without entries. Equal
             limits are moved apart by 0.5 each.
 
     Raises:

@@ -22,8 +22,8 @@ from spmdsim.errors import RuleError
 def factors(n: int, parts: int) -> tuple[int, int] | None:
     """Return two factors of ``n``, as equal as possible, whose first is a multiple of ``parts``.
 
-    Pairs whose second factor is a multiple of ``parts``, too, are preferred. "As equal as possible": the logarithm of
-    their quotient is smallest. The result is None if there is no pair. Results are cached.
+    Pairs whose second factor is a multiple of ``parts``, too, are preferred. "As equal as possible": the absolute
+    logarithm of their quotient is smallest. The result is None if there is no pair. Results are cached.
 
     Args:
         n: the number of points.
@@ -64,6 +64,7 @@ def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, 
     assert sizes
     y = reshape(x, (*x.shape[:dim], *sizes, *x.shape[dim + 1 :]))
     y = transform(_turn_op(transform(y, dim), dim=dim, inverse=inverse), dim + 1)
+    # Row k and column l of the matrix are entry ``l * rows + k`` of the result, so transpose before the reshape.
     order = list(range(y.ndim))
     order[dim : dim + 2] = dim + 1, dim
     y = transpose(y, order)
@@ -79,7 +80,7 @@ def _multiply_twiddles(context: Context, x: Array, dim: int, inverse: bool) -> A
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
-        dim: the dim of ``k``; that of ``j`` follows it. ``n`` is the product of both sizes.
+        dim: the dim of ``k``; the next dim is the dim of ``j``. ``n`` is the product of both sizes.
         inverse: True for the conjugate roots of an inverse transform.
     """
     (first, last), (start, stop) = context.bounds(f"d{dim}"), context.bounds(f"d{dim + 1}")
@@ -105,7 +106,11 @@ OTHER_NORM = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
 
 def _transform_rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of a transform, whose dim must not be split, and the size of its result."""
+    """Return the rule of a transform, and the size of the transformed dim in the result.
+
+    The dim must not be split. For shape (8, 6), the kind "rfft", 6 points and dim 1 the rule is "d0 w -> d0 v", with
+    {"v": 4}. ``norm`` is not used.
+    """
     names = [ALONG if d == dim else f"d{d}" for d in range(len(shape))]
     left, right = " ".join(names), " ".join("v" if name == ALONG else name for name in names)
     rule = Rule.parse(f"{left} -> {right}", whole=f"{ALONG} v", linear="each", work="functions")
@@ -184,9 +189,12 @@ def transform(
 ) -> Tensor:
     """Compute a Fourier transform along a dim; all ranks must call it.
 
-    If the dim is split, its axes move to another dim first, if one is large enough. Else it is transformed as a matrix
-    (:func:`four_steps`), if its size has two fitting factors, ``n`` is the size, and it is no irfft. Else it is
-    gathered.
+    A split dim is treated in the first way that is possible:
+
+    - Its axes move to another dim, if one is large enough.
+    - It is transformed as a matrix (:func:`four_steps`), if ``n`` is its size, the size has two :func:`factors`, and
+      the kind is not irfft.
+    - It is gathered.
 
     Args:
         kind: "fft", "ifft", "rfft" or "irfft".
@@ -195,7 +203,7 @@ def transform(
             (size - 1)`` for irfft.
         axis: the dim; negative ones count from the end.
         norm: "backward", "forward", "ortho" or None for "backward", as in NumPy.
-        done: dims that are transformed already, preferred for the axes.
+        done: dims that are transformed already; the axes move to one of them if one is large enough.
 
     Returns:
         A tensor of complex64 for floats of up to 32 bits and complex64, else complex128; of irfft float32 or float64.
@@ -224,7 +232,7 @@ def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
     """Return a tensor in which the axes of a dim split another dim instead.
 
     The blocks of the other dim must have an entry for each new block. Dims in ``done`` are preferred, then dims that
-    the axes divide evenly, then those with the largest blocks. The tensor is returned unchanged if the dim is not
+    the axes divide evenly, then dims with the largest blocks. The tensor is returned unchanged if the dim is not
     split, or no dim is large enough.
 
     Args:

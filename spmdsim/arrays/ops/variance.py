@@ -64,12 +64,12 @@ def var(
     count = math.prod(x.shape[d] for d in over)
     if x.dtype.kind == "c":
         raise RuleError("the variance of complex numbers is not defined here; take that of each part")
-    # Of no more elements than the correction there is none: nan, as the array API standard has it.
+    # The variance of no more elements than the correction is nan, as in the array API standard.
     share = 1.0 / (count - correction) if count > correction else math.nan
     exact = x.dtype if x.dtype.kind in "fV" else np.dtype(np.float64)
     widened = to_sum_type(to_type(x, exact))
     values = finish_reductions(widened)
-    # Differences from the mean add up to zero, so moving it changes nothing: no gradient goes through it.
+    # Differences from the mean add up to zero, so the derivative by the mean is 0: no gradient goes through it.
     average = (mean if count else sum_)(values.detach(), over, keepdims=True)
     centred = subtract(values, finish_reductions(average))
     result = multiply(sum_(square(centred), over, keepdims), share)

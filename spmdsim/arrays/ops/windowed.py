@@ -181,11 +181,14 @@ def _choose_window(n: int, k: int, mode: str) -> Window:
         return Window(max(n - k + 1, 0), 0, k)
     if mode == "full":
         return Window(n + k - 1, 1 - k, k, padded=True)
+    # "same" leaves out the first (k - 1) // 2 windows of "full".
     return Window(n, (k - 1) // 2 + 1 - k, k, padded=True)
 
 
 def _kernel_windows(context: Context, kernel: Array) -> Iterator[tuple[Shape, tuple[slice, ...]]]:
-    """Yield each index of the kernel, and slices of the block that its element multiplies.
+    """Yield each index of the kernel, and the part of the padded block that its element multiplies.
+
+    A convolution reverses the kernel: in a dim of size k, its element i multiplies entries from ``k - 1 - i`` on.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
