@@ -154,6 +154,7 @@ def test_another_process_of_a_node_answers_where_the_first_one_does_not(monkeypa
 def test_ranks_for_which_nobody_answers_are_known(monkeypatch, gone):
     monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
     monkeypatch.setattr(other_nodes, "PATIENCE", 0.0)
+    monkeypatch.setattr(other_nodes, "FIRST_ANSWER", 0.0)
     there = socket.create_server(("127.0.0.1", 0))
     address = Address(("127.0.0.1",), there.getsockname()[1], SECRET)
     if gone:
@@ -163,6 +164,40 @@ def test_ranks_for_which_nobody_answers_are_known(monkeypatch, gone):
     board = SharedBoard([area(), area()], (0, 1), 0, far)
     assert f"no answer at 127.0.0.1:{address.port}" in asking.reach(board)
     assert board.process_state(1) == (ENDED if gone else SILENT) and board.process_state(0) == RUNNING
+
+
+def test_a_reply_that_comes_late_is_read(monkeypatch):
+    monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
+    monkeypatch.setattr(other_nodes, "RESTS", 0.0)
+    slow, work = SharedBoard([area(), area()], (0, 1), 1), Courier()
+    call(log_on(slow), 7)
+    asking = Courier()
+    far = asking.follow([OtherNode((1,), [work.address], 0)])
+    board = SharedBoard([area(), area()], (0, 1), 0, far, asking.refresh)
+    for _ in range(3):
+        board.refresh()
+        assert not dict(board.groups(1)) and board.process_state(1) == RUNNING
+    slow.far = frozenset({0})
+    work.serve(slow)
+    assert asking.reach(board) is None
+    assert read_all(board, 1) == read_all(slow, 1)
+
+
+def test_a_slow_process_is_asked_once(monkeypatch):
+    """However often others look meanwhile: a request that is not answered yet is not repeated."""
+    monkeypatch.setattr(other_nodes, "ANSWERS", 0.02)
+    monkeypatch.setattr(other_nodes, "RESTS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        asking = Courier()
+        asking.follow([OtherNode((1,), [Address(("127.0.0.1",), slow.getsockname()[1], SECRET)], 0)])
+        board = SharedBoard([area(), area()], (0, 1), 0)
+        for _ in range(5):
+            asking.refresh(board)
+        with slow.accept()[0] as connection:
+            assert connection.recv(100) == SECRET + b"?"
+        slow.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            slow.accept()
 
 
 def test_who_does_not_know_the_secret_gets_no_answer(pair, couriers):
@@ -237,3 +272,56 @@ def test_what_goes_wrong_on_another_node_is_named(run, case, each, words):
 def test_ranks_on_several_nodes_that_agree_come_to_the_end(run):
     text, code = run("none", 2)
     assert code == 0 and text.count("END") == 4, text
+
+
+LEAVING = """\
+import atexit, os, signal, sys, threading, time
+from pathlib import Path
+
+folder = Path(sys.argv[1])
+
+
+def wait_for(is_done, seconds):
+    end = time.monotonic() + seconds
+    while not is_done() and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def is_stopped():
+    path = folder / "process"
+    return path.exists() and Path(f"/proc/{path.read_text()}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def release():
+    wait_for(lambda: (folder / "left 0").exists() and (folder / "left 1").exists(), 2)
+    time.sleep(0.5)  # after its functions at exit, a rank stops to answer
+    os.kill(int((folder / "process").read_text()), signal.SIGCONT)
+
+
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("PMI_RANK")))
+atexit.register(lambda: (folder / f"left {rank}").touch())  # called last
+from spmdsim import MPIWorld
+
+world = MPIWorld()
+if rank == 2:
+    (folder / "begun").write_text(str(os.getpid()))
+    (folder / "begun").rename(folder / "process")
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)  # in close
+else:
+    wait_for(is_stopped, 20)
+if rank == 3:
+    threading.Thread(target=release).start()
+world.close()
+print("END", rank, flush=True)
+"""
+
+
+def test_ranks_that_closed_a_world_leave_when_all_have_seen_it(tmp_path, launcher):
+    """Ranks 0 and 1 end at once after close(); rank 2 has begun it, and learns only later that they came."""
+    script = tmp_path / "program.py"
+    script.write_text(LEAVING)
+    variables = {"SPMDSIM_DEADLINE": "5", "SPMDSIM_RANKS_PER_NODE": "2"}
+    result = run_python("-m", "spmdsim", "launch", "-n", 4, script, tmp_path, **variables)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count("END") == 4

@@ -139,8 +139,8 @@ class BoardAgreement(CallAgreement):
 
     def describe(self, rank: int) -> RankStatus:
         """Return the state of a rank's process, as far as its node reports it."""
-        place = self.places[rank]
-        return RankStatus(self.board.process_state(place), place in self.board.far)
+        board, place = self.board, self.places[rank]
+        return RankStatus(board.process_state(place), place in board.far, board.silent_seconds(place))
 
     @property
     def has_reported(self) -> bool:

@@ -401,10 +401,14 @@ class CallLog(GroupLog):
         begin = time.monotonic()
         look, self.is_polling = begin + LOOK, True
         try:
-            while not is_over():
+            while True:
+                now = time.monotonic()
                 if self.far:
                     self.board.refresh()
-                if (now := time.monotonic()) - begin < AWAKE:
+                # Look after the refresh: this process may not have run for a long time.
+                if is_over():
+                    return
+                if now - begin < AWAKE:
                     os.sched_yield()
                     continue
                 if now > look:

@@ -9,7 +9,7 @@ from spmdsim.sides import name_ranks, sides
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.call import name_differences
 from spmdsim.worlds.agreement.group_log import GroupLog
-from spmdsim.worlds.agreement.process_state import ENDED, SILENT, STOPPED
+from spmdsim.worlds.agreement.process_state import ENDED, LOST, SILENT, STOPPED
 from spmdsim.worlds.agreement.shared_board import SharedBoard, locate
 from spmdsim.worlds.trace.source_lines import threads_in_calls
 
@@ -21,6 +21,12 @@ AGAIN = 0.05
 BEFORE = 3
 #: Groups of ranks that one sentence describes.
 MOST = 4
+#: The words for states of a process other than running.
+_STATE_WORDS = {
+    STOPPED: "is stopped; ",
+    SILENT: "does not answer; when last heard of it ",
+    LOST: "cannot be reached over the network; when last heard of it ",
+}
 
 
 # -- ranks that wait ------------------------------------------------------------------------------------------
@@ -73,7 +79,8 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
     """Return the result of `find_stuck_ranks` if two looks agree, else an empty set.
 
     Ranks are read one after the other, so one look mixes several moments. A rank that is in one call in both looks was
-    in it all the time between. The second look comes :data:`AGAIN` seconds later, only if the first finds a rank.
+    in it all the time between. The second look comes :data:`AGAIN` seconds later, only if the first finds a rank. The
+    result is empty, too, if another node has not answered between the looks: its ranks may have gone on.
 
     Args:
         board: the memory of the ranks' logs; copies of other nodes are refreshed in between.
@@ -82,8 +89,12 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
     if not stuck:
         return stuck
     calls = [board.current_call(place) for place in sorted(stuck)]
+    begin = time.monotonic()
     time.sleep(AGAIN)
     board.refresh()
+    seconds = time.monotonic() - begin
+    if any(board.silent_seconds(p) > seconds and board.process_state(p) != ENDED for p in board.far):
+        return set()
     stuck_again = find_stuck_ranks(board)
     # Read the calls last: then no rank has moved while the second look was taken.
     calls_again = [board.current_call(place) for place in sorted(stuck)]
@@ -125,7 +136,8 @@ def _put_in_plural(text: str) -> str:
     """
     verb, complement = text.split(" ", 1)
     plural = {"is": "are", "was": "were", "has": "have", "does": "do"}.get(verb, verb)
-    return f"{plural} {complement.replace(' heard of it was ', ' heard of they were ')}"
+    complement = complement.replace(" heard of it was ", " heard of they were ")
+    return f"{plural} {complement.replace(' heard of it has ', ' heard of they have ')}"
 
 
 def describe_place(log: GroupLog, place: int) -> str:
@@ -142,10 +154,9 @@ def describe_place(log: GroupLog, place: int) -> str:
     if (reason := describe_exit(board, place)) is not None:
         return f"{reason}; {_describe_last_call(log, place)}"
     process, current = board.process_state(place), board.current_call(place)
-    states = {STOPPED: "is stopped; ", SILENT: "does not answer; when last heard of it "}
-    state = states.get(process, "")
+    state = _STATE_WORDS.get(process, "")
     if current is not None:
-        verb = "was" if process == SILENT else "is"
+        verb = "was" if process in (SILENT, LOST) else "is"
         return f"{state}{verb} in {_describe_call(board, place, *current)}"
     return f"{state}{_describe_last_call(log, place)}"
 

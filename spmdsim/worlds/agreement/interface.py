@@ -17,12 +17,14 @@ class RankStatus(NamedTuple):
     """State of a rank's process.
 
     Attributes:
-        state: ``RUNNING``, ``STOPPED``, ``ENDED`` or ``SILENT``.
+        state: ``RUNNING``, ``STOPPED``, ``ENDED``, ``SILENT`` or ``LOST``.
         is_remote: True if the rank runs on another node.
+        silent_seconds: the seconds since a remote rank's node answered last.
     """
 
     state: int
     is_remote: bool = False
+    silent_seconds: float = 0.0
 
 
 class CallAgreement:

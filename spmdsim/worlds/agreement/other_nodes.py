@@ -1,14 +1,19 @@
 """Copies of the logs of other nodes, over TCP.
 
-A process asks another node whenever it reads its logs. It does not ask by MPI: a rank that is inside of a collective, that was
-stopped, or that has died must be readable, too. Each process has a thread that answers for all ranks of its node. It replies
-with those parts of the areas that are new since the same connection asked last.
+A process asks other nodes whenever it reads their logs, all of them at once. It does not ask by MPI: a rank that is
+inside of a collective, that was stopped, or that has died must be readable, too. Each process has a thread that answers
+for all ranks of its node. It replies with those parts of the areas that are new since the same connection asked last.
+
+A process that is slow answers late: its connection stays open, and its reply is read whenever it comes. The system
+closes connections to a host that is not reachable any more.
 """
 
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
+import select
 import socket
 import struct
 import time
@@ -21,17 +26,27 @@ import numpy as np
 
 from spmdsim.shutdown.note_server import find_own_addresses
 from spmdsim.worlds.agreement import shared_board as layout
-from spmdsim.worlds.agreement.process_state import ENDED, SILENT
+from spmdsim.worlds.agreement.process_state import ENDED, LOST, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard, locate, split_at_ring_end
 
-#: Seconds in which a process must answer, and seconds before the next request to a node that did not answer.
+#: Seconds for which a request blocks, and seconds until one to a node that did not answer blocks again.
 ANSWERS, RESTS = 1.0, 1.0
-#: Seconds without an answer after which a node's ranks are silent.
+#: Seconds without an answer after which a node's ranks are silent, and after which its host is not reachable if it does
+#: not even confirm what it received.
 PATIENCE = 3.0
+#: Seconds that each node has to answer the first request.
+FIRST_ANSWER = 20.0
 _ASKS = b"?"
 #: A reply: the answering process's time in nanoseconds and the bytes of its patches. A patch: the rank's place, the index in
 #: its area, the bytes of the numbers, and whether the numbers are calls, which have times.
 _REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
+#: Options by which the system closes a connection to a host that confirms nothing, with their values.
+_SYSTEM_OPTIONS = {
+    "TCP_KEEPIDLE": 1,
+    "TCP_KEEPINTVL": 1,
+    "TCP_KEEPCNT": round(PATIENCE),
+    "TCP_USER_TIMEOUT": round(1000 * PATIENCE),
+}
 
 
 class Address(NamedTuple):
@@ -55,6 +70,7 @@ class Courier:
         self._listens = socket.create_server(("", 0))
         self.address = Address(find_own_addresses(), self._listens.getsockname()[1], secrets.token_bytes(16))
         self._nodes: Sequence[OtherNode] = ()
+        self._lock = Lock()
 
     def follow(self, nodes: Sequence[OtherNode]) -> frozenset[int]:
         """Ask these nodes from now on; return the places of their ranks."""
@@ -66,17 +82,47 @@ class Courier:
         _thread(self._accept, board)
 
     def reach(self, board: SharedBoard) -> str | None:
-        """Ask all other nodes once, and return a problem if one of them does not answer.
+        """Ask all other nodes until each has answered, and return a problem if one of them does not.
 
-        It is the first such node's problem in words; None if all answer.
+        It is the first such node's problem in words; None if all answer. A node may take :data:`FIRST_ANSWER` seconds,
+        unless all of its processes refuse the connection.
         """
-        self.refresh(board)
-        return next((node.problem for node in self._nodes if node.problem), None)
+        end = time.monotonic() + FIRST_ANSWER
+        while True:
+            self.refresh(board)
+            problems = [node for node in self._nodes if node.problem]
+            if not problems or any(node.refuses for node in problems) or time.monotonic() > end:
+                return problems[0].problem if problems else None
+            time.sleep(0.01)
 
     def refresh(self, board: SharedBoard) -> None:
-        """Bring the copies of all other nodes up to date."""
-        for node in self._nodes:
-            node.refresh(board)
+        """Bring the copies of all other nodes up to date; never raises.
+
+        Block until each node has answered, at most :data:`ANSWERS` seconds. A node that has not answered is not waited
+        for during the next :data:`RESTS` seconds; a late reply of it is read. Threads take turns.
+        """
+        with self._lock:
+            end = time.monotonic() + ANSWERS
+            for node in self._nodes:
+                node.ask()
+            while self._receive_replies(board, end):
+                pass
+            for node in self._nodes:
+                node.judge(board)
+
+    def _receive_replies(self, board: SharedBoard, end: float) -> bool:
+        """Receive what has come from other nodes; return False if no more is awaited or comes before ``end``."""
+        connections = {c.fileno(): (node, c) for node in self._nodes for c in node.connections()}
+        poll = select.poll()
+        for descriptor, (_, connection) in connections.items():
+            poll.register(descriptor, select.POLLOUT if connection.has_unsent else select.POLLIN)
+        is_awaited = any(node.is_awaited for node in self._nodes)
+        seconds = max(0.0, end - time.monotonic()) if is_awaited else 0.0
+        ready = poll.poll(1000 * seconds) if connections else []
+        for descriptor, _ in ready:
+            node, connection = connections[descriptor]
+            node.receive(connection, board)
+        return bool(ready)
 
     # -- answers ------------------------------------------------------------------------------------------
 
@@ -174,8 +220,77 @@ class News:
         yield _patch(place, 0, head)
 
 
+class Connection:
+    """Connection to one process of another node, which never blocks: a request, and what has come of its reply.
+
+    Args:
+        host: the host's address.
+        address: the process's port and secret.
+
+    Attributes:
+        is_open: True if the process has accepted the connection.
+        is_waiting: True if the reply to the last request is not complete.
+        asked: the time of the last request in nanoseconds.
+    """
+
+    def __init__(self, host: str, address: Address) -> None:
+        self.is_open, self.is_waiting, self.asked = False, False, 0
+        self._unsent, self._received = bytearray(address.secret), bytearray()
+        self._socket = socket.socket()
+        self._socket.setblocking(False)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _SYSTEM_OPTIONS.items():
+            if hasattr(socket, name):
+                self._socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self._socket.connect_ex((host, address.port))  # an error is raised where the secret is sent
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``select``."""
+        return self._socket.fileno()
+
+    @property
+    def has_unsent(self) -> bool:
+        """True if the connection is not accepted yet, or bytes of a request are not sent."""
+        return bool(self._unsent)
+
+    def ask(self) -> None:
+        """Send a request as soon as possible; the connection must not wait for a reply."""
+        self._unsent += _ASKS
+        self.is_waiting, self.asked = True, time.monotonic_ns()
+
+    def exchange(self) -> bytes | None:
+        """Send and receive what is possible now; return the reply if it is complete, else None.
+
+        Raises:
+            OSError: If the process refuses the connection, its host cannot be reached, or the connection breaks.
+            EOFError: If the process has closed it.
+        """
+        if self._unsent:
+            if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(error, os.strerror(error))
+            with suppress(BlockingIOError):
+                del self._unsent[: self._socket.send(self._unsent)]
+                self.is_open = True
+        with suppress(BlockingIOError):
+            while received := self._socket.recv(1 << 20):
+                self._received += received
+            raise EOFError("the connection was closed")
+        size = _REPLY.size
+        if len(self._received) >= size:
+            size += _REPLY.unpack_from(self._received)[1]
+            if len(self._received) == size:
+                reply, self._received, self.is_waiting = bytes(self._received), bytearray(), False
+                return reply
+        return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+
 class OtherNode:
-    """Ranks of another node, and a connection to one of their processes.
+    """Ranks of another node, and connections to their processes: one as long as it answers.
 
     Args:
         places: the ranks' places on the board.
@@ -184,107 +299,149 @@ class OtherNode:
 
     Attributes:
         problem: why no process answers; None while one does.
+        is_awaited: True if a request was sent in this round, and no process has answered in it.
+        refuses: True if no process accepts a connection, because all have ended.
     """
 
     def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
-        self.places, self._addresses, self._turn = tuple(places), list(addresses), first
+        self.places = tuple(places)
+        turn = first % len(addresses)
+        processes = [*addresses[turn:], *addresses[:turn]]
+        self._endpoints = [(host, address) for address in processes for host in address.hosts]
         self.problem: str | None = None
-        self._connection: socket.socket | None = None
-        self._lock, self._heard, self._retry = Lock(), time.monotonic(), 0.0
+        self.is_awaited = self.refuses = False
+        self._connections: dict[int, Connection] = {}  # by the index of the endpoint
+        self._failed: dict[int, OSError | EOFError] = {}  # the endpoints that failed in this round
+        self._next = 0
+        self._heard, self._retry = time.monotonic(), 0.0
         self._shift: tuple[int, int] | None = None
 
-    def refresh(self, board: SharedBoard) -> None:
-        """Bring the copies of these ranks' areas on ``board`` up to date; never raises.
+    def connections(self) -> list[Connection]:
+        """Return the connections that wait for a reply."""
+        return [connection for connection in self._connections.values() if connection.is_waiting]
 
-        Ask one process after the other, each at most once, until one answers. If none answers, set ``problem`` and do
-        not ask again for :data:`RESTS` seconds. The ranks' state becomes ``ENDED`` if all refuse the connection, or
-        ``SILENT`` if none has answered for :data:`PATIENCE` seconds. Block for up to :data:`ANSWERS` seconds per try.
-        Threads take turns.
+    def ask(self) -> None:
+        """Begin a round: send a request to a process that has answered, or else to the next one.
+
+        Do nothing if the node did not answer in the last round, and that ended less than :data:`RESTS` seconds ago.
         """
-        with self._lock:
-            if time.monotonic() < self._retry:
-                return
-            refused = True
-            for _ in self._addresses:
+        if time.monotonic() < self._retry:
+            return
+        self._failed.clear()
+        self.is_awaited = True
+        idle = [connection for connection in self._connections.values() if not connection.is_waiting]
+        if idle:
+            idle[0].ask()
+        else:
+            self._connect_next()
+
+    def _connect_next(self) -> None:
+        """Connect to the next process to which no connection exists, and send a request, if there is one."""
+        for _ in self._endpoints:
+            index = self._next % len(self._endpoints)
+            self._next += 1
+            if index not in self._connections and index not in self._failed:
                 try:
-                    self._ask(board)
-                    self.problem = None
-                    return
-                except (OSError, EOFError) as error:
-                    refused = refused and isinstance(error, ConnectionRefusedError)
-                    address = self._address()
-                    at = " or ".join(f"{host}:{address.port}" for host in address.hosts)
-                    why = error or type(error).__name__
-                    self.problem = f"no answer at {at or 'no address'} ({why})"
-                    if self._connection is not None:
-                        self._connection.close()
-                    self._connection, self._turn = None, self._turn + 1
-            self._retry = time.monotonic() + RESTS
-            silent = time.monotonic() - self._heard > PATIENCE
-            if refused or silent:
-                for place in self.places:
-                    board.areas[place][layout.PROCESS_STATE] = ENDED if refused else SILENT
+                    self._connections[index] = connection = Connection(*self._endpoints[index])
+                except OSError as error:  # no descriptor is left
+                    self._failed[index] = error
+                    continue
+                connection.ask()
+                return
 
-    def _ask(self, board: SharedBoard) -> None:
-        """Ask a process of the node for news, and write them to the board.
+    def receive(self, connection: Connection, board: SharedBoard) -> None:
+        """Receive what has come on a connection, and write a complete reply to the board; never raises.
 
-        Connect first if necessary. The times of calls are shifted to this node's clock. The shift assumes that the
-        other clock was read in the middle between request and reply; the fastest exchange so far decides.
+        If the connection fails, connect to the next process. After a reply, close the connections to other processes.
 
-        Raises:
-            OSError: If the process cannot be reached, or does not answer within :data:`ANSWERS` seconds.
-            EOFError: If it closes the connection.
+        Args:
+            connection: one of :meth:`connections`.
+            board: the board with the copies of the node's areas.
         """
-        if self._connection is None:
-            self._connection = self._connect()
-        connection, asked = self._connection, time.monotonic_ns()
-        connection.sendall(_ASKS)
-        remote, size = _REPLY.unpack(_receive(connection, _REPLY.size))
-        now, reply = time.monotonic_ns(), memoryview(_receive(connection, size))
+        index = next(index for index, other in self._connections.items() if other is connection)
+        try:
+            reply = connection.exchange()
+        except (OSError, EOFError) as error:
+            connection.close()
+            del self._connections[index]
+            self._failed[index] = error
+            self._connect_next()
+            return
+        if reply is not None:
+            self._write(reply, connection.asked, board)
+            self.is_awaited, self.problem, self.refuses = False, None, False
+            self._heard, self._retry = time.monotonic(), 0.0
+            # Another reply would be older than this one.
+            for other_index in [other for other in self._connections if other != index]:
+                self._connections.pop(other_index).close()
+
+    def judge(self, board: SharedBoard) -> None:
+        """End a round: if no process has answered, write the state of the node's ranks to the board.
+
+        It is ``ENDED`` if all processes refuse the connection. After :data:`PATIENCE` seconds without an answer it is
+        ``LOST`` if the host confirms nothing, else ``SILENT``.
+        """
+        if not self.is_awaited:
+            return
+        self.is_awaited = False
+        self._retry = time.monotonic() + RESTS
+        errors = list(self._failed.values())
+        self.refuses = len(errors) == len(self._endpoints) > 0 and all(
+            isinstance(error, ConnectionRefusedError) for error in errors
+        )
+        self.problem = self._describe_problem()
+        is_silent = time.monotonic() - self._heard > PATIENCE
+        is_lost = not any(connection.is_open for connection in self._connections.values())
+        if self.refuses or is_silent:
+            for place in self.places:
+                board.areas[place][layout.PROCESS_STATE] = (
+                    ENDED if self.refuses else LOST if is_lost else SILENT
+                )
+
+    def _describe_problem(self) -> str:
+        """Return why no process answers in words, with the address of one of them."""
+        index = next(iter([*self._failed, *self._connections]), None)
+        if index is None:
+            return f"no address of rank {self.places[0]}'s node is known"
+        host, address = self._endpoints[index]
+        error = self._failed.get(index)
+        why = "timed out" if error is None else getattr(error, "strerror", None) or error
+        return f"no answer at {host}:{address.port} ({why})"
+
+    def _write(self, reply: bytes, asked: int, board: SharedBoard) -> None:
+        """Write the patches of a reply to the board.
+
+        The times of calls are shifted to this node's clock. The shift assumes that the other clock was read in the
+        middle between request and reply; the fastest exchange so far decides.
+
+        Args:
+            reply: the bytes of a complete reply.
+            asked: the time of the request in nanoseconds.
+            board: the board with the copies of the node's areas.
+        """
+        now, remote = time.monotonic_ns(), _REPLY.unpack_from(reply)[0]
         if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
             self._shift = now - asked, (asked + now) // 2 - remote
-        self._heard = time.monotonic()
-        while reply:
-            place, index, length, has_calls = _PATCH.unpack(reply[: _PATCH.size])
-            data = bytes(reply[_PATCH.size : _PATCH.size + length])
+        patches = memoryview(reply)[_REPLY.size :]
+        while patches:
+            place, index, length, has_calls = _PATCH.unpack(patches[: _PATCH.size])
+            data = bytes(patches[_PATCH.size : _PATCH.size + length])
             if has_calls:
                 rows = np.frombuffer(data, np.int64).reshape(-1, layout.COLUMNS).copy()
                 times = rows[:, layout.BEGIN :]
                 times[:] = np.where(times, times + self._shift[1], 0)
                 data = rows.tobytes()
             board.write_copy(place, index, data)
-            reply = reply[_PATCH.size + length :]
-
-    def _address(self) -> Address:
-        return self._addresses[self._turn % len(self._addresses)]
-
-    def _connect(self) -> socket.socket:
-        """Return a connection to the process whose turn it is, with the secret sent.
-
-        Try its addresses in order, :data:`ANSWERS` seconds each.
-
-        Raises:
-            OSError: If none of its addresses answers; the error of the last one.
-        """
-        address = self._address()
-        problem: OSError = ConnectionError(f"no address of rank {self.places[0]}'s node is known")
-        for host in address.hosts:
-            try:
-                connection = socket.create_connection((host, address.port), ANSWERS)
-            except OSError as error:
-                problem = error
-                continue
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sendall(address.secret)
-            return connection
-        raise problem
+            patches = patches[_PATCH.size + length :]
+        for place in self.places:
+            board.areas[place][layout.HEARD] = now
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
     """Return exactly ``size`` bytes from a connection; block until they have come.
 
     Raises:
-        OSError: If the connection's timeout is over, or the connection breaks.
+        OSError: If the connection breaks.
         EOFError: If it was closed before.
     """
     data = bytearray()

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.shutdown.processes import read_status
 
-#: States of a process: it runs, was stopped by a signal or a debugger, has ended, or its node does not answer.
-RUNNING, STOPPED, ENDED, SILENT = range(1, 5)
+#: States of a process: it runs, was stopped by a signal or a debugger, has ended, its node does not answer although its
+#: host confirms what it receives, or its host is not reachable.
+RUNNING, STOPPED, ENDED, SILENT, LOST = range(1, 6)
 #: States by the letters of ``ps``; all others are running processes.
 _STATES = {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}
 

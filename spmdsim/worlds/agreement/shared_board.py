@@ -29,8 +29,11 @@ LINES = 1 << 16
 
 #: Numbers at the begin of an area: how the rank left, the group of its latest call (counted from 1), its process id,
 #: bytes of texts, how often the texts began anew, group slots in use, whether it writes the last calls of all ranks,
-#: the state of its process (in copies on other nodes), and whether it reports why the job ends.
-EXIT, ACTIVE_GROUP, PROCESS, TEXT_BYTES, TEXT_RESTARTS, SLOTS, RECORDS, PROCESS_STATE, REPORTS = range(9)
+#: the state of its process and the time of its node's last answer in nanoseconds (in copies on other nodes), and whether
+#: it reports why the job ends.
+EXIT, ACTIVE_GROUP, PROCESS, TEXT_BYTES, TEXT_RESTARTS, SLOTS, RECORDS, PROCESS_STATE, REPORTS, HEARD = range(
+    10
+)
 HEAD = 12
 #: Numbers at the begin of a group slot: the group's number, calls begun, and calls compared with all other ranks.
 KEY, BEGUN, COMPARED = range(3)
@@ -311,13 +314,18 @@ class SharedBoard:
         return int(self.areas[place][index])
 
     def process_state(self, place: int) -> int:
-        """Return the state of a rank's process: ``RUNNING``, ``STOPPED``, ``ENDED`` or ``SILENT``.
+        """Return the state of a rank's process, such as ``RUNNING``; see :mod:`~.process_state`.
 
-        For another node, it is what that node reported last; ``RUNNING`` before the first report.
+        For another node, it is what that node reported last, ``SILENT`` or ``LOST``; ``RUNNING`` before the first report.
         """
         if place in self.far:
             return self.state(place, PROCESS_STATE) or RUNNING
         return find_process_state(self.state(place, PROCESS))
+
+    def silent_seconds(self, place: int) -> float:
+        """Return the seconds since a rank's node answered last; 0 for ranks of this node, and before the first answer."""
+        heard = self.state(place, HEARD) if place in self.far else 0
+        return (time.monotonic_ns() - heard) / 1e9 if heard else 0.0
 
     def find_group(self, place: int, key: int) -> int | None:
         """Return the index of a rank's slot of a group; None if the rank has none.

@@ -19,7 +19,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from spmdsim.sides import name_ranks, number_of
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement
 from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.process_agreements import PROCESS
-from spmdsim.worlds.agreement.process_state import SILENT, STOPPED
+from spmdsim.worlds.agreement.process_state import LOST, STOPPED
 from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
@@ -292,10 +292,7 @@ class Comms:
             if hurry is not None and waited_in_turn > HURRIED:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
                 end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
-            if waited_in_turn > self.deadline:
-                _require_running(
-                    {self._job[rank]: self._agreement.describe(rank).state for rank in awaited}, self.deadline
-                )
+            self._require_running(awaited, waited_in_turn)
             if awaited and waited > next_word:
                 next_word *= 2
                 self._report_waiting(awaited, waited)
@@ -306,13 +303,38 @@ class Comms:
         MPI.Request.Waitall(sent)
 
     def meet_at_end(self) -> None:
-        """Wait until all ranks have called it, or the deadline passes.
+        """Wait until all ranks of the world have called it. Only processes on other nodes make it necessary.
 
-        All ranks have left their programs before.
+        All ranks have come to the end of the world or of their programs before. They are waited for without limit, but
+        the job ends at the deadline if some are stopped or do not answer.
         """
-        request, end = self._talk.Ibarrier(), time.monotonic() + self.deadline
-        while not request.Test() and time.monotonic() < end:
+        request, begin = self._talk.Ibarrier(), time.monotonic()
+        while not request.Test():
+            self._require_running(range(self._talk.size), time.monotonic() - begin)
             time.sleep(NAP)
+
+    def _require_running(self, awaited: Iterable[int], waited: float) -> None:
+        """End the job after the deadline if ranks are stopped or do not answer; else do nothing.
+
+        Ranks are stopped by a signal or by a debugger. Ranks do not answer if their host is not reachable, or if their
+        node has not answered for a whole deadline: a slow one does so in between.
+
+        Args:
+            awaited: the ranks, by their numbers in the world.
+            waited: the seconds for which this rank has waited.
+        """
+        if waited < self.deadline:
+            return
+        status = {self._job[rank]: self._agreement.describe(rank) for rank in awaited}
+        stopped = sorted(rank for rank, its in status.items() if its.state == STOPPED)
+        silent = sorted(
+            r for r, its in status.items() if its.state == LOST or its.silent_seconds > self.deadline
+        )
+        for ranks, how in ((stopped, "stopped"), (silent, "not answering")):
+            if ranks:
+                who = f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
+                what = f"did not come to the end of the program within {self.deadline:g} s"
+                end_job(f"{who} and {what}, the job ends", MISTAKE)
 
     def _report_waiting(self, awaited: Iterable[int], waited: float) -> None:
         """Print which ranks this one waits for, if no lower rank has left.
@@ -334,23 +356,6 @@ _worlds: list[Comms] = []
 def _number(ranks: tuple[int, ...]) -> int:
     """Return the number of a group."""
     return number_of(repr(ranks))
-
-
-def _require_running(states: Mapping[int, int], deadline: float) -> None:
-    """End the job if some ranks are stopped, by a signal or by a debugger, or do not answer.
-
-    A rank does not answer if its node has sent no news. If no rank is stopped or silent, do nothing.
-
-    Args:
-        states: the state of each awaited rank, by its number in the job.
-        deadline: the seconds for which they were waited for, for the message.
-    """
-    for state, how in ((STOPPED, "stopped"), (SILENT, "not answering")):
-        ranks = sorted(rank for rank, its_state in states.items() if its_state == state)
-        if ranks:
-            who = f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
-            what = f"did not come to the end of the program within {deadline:g} s"
-            end_job(f"{who} and {what}, the job ends", MISTAKE)
 
 
 def _leave(hurry: Hurry | None) -> None:

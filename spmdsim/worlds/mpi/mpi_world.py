@@ -610,7 +610,8 @@ class MPIWorld(BeginsEarly):
     def close(self) -> None:
         """Free communicators and MPI types; all ranks of the world must call it.
 
-        Closing it again does nothing. Later steps raise WorldError.
+        Closing it again does nothing. Later steps raise WorldError. With ranks on several nodes, it returns when all
+        ranks have seen that the others came.
 
         Raises:
             DisagreementError: If ranks make other calls, or do not come; not if this rank has raised such an error
@@ -622,6 +623,8 @@ class MPIWorld(BeginsEarly):
         try:
             with self._enter_together("close"):
                 self.invalidate()
+            if self.remote_ranks:
+                self._comms.meet_at_end()  # A process that ends answers no requests.
         except WorldError:
             if not has_reported:  # Otherwise the program caught the error and continued on purpose.
                 raise
