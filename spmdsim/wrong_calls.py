@@ -362,12 +362,17 @@ def _is_instance_of(class_name: str) -> Callable[[object], bool]:
     return lambda value: any(base.__name__ == class_name for base in type(value).__mro__)
 
 
-def _stands_for_tensor(value: object) -> bool:
-    """Return True for a tensor, and for a tensor of an imitated system."""
-    return hasattr(value, "meta") or hasattr(value, "as_operand")
+def _is_operand(value: object) -> bool:
+    """Return True for what an operator may convert to a tensor: anything but None and texts."""
+    return value is not None and not isinstance(value, (str, bytes))
 
 
-_INTEGERS = ("whole numbers, such as (0, 1)", _is_sequence_of(is_whole_number))
+_are_whole_numbers = _is_sequence_of(is_whole_number)
+# Many functions also accept a single number.
+_INTEGERS = (
+    "whole numbers, such as (0, 1)",
+    lambda value: is_whole_number(value) or _are_whole_numbers(value),
+)
 _TEXTS = ("texts, such as ('a', 'b')", _is_sequence_of(lambda value: isinstance(value, str)))
 #: Annotation -> the words for it in errors, and a function that is True for values of this type.
 _TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
@@ -375,7 +380,7 @@ _TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "int": ("a whole number", is_whole_number),
     "float": ("a number", _is_number),
     "bool": ("True or False", _is_truth_value),
-    "str": ("a text", lambda value: isinstance(value, str)),
+    "str": ("a text", lambda value: isinstance(value, str) or hasattr(value, "__fspath__")),
     "Sequence[int]": _INTEGERS,
     "Iterable[int]": _INTEGERS,
     "tuple[int, ...]": _INTEGERS,
@@ -385,13 +390,11 @@ _TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
     "Sequence[float]": ("numbers, such as (0.5, 1.5)", _is_sequence_of(_is_number)),
     "tuple[float, float]": ("two numbers", _is_sequence_of(_is_number)),
     "ndarray": ("an array", lambda value: hasattr(value, "__array__")),
-    "ArrayLike": (
-        "an array or a number",
-        lambda value: value is not None and not isinstance(value, (str, bytes)),
-    ),
+    "ArrayLike": ("an array or a number", _is_operand),
     "HasOperand": ("a tensor of an imitated system", lambda value: hasattr(value, "as_operand")),
-    "Tensor": ("a Tensor", _stands_for_tensor),
-    "Sequence[Tensor]": ("tensors", _is_sequence_of(_stands_for_tensor)),
+    # Many functions also accept arrays and numbers beside a tensor.
+    "Tensor": ("a Tensor", _is_operand),
+    "Sequence[Tensor]": ("tensors", _is_sequence_of(_is_operand)),
     "Callable[..., Any]": ("a function", callable),
     "Callable[..., object]": ("a function", callable),
     "Local": ("a function", callable),
