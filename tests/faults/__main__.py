@@ -1,4 +1,4 @@
-"""Runs cases from the command line; see ``scripts/faults.sh``."""
+"""Run cases from the command line; see ``scripts/faults.sh``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from faults.table import PAGE, page, read
 
 
 def main() -> int:
-    """Run the chosen cases; a line of JSON for each, and a word."""
+    """Run the chosen cases; write a line of JSON for each, and print its outcome."""
     parser = argparse.ArgumentParser(prog="faults.sh", description="Faults in jobs of four ranks.")
     parser.add_argument(
         "--cases", default="", help="a regular expression: only cases or kinds that it is found in"
@@ -76,10 +76,11 @@ def main() -> int:
 
 
 def spread(chosen: list[tuple[Case, str]], first: int) -> list[tuple[Case, str]]:
-    """Another order, for those who cannot wait for all: each case in one of its ways, then in the next one."""
+    """Return the runs in an order for users who stop early: each case is first started in one way only."""
     numbers = {case.name: k for k, case in enumerate((*CASES, *HARMLESS))}
 
     def turn(one: tuple[Case, str]) -> tuple[bool, int, bool, int]:
+        """Return the key by which runs are sorted."""
         case, way = one
         k = numbers[case.name]
         return case.kind == WITHOUT, (case.ways.index(way) - k // 2) % len(case.ways), (k + first) % 2 == 1, k
@@ -88,7 +89,7 @@ def spread(chosen: list[tuple[Case, str]], first: int) -> list[tuple[Case, str]]
 
 
 def say(result: Result, number: int, of: int) -> None:
-    """One line for a run."""
+    """Print one line for a run."""
     why = "; ".join([*result.missing, *result.left]) if result.outcome not in GOOD else ""
     print(
         f"{number}/{of} {result.outcome}: {result.case} ({result.mpi}, {result.way}), {result.seconds} s, "

@@ -1,4 +1,4 @@
-"""One case: a program for four ranks, of which one does something wrong, and what the job must say about it."""
+"""A case: a program for four ranks, of which one makes a mistake, and what the job must print about it."""
 
 from __future__ import annotations
 
@@ -79,27 +79,27 @@ sys.stdout.flush()
 
 @dataclass(frozen=True)
 class Case:
-    """A program and what must come of it.
+    """A program, and what must happen when it runs.
 
     Attributes:
-        name: of the case, unique.
+        name: its unique name.
         kind: its row in the summary.
-        body: the program after what all share: ``w``, ``x``, ``a``, layouts, ``step(n)``, ``bad``, ``begins()``.
-            ``# @name`` at the end of a line marks it.
-        says: regular expressions that must all be found in what the job prints; ``{bad}`` is the faulty rank,
-            ``{name}`` the marked line.
-        says_mpirun: the same where the MPI's launcher alone starts the job, if that is different: it ends jobs of killed
-            processes itself, before anybody else can speak.
-        never: what must not be found.
-        ways: how it is started.
+        body: the program after the lines that all programs share (``w``, ``x``, ``a``, layouts, ``step(n)``, ``bad``,
+            ``begins()``). ``# @name`` at the end of a line marks it.
+        says: regular expressions that must all match what the job prints; ``{bad}`` is the faulty rank, ``{name}`` the
+            marked line.
+        says_mpirun: the expressions where the launcher of the MPI starts the job, if they differ: it ends jobs of killed
+            processes itself, before any rank can report.
+        never: expressions that must not match.
+        ways: how the job is started.
         top: program text before anything is imported.
         bad: the faulty rank.
-        fails: whether the job must fail; if not, nobody may be accused and all ranks reach the end.
-        seconds: from the fault to the end.
+        fails: True if the job must fail; else no rank may be blamed, and all ranks reach the end.
+        seconds: the time from the fault to the end.
         variables: environment of the job.
-        options: of ``spmdsim launch``.
-        signal: sent to the launcher once the ranks have begun.
-        after: a program that is run when all is over; what it prints is wrong.
+        options: options of ``spmdsim launch``.
+        signal: the signal that the launcher gets once the ranks have begun.
+        after: a program that runs after the job; whatever it prints is wrong.
     """
 
     name: str
@@ -119,13 +119,13 @@ class Case:
     after: str = ""
 
     def program(self, way: str) -> str:
-        """The text of the program."""
+        """Return the text of the program."""
         shared = EMULATION if way == EMULATED else WORLD
         guard = GUARD if way == GUARDED else ""
         return TOP.format(bad=self.bad) + dedent(self.top) + guard + shared + dedent(self.body) + END
 
     def harmless(self) -> Case:
-        """The same program without a faulty rank: nothing is wrong."""
+        """Return the case of this program without a faulty rank, in which nothing is wrong."""
         says = {"says": (), "says_mpirun": None, "never": (), "after": ""}
         return replace(
             self,
@@ -138,7 +138,7 @@ class Case:
         )
 
     def expected(self, way: str) -> list[str]:
-        """What the job must say, with line numbers."""
+        """Return the regular expressions for what the job must print, with line numbers."""
         lines = {}
         for number, text in enumerate(self.program(way).splitlines(), 1):
             for name in re.findall(r"# @(\w+)", text):
@@ -160,7 +160,11 @@ def mismatch(
     name: str, setup: str, here: str, there: str, *words: str, kind: str, way: tuple[str, ...] = (MPIRUN, LAUNCH),
     seconds: float = SECONDS, phases: tuple[str, ...] = ("early", "late"), lines: bool = True,
 ) -> list[Case]:  # fmt: skip
-    """Two cases: the faulty rank runs another line than the rest, at first (one way only), and after all ran both 40 times."""
+    """Return two cases in which the faulty rank runs another line than the other ranks.
+
+    In the early case it is the first call, started in one way only. In the late case all ranks have run both lines 40
+    times before.
+    """
     body = (
         dedent(setup)
         + f"\ndef here():\n    return {here}  # @here\n\ndef there():\n    return {there}  # @there\n\n"

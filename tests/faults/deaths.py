@@ -1,4 +1,4 @@
-"""Ranks that die, stop, leave, or never come, before the first call, after three calls, after a thousand."""
+"""Ranks that die, stop, exit or never come: before the first call, after three calls, after a thousand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KILLED = r"(?i)signal[: ]*{n}\b|EXIT CODE: {n}\b|\({word}\)|{word}"
 
 
 def killed(number: int, word: str) -> tuple[str, ...]:
-    """What a launcher says of a signal."""
+    """Return the expression for a launcher's report of a signal."""
     return (KILLED.replace("{n}", str(number)).replace("{word}", word),)
 
 
@@ -48,7 +48,7 @@ WAYS_TO_DIE: dict[str, tuple[str, tuple[str, ...], tuple[str, ...] | None, float
 
 
 def death(how: str, when: int | str, bad: int, ways: tuple[str, ...]) -> Case:
-    """One way to die at one time on one rank."""
+    """Return the case of one kind of death at one time on one rank."""
     what, says, plain, seconds = WAYS_TO_DIE[how]
     calls = f"step({when})\n" if isinstance(when, int) and when else ""
     body = f"{calls}begins()\nif bad:\n    {what}\n"

@@ -15,7 +15,7 @@ big, out = np.full(100000, rank + 1, np.float32), np.zeros(100000, np.float32)
 
 
 def both(name: str, here: str, there: str, *words: str, **more: object) -> list[Case]:
-    """Early and late."""
+    """Return the early and the late case of a mismatch."""
     return mismatch(name, ARRAYS, here, there, *words, kind=KIND, way=WAYS, **more)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: ranks that save or load something else, killed saves, damaged files. What was good stays good."""
+"""Checkpoints: ranks that save or load something else, killed saves, damaged files. Earlier data stays intact."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if len(folders) > 1:
 
 
 def saving(name: str, text: str, *says: str, after: str = INTACT, **more: object) -> Case:
-    """A second save() in which the ranks differ."""
+    """Return a case in which the ranks differ in a second save()."""
     more = {"seconds": LATE, **more}
     return Case(name, "checkpoint", SAVED + "begins()\n" + text, (WHO, *says), after=after, **more)  # type: ignore[arg-type]
 
@@ -101,7 +101,7 @@ CASES += [
 
 
 def damaged(name: str, damage: str, *says: str) -> Case:
-    """The files are damaged between save() and load(): one line, alike on all ranks, no data."""
+    """Return a case of files that are damaged before load(): one equal line on all ranks, and no data."""
     body = (
         SAVED + "import glob, json\nw.barrier()\n"
         "shards = sorted(glob.glob(there('c') + '/**/rank-00001.safetensors', recursive=True))\n"

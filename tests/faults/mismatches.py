@@ -1,4 +1,4 @@
-"""Ranks that run different collectives, among the first ones, and after all ranks have made both of them 40 times."""
+"""Ranks that run different collectives, among the first ones and after 40 calls of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A, B = Tensor.from_global(a, BOTH, w), Tensor.from_global(-a, BOTH, w)
 
 
 def both(name: str, setup: str, here: str, there: str, *words: str, **more: object) -> list[Case]:
-    """Early and late."""
+    """Return the early and the late case of a mismatch."""
     return mismatch(name, setup, here, there, *words, kind=KIND, **more)  # type: ignore[arg-type]
 
 

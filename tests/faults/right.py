@@ -1,4 +1,4 @@
-"""Programs in which nothing is wrong, however odd they look: nobody is accused, and all ranks reach the end."""
+"""Unusual programs in which nothing is wrong: no rank is blamed, and all ranks reach the end."""
 
 from __future__ import annotations
 

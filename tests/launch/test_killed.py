@@ -1,4 +1,4 @@
-"""Whoever is killed, however: nothing of the job is left, no process, no folder, no shared memory."""
+"""A job whose starter, launcher or rank is killed leaves no process, folder or shared memory."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ time.sleep(600)
 
 
 def processes_with(word: str) -> dict[int, str]:
-    """The processes that have a word in their command line, and their command lines."""
+    """Return the processes whose command line contains a word, with their command lines."""
     commands = {}
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = place.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if word in line and int(place.parent.name) != os.getpid():
-            commands[int(place.parent.name)] = line
+        if word in line and int(path.parent.name) != os.getpid():
+            commands[int(path.parent.name)] = line
     return commands
 
 
 def variable(process: int, name: str) -> str:
-    """A variable of another process's environment."""
+    """Return a variable of another process's environment."""
     text = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     return next(line.partition(b"=")[2].decode() for line in text if line.startswith(name.encode() + b"="))
 
 
 def segments(word: str) -> set[Path]:
-    """The shared memory of a job: files that its ranks have mapped."""
+    """Return the shared memory of a job: the files that its ranks have mapped."""
     paths = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
@@ -62,7 +62,7 @@ def segments(word: str) -> set[Path]:
 
 @pytest.fixture
 def job(tmp_path):
-    """A job of two ranks that are at work: its starter, and a word that all its processes have in their command lines."""
+    """Yield the starter of a running job of two ranks, and a word in the command line of each process."""
     script, word = tmp_path / "program.py", uuid.uuid4().hex
     script.write_text(PROGRAM)
     command = [sys.executable, "-m", "spmdsim", "launch", "-n", "2", script, word]
@@ -92,7 +92,7 @@ def is_gone(word: str) -> bool:
 
 
 def folder_of(job) -> Path:
-    """Where the ranks leave notes."""
+    """Return the folder into which the ranks write notes."""
     starter, word = job
     ranks = {
         process: line
@@ -112,15 +112,15 @@ def test_the_starter_is_killed(job, kind):
     starter.send_signal(kind)
     assert is_gone(word)
     assert waited_for(lambda: not folder.exists())
-    told = starter.stderr.read()
+    output = starter.stderr.read()
     if kind == signal.SIGKILL:
-        assert starter.wait() == -kind and "before it started MPI" not in told
+        assert starter.wait() == -kind and "before it started MPI" not in output
     else:
         assert starter.wait() == 128 + kind
         if kind == signal.SIGTERM:
-            assert told == "spmdsim launch: ended by SIGTERM, with all ranks\n"
-        assert told.splitlines()[-1] == "interrupted" or kind == signal.SIGTERM
-        assert told.count("the job ends") <= 1  # said by a rank, if its launcher tells it
+            assert output == "spmdsim launch: ended by SIGTERM, with all ranks\n"
+        assert output.splitlines()[-1] == "interrupted" or kind == signal.SIGTERM
+        assert output.count("the job ends") <= 1  # said by a rank, if its launcher tells it
 
 
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT], ids=lambda kind: kind.name)
@@ -174,7 +174,7 @@ def test_a_rank_that_is_stopped_goes_with_the_others(job):
 
 
 def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
-    """Files that a running job may need, that are young, or that are not MPI's stay."""
+    """Files that a running job may need stay, and so do young files and files of other programs."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     stale, running = tmp_path / f"ompi.{gone.pid}", tmp_path / f"ompi.{os.getpid()}"
@@ -191,8 +191,8 @@ def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
     for path in segments:
         path.write_bytes(b"1" * 100)
     assert set(processes.find_leftovers()) == {stale, *segments[:2]}
-    (told,) = diagnosis._examine_leftovers()
-    assert told.state == "note" and told.observed.startswith("3 files of jobs that were killed")
+    (output,) = diagnosis._examine_leftovers()
+    assert output.state == "note" and output.observed.startswith("3 files of jobs that were killed")
     assert diagnosis.clean().observed == "3 files of jobs that were killed removed"
     assert not stale.exists() and not any(path.exists() for path in segments[:2])
     assert all(path.exists() for path in (*others, *segments[2:]))

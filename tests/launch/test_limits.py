@@ -1,4 +1,4 @@
-"""Commands that run somebody's code: limits that are said when they are reached, and no pass for code that leaves."""
+"""Commands that run a user's code report the limit that it reached, and code that exits early fails."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STUDENTS = {
 
 
 def limits(words: str) -> list[str]:
-    """Of time only for what does not end: on a busy machine all else takes its time."""
+    """Return the options with limits. The time limit is short only for programs that never end."""
     allowed = re.search(r"has not ended after (\d+) s", words)
     seconds = allowed[1] if allowed else "60"
     return ["--time-limit", seconds, "--memory-limit", "512", "--output-limit", "1"]
@@ -86,11 +86,11 @@ def test_students_code_within_limits(what: str, tmp_path: Path, capfd: pytest.Ca
     source, code, words = STUDENTS[what]
     (tmp_path / "mine.py").write_text(HEAD + source)
     assert main(["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2", *limits(words)]) == code
-    told = capfd.readouterr()
-    lines = [line for line in f"{told.out}\n{told.err}".splitlines() if line.strip("x")]
+    output = capfd.readouterr()
+    lines = [line for line in f"{output.out}\n{output.err}".splitlines() if line.strip("x")]
     assert any(words in line for line in lines), lines
-    assert "Traceback" not in told.err and len(lines) <= (5 if what != "forks" else 8)
-    assert code == 1 or len([line for line in told.err.splitlines() if line.strip("x")]) == 1
+    assert "Traceback" not in output.err and len(lines) <= (5 if what != "forks" else 8)
+    assert code == 1 or len([line for line in output.err.splitlines() if line.strip("x")]) == 1
 
 
 #: Programs on virtual ranks: what ``simulate`` must say of them, and the exit code.
@@ -117,7 +117,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def looked_through() -> None:
-    """Which of the modules that pytest loads can reach MPI is found out here, not in the child of each test."""
+    """Find the modules that can reach MPI once here, so that the child of each test need not."""
     simulate(len, 1, (), check=False)
 
 
@@ -128,8 +128,8 @@ def test_programs_within_limits(what: str, tmp_path: Path, capfd: pytest.Capture
     head = "import os, sys, threading, time\nfrom mpi4py import MPI\nCOMM = MPI.COMM_WORLD; rank = COMM.Get_rank()\n"
     (tmp_path / "p.py").write_text(head + source)
     assert main(["simulate", *limits(words), "-n", "2", str(tmp_path / "p.py")]) == code
-    told = capfd.readouterr().err
-    assert words in told and (code != 2 or len(told.splitlines()) == 1), told
+    output = capfd.readouterr().err
+    assert words in output and (code != 2 or len(output.splitlines()) == 1), output
 
 
 def test_a_function_is_not_simulated_past_a_threads_call() -> None:
@@ -173,7 +173,7 @@ def test_ctrl_c_is_one_line(command: str, tmp_path: Path) -> None:
     "ignore:.*multi-threaded:DeprecationWarning"
 )  # what is forked runs in circles alone
 def test_who_waits_for_a_processor_is_at_work() -> None:
-    """On a busy machine a process may get next to nothing, which is no reason to end it."""
+    """A process that gets almost no processor time on a busy machine is not ended."""
     if not hasattr(os, "SCHED_IDLE") or not Path("/proc/self/schedstat").exists():
         pytest.skip("this system does not say how long a process waits for a processor")
     core, children = min(os.sched_getaffinity(0)), []
@@ -199,7 +199,7 @@ def test_who_waits_for_a_processor_is_at_work() -> None:
 
 
 def test_where_a_program_was_is_not_who_started_it() -> None:
-    """Over its time before a line of the user's ran: nobody is accused."""
+    """No line is named if the time is over before a line of the user ran."""
     with pytest.raises(InputError, match=r"^it has not ended after 0\.2 s"):
         run_limited(partial(time.sleep, 99), Limits(seconds=0.2))
 
@@ -207,7 +207,7 @@ def test_where_a_program_was_is_not_who_started_it() -> None:
 def test_who_works_now_and_then_is_ended_by_the_clock(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fifth of a processor takes five seconds for its second; by the clock there are two, and what it waits."""
+    """A process with a fifth of a processor ends after two seconds by the clock, plus its waiting time."""
     monkeypatch.setattr(limits_module, "LOADING", 0)
 
     def body() -> int:
@@ -226,7 +226,7 @@ def test_who_works_now_and_then_is_ended_by_the_clock(
 def test_processes_that_a_program_starts_end_with_it(
     end: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also those that have left its group and session, however the program ends."""
+    """Processes that left its group and session end, too, however the program ends."""
     (tmp_path / "p.py").write_text(f"{leaving_text(tmp_path / 'number')}leave()\n{end}\n")
     seconds = "1" if "while" in end else "60"
     code = main(["simulate", "-n", "1", "--time-limit", seconds, str(tmp_path / "p.py")])
@@ -258,8 +258,8 @@ def test_too_much_to_look_at(
 ) -> None:
     monkeypatch.setattr(limits_module, "LOADING", 0)
     assert main(argv) in (1, 2)
-    told = capsys.readouterr()
-    assert len((told.err or told.out).splitlines()) <= 3 and "Traceback" not in told.err
+    output = capsys.readouterr()
+    assert len((output.err or output.out).splitlines()) <= 3 and "Traceback" not in output.err
 
 
 def test_a_program_to_search_that_leaves_is_no_success(
@@ -295,5 +295,5 @@ def test_models_within_limits(
     (tmp_path / "model.py").write_text(f"{head}{lines}    return ops.relu(x)\n")
     model = [str(tmp_path / "model.py"), "-n", "2", "--forward-only", "--run"]
     assert main(["search", *model, *limits(words)]) == code
-    told = capfd.readouterr()
-    assert words in told.out + told.err and (code == 0 or len(told.err.splitlines()) == 1), told
+    output = capfd.readouterr()
+    assert words in output.out + output.err and (code == 0 or len(output.err.splitlines()) == 1), output

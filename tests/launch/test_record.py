@@ -1,4 +1,4 @@
-"""What all ranks called last is written when a job stops, is stopped or is asked by a signal: real jobs."""
+"""The last calls of all ranks are written when a job fails, is killed or gets a signal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def command(case: str, name: str = "calls.json") -> list[object]:
 
 
 def last(timeline: dict) -> dict[int, int]:
-    """The number of each rank's last call, as a reader of the timeline sees it."""
+    """Return the number of each rank's last call, as a reader of the timeline sees it."""
     calls = [event["args"] for event in slices_of(timeline)]
     assert all(len(call["group"]) == 3 for call in calls)
     return {rank: max(call["number"] for call in calls if call["rank"] == rank) for rank in range(3)}
@@ -122,7 +122,7 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
             os.kill(starter.pid if whom == "starter" else int(rank), kind)
             assert waited_for(lambda: (job / "calls.txt").exists())
             (job / "go").touch() if kind == signal.SIGUSR1 else None
-            told = starter.stderr.read()
+            output = starter.stderr.read()
             code = starter.wait()
         finally:
             starter.kill()
@@ -130,18 +130,18 @@ def test_a_signal_writes_what_all_ranks_called(job, kind, whom):
     assert text.startswith(f"last calls of ranks 0, 1, 2: {kind.name}")
     assert "rank 1 did not come\n" in text and text.count("...") == 2
     if kind == signal.SIGUSR1:
-        assert code == 0, told
+        assert code == 0, output
     else:
-        assert code == 128 + kind, told
-        assert whom == "starter" or "rank 1 of 3 was killed by signal 15 (SIGTERM)" in told
-    times = told.count(f"what the ranks called last is in {job / 'calls.txt'}\n")
-    assert times >= 1 if kind == signal.SIGUSR1 else times == 1, told
-    assert [path.name for path in job.glob("calls*")] == ["calls.txt"], told
+        assert code == 128 + kind, output
+        assert whom == "starter" or "rank 1 of 3 was killed by signal 15 (SIGTERM)" in output
+    times = output.count(f"what the ranks called last is in {job / 'calls.txt'}\n")
+    assert times >= 1 if kind == signal.SIGUSR1 else times == 1, output
+    assert [path.name for path in job.glob("calls*")] == ["calls.txt"], output
 
 
 @pytest.mark.parametrize("kind", [signal.SIGUSR1, signal.SIGTERM])
 def test_a_program_without_a_world_hears_no_signal(tmp_path, launcher, kind):
-    """It logs no calls: SIGUSR1 changes nothing, and SIGTERM ends the job in its own name."""
+    """A program that logs no calls ignores SIGUSR1, and SIGTERM ends the job."""
     (tmp_path / "program.py").write_text(
         "import os, time\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
         "if MPI.COMM_WORLD.rank == 0:\n    print('ready', flush=True)\n"
@@ -188,7 +188,7 @@ def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
 
 
 def test_a_plain_mpirun_writes_it_too(job):
-    """Without a starter that could say where it is."""
+    """The file is written although no starter can say where it is."""
     from spmdsim.launch.mpi import find_launcher
 
     launcher = find_launcher()
@@ -218,11 +218,11 @@ def test_what_cannot_be_recorded_is_refused(job):
     )
 
 
-def some_calls(many: int = 3) -> list[LastCall]:
+def some_calls(calls_per_rank: int = 3) -> list[LastCall]:
     return [
         LastCall(r, (0, 1, 2), "w", n, f"{n}", f"call {n} of x", "p.py:1", 10 * n, 10 * n + 5)
         for r in range(3)
-        for n in range(many)
+        for n in range(calls_per_rank)
     ]
 
 
@@ -239,8 +239,8 @@ def test_files_of_several_nodes_are_one_table(tmp_path: Path):
     calls, files = some_calls(), []
     for rank in range(3):
         files.append(tmp_path / f"calls.rank{rank}.json")
-        some = document([c for c in calls if c.rank == rank], (rank,), "SIGTERM", 99)
-        files[-1].write_text(json.dumps(some))
+        own_calls = document([c for c in calls if c.rank == rank], (rank,), "SIGTERM", 99)
+        files[-1].write_text(json.dumps(own_calls))
     assert table([read(f) for f in files]) == table([document(calls, (0, 1, 2), "SIGTERM", 99)])
 
 

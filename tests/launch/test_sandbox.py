@@ -1,4 +1,4 @@
-"""Who judges somebody's algorithm never runs it: files that change the judge, the report or themselves do not pass."""
+"""A user's algorithm runs in another process: it cannot change the check, the report or itself."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def test_a_wrong_algorithm_does_not_pass_by(
 ) -> None:
     (tmp_path / "mine.py").write_text(CHEATS[cheat] + WRONG)
     code = main(["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2..4", "--time-limit", "60"])
-    told = capfd.readouterr()
-    assert code in (1, 2), told
-    assert "Traceback" not in told.err and "correct" not in told.out
+    output = capfd.readouterr()
+    assert code in (1, 2), output
+    assert "Traceback" not in output.err and "correct" not in output.out
     if cheat in (
         "another verify",
         "another module",
@@ -127,7 +127,7 @@ def test_a_wrong_algorithm_does_not_pass_by(
         "another end",
         "a module beside it",
     ):
-        assert "rank 0 lacks the contribution of" in told.out and told.out.endswith("\nwrong\n")
+        assert "rank 0 lacks the contribution of" in output.out and output.out.endswith("\nwrong\n")
 
 
 def test_a_right_algorithm_passes_and_what_it_prints_is_no_verdict(
@@ -136,12 +136,12 @@ def test_a_right_algorithm_passes_and_what_it_prints_is_no_verdict(
     (tmp_path / "mine.py").write_text("print('all is well')" + RING)
     words = ["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2..5", "--time-limit", "60", "--json"]
     assert main(words) == 0
-    told = capfd.readouterr()
-    assert json.loads(told.out)["ok"] and "all is well" in told.err
+    output = capfd.readouterr()
+    assert json.loads(output.out)["ok"] and "all is well" in output.err
 
 
 def test_rounds_are_asked_for_once() -> None:
-    """Right rounds for who verifies, and fewer for who counts them, would be a good score."""
+    """An algorithm cannot give correct rounds to the verification and fewer to the counting."""
     times: dict[int, int] = {}
 
     def f(rank, size):
@@ -156,14 +156,16 @@ def test_rounds_are_asked_for_once() -> None:
 
 def test_rounds_arrive_as_they_were_yielded() -> None:
     for name in ("ring", "rabenseifner", "tree"):
-        there = algorithm("all_reduce", name)
-        rounds = Rounds(there.generate)
-        here = foreign(lambda *question: json.loads(json.dumps(rounds(json.loads(json.dumps(question))))))
-        options = dict(there.options)
+        original = algorithm("all_reduce", name)
+        rounds = Rounds(original.generate)
+        generate = foreign(lambda *question: json.loads(json.dumps(rounds(json.loads(json.dumps(question))))))
+        options = dict(original.options)
         for size in (1, 2, 5, 8, 40):
-            if there.fits(size, options):
+            if original.fits(size, options):
                 for rank in range(size):
-                    assert list(here(rank, size, **options)) == list(there.generate(rank, size, **options))
+                    assert list(generate(rank, size, **options)) == list(
+                        original.generate(rank, size, **options)
+                    )
 
 
 @pytest.mark.parametrize(
@@ -194,9 +196,9 @@ def test_what_is_no_move_is_said() -> None:
 
     f.__module__ = "mine"
     rounds = Rounds(f)
-    there = make_schedule(from_function(f), 2)
-    here = make_schedule(from_function(foreign(lambda *question: rounds(list(question)))), 2)
-    texts = [[str(one) for one in verify(schedule).findings] for schedule in (there, here)]
+    original = make_schedule(from_function(f), 2)
+    copied = make_schedule(from_function(foreign(lambda *question: rounds(list(question)))), 2)
+    texts = [[str(one) for one in verify(schedule).findings] for schedule in (original, copied)]
     assert texts[0] == texts[1] and len(texts[0]) == 3
 
 
@@ -239,7 +241,7 @@ def _can_read(process: int) -> bool:
 def test_processes_that_an_answer_starts_end_with_it(
     end: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also those that have left its group and session, however the answer ends."""
+    """Processes that left its group and session end, too, however the algorithm ends."""
     (tmp_path / "mine.py").write_text(f"{leaving_text(tmp_path / 'number')}leave()\n{end}\n{RING}")
     seconds = "1" if "while" in end else "60"
     code = main(["collective", "check", f"{tmp_path / 'mine.py'}:f", "-n", "2", "--time-limit", seconds])
