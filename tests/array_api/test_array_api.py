@@ -1,7 +1,7 @@
-"""Every name of the array API standard against the package array-api-strict: the same values, types and shapes.
+"""Names of the array API standard give the values, types and shapes of the package array-api-strict.
 
-Each call is made twice, on the strict package's arrays and on tensors that are split in turn along every dim; the same
-body runs in lock step and on real ranks. Names are counted: none of the namespace goes without a call.
+Each call is made on the strict package's arrays and on tensors. The tensors are split along every dim in
+turn, in lock step and on real ranks. A test fails if a name of the namespace has no call.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ONE: dict[str, list[np.ndarray]] = {
     "logical_not": [TRUTH],
     "bitwise_invert": [WHOLE, BITS, TRUTH],
 }
-#: Functions of two; the second operand also broadcasts.
+#: Functions of two elements; the second operand also broadcasts.
 TWO: dict[str, list[tuple[Any, Any]]] = {
     **{
         key: [(SMALL, ROW), (WHOLE, BITS), (SMALL.astype("f4"), LARGE), (COMPLEX, ROW)]
@@ -271,33 +271,36 @@ def test_every_name_of_the_namespace_is_called():
     assert set(NAMES) <= set(CALLS)
 
 
-def test_signatures_have_the_standard_s_names():
+def test_signatures_have_the_standards_names():
     for name in ("sum", "sort", "flip", "take_along_axis", "cumulative_sum"):
         assert "axis" in inspect.signature(getattr(spmd, name)).parameters
 
 
 def values(result: Any) -> list[np.ndarray]:
-    """A result as arrays: of tensors, of the strict package's, of numbers and tuples of them."""
+    """Return the result of a call as a list of arrays.
+
+    The result is a tensor, an array of the strict package, a number or a tuple of these.
+    """
     if isinstance(result, (tuple, list)):
-        return [array for part in result for array in values(part)]
+        return [array for element in result for array in values(element)]
     if isinstance(result, Tensor):
         return [result.full()]
     return [np.asarray(getattr(result, "_array", result))]
 
 
 class Split:
-    """The namespace with created tensors split over all ranks along a dim."""
+    """The namespace whose created tensors are split over all ranks along one dim."""
 
     def __init__(self, world: Any, turn: int) -> None:
         self.world, self.mesh, self.turn = world, Mesh((world.size,), ("x",)), turn
 
     def layout(self, ndim: int) -> Layout:
-        """The layout of the turn."""
+        """Return the layout of the turn for `ndim` dims."""
         split = self.turn % (ndim + 1)
         return self.mesh(*["x" if d == split else None for d in range(ndim)])
 
     def __call__(self, array: Any) -> Tensor:
-        """An array as a tensor."""
+        """Return an array as a tensor in the layout of the turn."""
         return Tensor.from_global(array, self.layout(np.ndim(array)), self.world)
 
     def __getattr__(self, name: str) -> Any:
@@ -318,8 +321,8 @@ class Split:
         def created(*args: Any, **options: Any) -> Tensor:
             if isinstance(args[0], Tensor):
                 return function(*args, **options)
-            whole = function(*args, world=self.world, **options)
-            return function(*args, world=self.world, layout=self.layout(whole.ndim), **options)
+            replicated = function(*args, world=self.world, **options)
+            return function(*args, world=self.world, layout=self.layout(replicated.ndim), **options)
 
         return created
 
@@ -327,23 +330,23 @@ class Split:
 @pytest.mark.ranks(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_against_the_strict_package(world, name):
+def test_functions_equal_the_strict_package(world, name):
     with np.errstate(all="ignore"):
         for number, call in enumerate(CALLS[name]):
-            wanted = values(call(strict, strict.asarray))
+            expected_values = values(call(strict, strict.asarray))
             for turn in range(3):
                 results = values(call(Split(world, turn), Split(world, turn)))
-                assert len(results) == len(wanted), (name, number)
-                for result, expected in zip(results, wanted):
+                assert len(results) == len(expected_values), (name, number)
+                for result, expected in zip(results, expected_values):
                     assert (result.shape, result.dtype) == (expected.shape, expected.dtype), (
                         name,
                         number,
                         turn,
                     )
-                    loose = 1e-5 if result.dtype.itemsize < 8 or result.dtype == "c8" else 1e-13
+                    tolerance = 1e-5 if result.dtype.itemsize < 8 or result.dtype == "c8" else 1e-13
                     if result.dtype.kind in "fc":
                         np.testing.assert_allclose(
-                            result, expected, loose, loose, err_msg=f"{name} {number} {turn}"
+                            result, expected, tolerance, tolerance, err_msg=f"{name} {number} {turn}"
                         )
                         if result.dtype.kind == "f":
                             assert (np.signbit(result) == np.signbit(expected))[expected == 0].all(), (
@@ -354,8 +357,8 @@ def test_against_the_strict_package(world, name):
                         np.testing.assert_array_equal(result, expected, f"{name} {number} {turn}")
 
 
-def test_the_gate_compares_a_run_with_its_list():
-    """A test that fails and is not listed, or too few that pass, fail the gate; what is listed and passes is said."""
+def test_the_report_compares_a_run_with_its_list():
+    """Unlisted failures, or too few passed tests, fail the report; listed tests that pass are printed."""
     path = Path(__file__).resolve().parents[2] / "scripts" / "array_api_report.py"
     specification = importlib.util.spec_from_file_location("array_api_report", path)
     report = importlib.util.module_from_spec(specification)

@@ -1,4 +1,4 @@
-"""Sharded checkpoints: saved on one mesh, loaded on another, whole after a crash, never silently damaged."""
+"""Sharded checkpoints load on any mesh, survive a crash, and report damage."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spmdsim.errors import InputError, UsageTypeError, WorldError
 
 @pytest.fixture
 def shared(world, tmp_path) -> Path:
-    """One folder for all ranks."""
+    """Return one folder for all ranks of the world."""
     return Path(world.gather_objects([str(tmp_path)] * len(world.ranks))[0])
 
 
@@ -61,7 +61,7 @@ def tensors(world, mesh) -> dict[str, Tensor]:
 
 
 @pytest.mark.ranks(1, 4, 8)
-def test_round_trip_on_another_mesh_and_rank_count(world, shared):
+def test_a_checkpoint_loads_on_another_mesh_and_rank_count(world, shared):
     mesh = {1: Mesh((1, 1), ("a", "b")), 4: Mesh((2, 2), ("a", "b")), 8: Mesh((2, 4), ("a", "b"))}[world.size]
     checkpoint.save(shared / "c", tensors(world, mesh))
     line = Mesh((world.size,), ("x",))
@@ -70,18 +70,20 @@ def test_round_trip_on_another_mesh_and_rank_count(world, shared):
             assert tensor.dtype == values()[name].dtype
             np.testing.assert_array_equal(tensor.full(), values()[name])
     world.barrier()
-    one = LockStep(3)
-    three = Mesh((3,), ("x",))
-    back = checkpoint.load(
-        shared / "c", one, lambda name, shape: three(*[None] * max(0, len(shape) - 1), *["x"] * bool(shape))
+    world_of_three = LockStep(3)
+    mesh_of_three = Mesh((3,), ("x",))
+    loaded = checkpoint.load(
+        shared / "c",
+        world_of_three,
+        lambda name, shape: mesh_of_three(*[None] * max(0, len(shape) - 1), *["x"] * bool(shape)),
     )
-    np.testing.assert_array_equal(back["w"].full(), values()["w"])
-    np.testing.assert_array_equal(back["wave"].full(), values()["wave"])
+    np.testing.assert_array_equal(loaded["w"].full(), values()["w"])
+    np.testing.assert_array_equal(loaded["wave"].full(), values()["wave"])
 
 
 @pytest.mark.ranks(2)
-def test_files_hold_complex_numbers_as_pairs_of_real_ones(world, shared):
-    """Check the pairs that other readers of safetensors see: the format has no complex128."""
+def test_files_have_complex_numbers_as_pairs_of_real_numbers(world, shared):
+    """Other readers of safetensors find pairs of numbers, because the format has no complex128."""
     mesh = Mesh((2,), ("x",))
     x = Tensor.from_global(np.array([1 + 2j, 3 - 4j, 5j, -6.0]), mesh("x"), world)
     checkpoint.save(shared / "c", {"x": x})
@@ -99,8 +101,8 @@ def test_files_hold_complex_numbers_as_pairs_of_real_ones(world, shared):
 
 
 @pytest.mark.ranks(2)
-def test_elements_that_files_cannot_hold_are_refused_by_all_ranks(world, shared):
-    """Each rank knows it from the type, and goes on; nothing was written."""
+def test_unsupported_element_types_are_refused_by_all_ranks(world, shared):
+    """Ranks refuse the type without communication, write nothing, and can continue."""
     x = Tensor.from_global(np.arange(4).astype(ml_dtypes.float8_e5m2), Mesh((2,), ("x",))("x"), world)
     with pytest.raises(
         InputError, match=r"save\(\) cannot write 'x': .*float8_e5m2; convert it with .astype, at "
@@ -111,7 +113,7 @@ def test_elements_that_files_cannot_hold_are_refused_by_all_ranks(world, shared)
 
 
 @pytest.mark.ranks(8)
-def test_each_shard_is_written_once_and_only_what_overlaps_is_read(world, shared, monkeypatch):
+def test_each_shard_is_written_once_and_only_needed_rows_are_read(world, shared, monkeypatch):
     mesh = Mesh((2, 4), ("a", "b"))
     x = Tensor.from_global(np.arange(64.0).reshape(16, 4), mesh("a", None), world)
     checkpoint.save(shared / "c", {"x": x})
@@ -132,7 +134,7 @@ def test_each_shard_is_written_once_and_only_what_overlaps_is_read(world, shared
     line = Mesh((8,), ("x",))
     loaded = checkpoint.load(shared / "c", world, lambda *_: line("x", None), verify=False)
     rows = {len(range(*index[0].indices(8))) for _, index in read}
-    assert rows == {2}  # two rows of sixteen each, never a whole shard of eight
+    assert rows == {2}  # Each rank reads its two of sixteen rows, never a full shard of eight.
     np.testing.assert_array_equal(loaded["x"].full(), np.arange(64.0).reshape(16, 4))
 
 
@@ -205,7 +207,7 @@ def test_the_files_are_safetensors(tmp_path):
     x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
     checkpoint.save(tmp_path, {"x": x})
     (folder,) = [p for p in tmp_path.iterdir() if p.is_dir()]
-    for path in folder.iterdir():  # the data begin at a multiple of 8 bytes
+    for path in folder.iterdir():  # The data start at a multiple of 8 bytes.
         assert int.from_bytes(path.read_bytes()[:8], "little") % 8 == 0
     arrays = safetensors.load_file(folder / "rank-00001.safetensors")
     np.testing.assert_array_equal(arrays["x"], [[3, 4, 5]])
@@ -240,23 +242,23 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_is_not_believed(lie, tmp_path):
-    """Nothing outside the folder is opened, and nothing is allocated, on the word of a manifest."""
+def test_wrong_manifests_are_refused(lie, tmp_path):
+    """Loading checks a manifest before it opens files outside of the folder or allocates memory."""
     x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
     checkpoint.save(tmp_path, {"x": x})
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     (*path, last), value = LIES[lie]
-    place = manifest
+    entry = manifest
     for key in path:
-        place = place[key]
-    place[last] = value
+        entry = entry[key]
+    entry[last] = value
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     for verify in (True, False):
         with pytest.raises(InputError, match="is not the manifest of a checkpoint"):
             checkpoint.load(tmp_path, LockStep(2), lambda name, shape: x.layout, verify=verify)
 
 
-def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
+def test_tensors_that_do_not_fit_are_refused(tmp_path):
     mesh = Mesh((2,), ("a",))
     x = Tensor.from_global(np.arange(6.0).reshape(2, 3), mesh("a", None), LockStep(2))
     checkpoint.save(tmp_path, {"x": x})
@@ -275,7 +277,7 @@ def test_what_cannot_be_loaded_or_saved_is_said(tmp_path):
         checkpoint.load(tmp_path, LockStep(2))
 
 
-def test_some_layouts_may_be_given_and_a_mesh_may_name_its_ranks(tmp_path):
+def test_layouts_may_be_given_for_some_tensors(tmp_path):
     pair, line = Mesh((2,), ("a",), ranks=(3, 1)), Mesh((4,), ("b",))
     world = LockStep(4)
     x, y = (Tensor.from_global(np.arange(8.0) + k, pair("a"), world) for k in range(2))
@@ -286,11 +288,11 @@ def test_some_layouts_may_be_given_and_a_mesh_may_name_its_ranks(tmp_path):
     np.testing.assert_array_equal(loaded["y"].full(), np.arange(8.0) + 1)
 
 
-def test_what_cannot_be_written_or_read_is_said(tmp_path, monkeypatch):
+def test_problems_with_files_are_reported(tmp_path, monkeypatch):
     x = Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("a",))("a", None), LockStep(2))
     checkpoint.save(tmp_path / "c", {"x": x})
     file = tmp_path / "c" / checkpoint.read_manifest(tmp_path / "c")["data"] / "rank-00001.safetensors"
-    held = file.read_bytes()
+    original = file.read_bytes()
     with pytest.raises(InputError, match=r"rank 0 cannot write to '.*rank-00001.*': File exists"):
         checkpoint.save(file / "c", {"x": x})
     with (
@@ -305,12 +307,12 @@ def test_what_cannot_be_written_or_read_is_said(tmp_path, monkeypatch):
     ):
         patch.setattr(Saving, "replace_manifest", lambda *_: (_ for _ in ()).throw(OSError("full")))
         checkpoint.save(tmp_path / "c", {"x": x})
-    for content, says in (
+    for content, message in (
         (b"\xff" * 8, "is not a .safetensors file"),
-        (held.replace(b"[1, 3]", b"[3, 1]"), r"has shape \(3, 1\), not that of its bounds"),
+        (original.replace(b"[1, 3]", b"[3, 1]"), r"has shape \(3, 1\), not that of its bounds"),
     ):
         file.write_bytes(content)
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             checkpoint.load(tmp_path / "c", LockStep(2))
 
 
@@ -331,14 +333,22 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
 
     checkpoint.save(shared / "c", {"x": x(1), "y": x(1)})
     before = entries(shared / "c") if 0 in world.ranks else set()
-    same = x(2)
-    good, bad, says = {
+    replacement = x(2)
+    good, bad, message = {
         "name": ({"x": x(2)}, {"z": x(2)}, "'x' is saved on rank 0 and not on rank 2"),
-        "fewer": ({"x": same, "y": x(2)}, {"x": same}, "'y' is saved on rank 0 and not on rank 2"),
-        "more": ({"x": same}, {"x": same, "y": x(2)}, "'y' is saved on rank 2 and not on rank 0"),
+        "fewer": (
+            {"x": replacement, "y": x(2)},
+            {"x": replacement},
+            "'y' is saved on rank 0 and not on rank 2",
+        ),
+        "more": (
+            {"x": replacement},
+            {"x": replacement, "y": x(2)},
+            "'y' is saved on rank 2 and not on rank 0",
+        ),
         "values": (
-            {"x": same},
-            {"x": same},
+            {"x": replacement},
+            {"x": replacement},
             r"'x' is int64\[8, 6\] .* on rank 0, another tensor, int64\[8, 6\]",
         ),
         "type": ({"x": x(2)}, {"x": x(np.float32(2))}, r"'x' is int64\[8, 6\] .* on rank 0, float32"),
@@ -358,12 +368,13 @@ def test_ranks_that_save_different_tensors_keep_the_good_checkpoint(case, world,
         described = {"x": (described["x"][0], described["x"][1] + 1)}
     gather = world.gather_objects
 
-    def disagreeing(mine, what):  # what all ranks would hear if rank 2 saved something else
-        reports = gather(mine, what)
+    def disagreeing(own_report, what):
+        """Return the reports as if rank 2 saved other tensors."""
+        reports = gather(own_report, what)
         return [*reports[:2], (reports[2][0], described), *reports[3:]]
 
     monkeypatch.setattr(world, "gather_objects", disagreeing)
-    with pytest.raises(WorldError, match=f"the ranks save different tensors: {says}"):
+    with pytest.raises(WorldError, match=f"the ranks save different tensors: {message}"):
         checkpoint.save(shared / "c", good)
     monkeypatch.undo()
     world.barrier()
@@ -408,8 +419,8 @@ checkpoint.save(folder, x(2))
 
 
 @pytest.mark.parametrize("where", ["begin", "data", "manifest", "old", "word"])
-def test_what_a_killed_save_left_is_removed_by_the_next(where, tmp_path):
-    """Wherever it is killed: what can be loaded is the old or the new checkpoint, and nothing is left in the end."""
+def test_files_of_a_killed_save_are_removed_by_the_next(where, tmp_path):
+    """Wherever a save is killed, the old or the new checkpoint loads, and the next save cleans up."""
     (tmp_path / "killed.py").write_text(KILLED)
     folder = tmp_path / "c"
     result = run_python(tmp_path / "killed.py", where, folder)
@@ -423,26 +434,26 @@ def test_what_a_killed_save_left_is_removed_by_the_next(where, tmp_path):
     np.testing.assert_array_equal(checkpoint.load(folder, LockStep(2))["x"].full(), np.full((4, 4), 3))
 
 
-def test_a_save_that_is_under_way_elsewhere_is_left_alone(tmp_path):
-    """Two saves into one folder, the second within the first: both end well, and the later one is the checkpoint."""
+def test_running_saves_of_other_processes_are_not_disturbed(tmp_path):
+    """Two saves run into one folder, one within the other; the later one becomes the checkpoint."""
     line = Mesh((2,), ("a",))
     x = Tensor.from_global(np.arange(4.0), line("a"), LockStep(2))
     first, foreign = Saving(tmp_path, "0" * 12), Saving(tmp_path, "1" * 12)
     first.start()
     (first.data / "rank-00000.safetensors").write_bytes(b"half")
     foreign.start()
-    os.close(foreign._lock)  # as of a process of another machine, whose locks cannot be seen
+    os.close(foreign._lock)  # Imitate a process of another machine, whose locks are invisible here.
     (tmp_path / f"{'1' * 12}.saving").write_text("another-machine")
     checkpoint.save(tmp_path, {"x": x})
     assert (first.data / "rank-00000.safetensors").read_bytes() == b"half" and foreign.data.is_dir()
-    for _ in range(2):  # what has ended has nothing left to forget
+    for _ in range(2):  # A second call finds nothing to remove.
         first.finish()
     os.utime(tmp_path / f"{'1' * 12}.saving", (0, 0))
     checkpoint.save(tmp_path, {"x": x})
     assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}
 
 
-def test_nothing_is_removed_beside_a_manifest_that_cannot_be_read(tmp_path):
+def test_a_save_removes_nothing_beside_an_unreadable_manifest(tmp_path):
     x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
     checkpoint.save(tmp_path, {"x": x})
     data = checkpoint.read_manifest(tmp_path)["data"]
@@ -452,7 +463,7 @@ def test_nothing_is_removed_beside_a_manifest_that_cannot_be_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["folder", "broken link"])
-def test_a_save_that_fails_removes_nothing_beside_what_is_no_manifest(kind, tmp_path):
+def test_a_failed_save_removes_nothing_beside_an_invalid_manifest(kind, tmp_path):
     x = Tensor.from_global(np.arange(4.0), Mesh((2,), ("a",))("a"), LockStep(2))
     checkpoint.save(tmp_path, {"x": x})
     data = checkpoint.read_manifest(tmp_path)["data"]
@@ -469,8 +480,11 @@ def test_a_save_that_fails_removes_nothing_beside_what_is_no_manifest(kind, tmp_
     assert (tmp_path / data).is_dir()
 
 
-def test_a_killed_save_may_be_the_checkpoint_of_a_manifest_that_cannot_be_read(tmp_path, monkeypatch):
-    """A later version was killed between its manifest and the end of its save: a save that fails removes nothing."""
+def test_a_killed_save_may_be_the_checkpoint_of_an_unreadable_manifest(tmp_path, monkeypatch):
+    """Failed saves remove nothing if a later version of the package wrote the manifest.
+
+    The save of the later version was killed between its manifest and its end.
+    """
     killed = Saving(tmp_path, "0" * 12)
     killed.start()
     (tmp_path / "manifest.json").write_text(
@@ -487,19 +501,19 @@ def test_a_killed_save_may_be_the_checkpoint_of_a_manifest_that_cannot_be_read(t
         checkpoint.save(tmp_path, {"x": x})
     assert killed.data.is_dir()
     monkeypatch.undo()
-    for _ in range(2):  # the second one reads the manifest of the first
+    for _ in range(2):  # The second save reads the manifest of the first.
         checkpoint.save(tmp_path, {"x": x})
     assert entries(tmp_path) == {"manifest.json", checkpoint.read_manifest(tmp_path)["data"]}
 
 
-def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
-    """Files and the folders that name them are flushed, in this order."""
+def test_data_are_flushed_before_the_manifest_names_them(tmp_path, monkeypatch):
+    """Files are flushed before the folders that name them."""
     order: list[str] = []
     flush, rename = os.fsync, os.replace
 
     def name_of(descriptor: int) -> str:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
-            assert os.fstat(descriptor).st_size  # nothing waits in a buffer
+            assert os.fstat(descriptor).st_size  # Nothing is left in a buffer.
         return Path(os.readlink(f"/proc/self/fd/{descriptor}")).name
 
     monkeypatch.setattr(os, "fsync", lambda d: (order.append(name_of(d)), flush(d))[1])
@@ -512,11 +526,12 @@ def test_data_reach_the_disk_before_the_manifest_names_them(tmp_path, monkeypatc
         order[:at]
     )
     last_data = max(k for k, name in enumerate(order) if name.startswith("rank-"))
-    assert data in order[last_data:at] and order.count(data) == 3  # each rank, and before the manifest
+    # Each rank flushes the folder, and rank 0 once more before the manifest.
+    assert data in order[last_data:at] and order.count(data) == 3
     assert order[at + 1 :] == ["c"]
 
 
-#: Ranks that disagree, one case after the other; after the last one their numbers of tensors differ, and the job ends.
+#: Ranks that disagree, one case after the other; the error of the last case ends the job.
 PROGRAM = """\
 import sys
 import numpy as np
@@ -563,8 +578,8 @@ DISAGREEMENTS = {
 @pytest.mark.parametrize(
     "cases", [[*DISAGREEMENTS][:5], ["unknown"], ["too few"]], ids=lambda cases: cases[-1]
 )
-def test_real_ranks_that_disagree(cases, launcher, tmp_path):
-    """Both ranks get the error, and the checkpoint stays as it is; the launcher prints one line."""
+def test_disagreements_of_real_ranks_are_reported(cases, launcher, tmp_path):
+    """Both ranks raise the error, the checkpoint stays, and the launcher prints one line."""
     (tmp_path / "program.py").write_text(PROGRAM)
     result = run_python(
         *("-m", "spmdsim", "launch", "-n", 2),
@@ -586,16 +601,16 @@ def test_real_ranks_that_disagree(cases, launcher, tmp_path):
 
 
 @pytest.mark.parametrize("others", [(), (None,), ("another problem",)])
-def test_a_manifest_that_some_ranks_cannot_read_is_theirs(others, tmp_path):
-    """Where all have a problem the first one's words say it; where some have none, it is said whose it is."""
+def test_ranks_that_cannot_read_the_manifest_are_named(others, tmp_path):
+    """Problems of all ranks are reported by the first one's text, others with their rank."""
     ranks = [checkpoint._ManifestFacts(problem, "data", "/there") for problem in others]
-    world = SimpleNamespace(ranks=[0], gather_objects=lambda mine, what: [*mine, *ranks])
+    world = SimpleNamespace(ranks=[0], gather_objects=lambda own_facts, what: [*own_facts, *ranks])
     with pytest.raises(InputError) as error:
         checkpoint.load(tmp_path, world)
     assert str(error.value).startswith("rank 0: ") == (None in others)
 
 
-#: Saves tensors of one number, the next one in each step, until a file appears.
+#: Saves tensors whose elements equal the number of the step, until the file "stop" exists.
 SAVES_FOR_EVER = """
 import sys, time
 from pathlib import Path
@@ -607,20 +622,20 @@ while not (folder / "stop").exists():
     array = np.full((64, 8), step, np.float32)
     checkpoint.save(folder / "c", {name: Tensor.from_global(array, mesh("a", None), world) for name in "xyz"})
     step += 1
-    time.sleep(0.05)  # else a reader on a busy machine may never be as fast
+    time.sleep(0.05)  # Without the pause a reader on a busy machine may never be as fast.
 print(step)
 """
 
 
 @pytest.mark.parametrize("verify", [True, False])
-def test_a_checkpoint_is_read_whole_while_another_job_saves(verify, tmp_path, monkeypatch):
-    """Each load has one save's numbers, also where the files go away between manifest and shards."""
+def test_loading_is_consistent_while_another_job_saves(verify, tmp_path, monkeypatch):
+    """Loads have the numbers of one save, also if files vanish between manifest and shards."""
     program = tmp_path / "saves.py"
     program.write_text(SAVES_FOR_EVER)
     replaced = []
 
     def opened(file, name):
-        if len(replaced) < 8:  # wait until the save that the manifest named is gone, as a slow reader would
+        if len(replaced) < 8:  # Wait until the files of the manifest are removed, like a slow reader.
             for _ in range(60_000):
                 if file.exists():
                     time.sleep(0.001)
@@ -644,12 +659,12 @@ def test_a_checkpoint_is_read_whole_while_another_job_saves(verify, tmp_path, mo
             )
     finally:
         (tmp_path / "stop").touch()
-        told, problems = writer.communicate(timeout=120)
+        output, problems = writer.communicate(timeout=120)
     assert all(replaced) and len(replaced) == 8
-    assert int(told) > 8 and not problems
+    assert int(output) > 8 and not problems
 
 
-def test_a_file_that_is_missing_for_good_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     world = LockStep(4)
     checkpoint.save(tmp_path / "c", tensors(world, Mesh((2, 2), ("a", "b"))))
     next((tmp_path / "c").glob("*/rank-00001.safetensors")).unlink()
@@ -674,18 +689,19 @@ def test_models_of_other_systems_are_read_slice_by_slice(world, shared, monkeypa
     monkeypatch.setattr(
         FileArray, "__getitem__", lambda self, index: read.append(index) or original(self, index)
     )
-    for place in (folder, folder / "model.safetensors"):
-        for wanted in (layouts, lambda name, shape: layouts[name]):
-            loaded = checkpoint.load(place, world, wanted)
+    for path in (folder, folder / "model.safetensors"):
+        for given_layouts in (layouts, lambda name, shape: layouts[name]):
+            loaded = checkpoint.load(path, world, given_layouts)
             assert {name: t.layout for name, t in loaded.items()} == layouts
             for name, array in arrays.items():
                 np.testing.assert_array_equal(loaded[name].full(), array)
     rows = {index[0].stop - index[0].start for index in read if len(index) == 2}
+    # Ranks read their own rows, and single rows to compare files of real ranks.
     assert rows & {3, 4} and rows <= {
         1,
         3,
         4,
-    }  # a rank's own, and single rows by which real ranks compare files
+    }
     assert [*checkpoint.load(folder, world, {"norm": mesh("dp")})] == ["norm"]
     with pytest.raises(
         InputError, match="has no array 'embd', but a layout is given for it; did you mean 'embed'"

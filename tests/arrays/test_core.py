@@ -1,4 +1,4 @@
-"""Global tensors: pieces in, pieces out, moves, operators on several meshes, traces equal in all worlds."""
+"""Global tensors have shards, move between layouts and meshes, and have equal traces everywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DTYPES = [
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: np.dtype(d).name)
 @pytest.mark.ranks(4)
-def test_pieces_of_every_type_and_order(world, dtype):
+def test_shards_keep_every_type_in_any_memory_order(world, dtype):
     mesh = Mesh((2, 2), ("a", "b"))
     value = (np.arange(35).reshape(7, 5) % 3).astype(dtype)
     for source in (value, np.asfortranarray(value), value.repeat(2, 0)[::2]):
@@ -39,14 +39,14 @@ def test_pieces_of_every_type_and_order(world, dtype):
             np.testing.assert_array_equal(shard, value[x.layout.slices(x.shape, rank)])
             assert shard.flags.c_contiguous
         np.testing.assert_array_equal(x.full(), value)
-        again = Tensor.from_local(x.shards if len(x.shards) > 1 else x.shards[0], x.layout, world)
-        assert again.shape == (7, 5) and again.dtype == value.dtype
-        np.testing.assert_array_equal(again.to(mesh(None, ("b", "a"))).full(), value)
+        joined = Tensor.from_local(x.shards if len(x.shards) > 1 else x.shards[0], x.layout, world)
+        assert joined.shape == (7, 5) and joined.dtype == value.dtype
+        np.testing.assert_array_equal(joined.to(mesh(None, ("b", "a"))).full(), value)
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("shape", [(), (0,), (0, 4), (1, 1), (2, 0, 3)])
-def test_odd_shapes(world, shape):
+def test_tensors_may_have_no_dims_or_elements(world, shape):
     mesh = Mesh((3,), ("a",))
     value = np.arange(float(np.prod(shape, dtype=int))).reshape(shape) + 1
     x = Tensor.from_global(value, mesh(*["a"] * bool(shape), *[None] * max(0, len(shape) - 1)), world)
@@ -56,34 +56,34 @@ def test_odd_shapes(world, shape):
 
 
 @pytest.mark.ranks(4)
-def test_a_function_is_asked_only_for_owned_blocks(world):
-    asked = []
+def test_a_function_is_called_only_for_owned_blocks(world):
+    indices = []
 
     def block(index):
-        asked.append(index)
-        rows, columns = (np.arange(part.start, part.stop) for part in index)
+        indices.append(index)
+        rows, columns = (np.arange(span.start, span.stop) for span in index)
         return rows[:, None] * 10 + columns
 
     mesh = Mesh((4,), ("a",))
     x = Tensor.from_global(block, mesh("a", None), world, shape=(8, 3), dtype="int64")
-    assert len(asked) == len(world.ranks)
-    assert {part.stop - part.start for part, _ in asked} == {2}
+    assert len(indices) == len(world.ranks)
+    assert {span.stop - span.start for span, _ in indices} == {2}
     np.testing.assert_array_equal(x.full(), np.arange(8)[:, None] * 10 + np.arange(3))
-    asked.clear()
-    few = Tensor.from_global(block, mesh("a", None), world, shape=(2, 3), dtype="int64")
-    assert {part.stop - part.start for part, _ in asked} <= {1}, "nothing is asked for no elements"
-    np.testing.assert_array_equal(few.full(), x.full()[:2])
+    indices.clear()
+    two_rows = Tensor.from_global(block, mesh("a", None), world, shape=(2, 3), dtype="int64")
+    assert {span.stop - span.start for span, _ in indices} <= {1}, "nothing is asked for no elements"
+    np.testing.assert_array_equal(two_rows.full(), x.full()[:2])
 
 
 @pytest.mark.ranks(4)
-def test_a_mesh_may_hold_a_part_of_the_world(world):
+def test_a_mesh_may_have_some_ranks_of_the_world(world):
     value = np.arange(12.0).reshape(4, 3)
-    few = Mesh((2,), ("a",), ranks=(3, 1))
-    x = Tensor.from_global(value, few("a", None), world)
+    pair = Mesh((2,), ("a",), ranks=(3, 1))
+    x = Tensor.from_global(value, pair("a", None), world)
     for rank, shard in zip(world.ranks, x.shards):
         assert shard.shape == ((2, 3) if rank in (1, 3) else (0, 0))
-    again = Tensor.from_local(list(x.shards), few("a", None), world)
-    assert [piece.shape for piece in again.shards] == [piece.shape for piece in x.shards]
+    joined = Tensor.from_local(list(x.shards), pair("a", None), world)
+    assert [shard.shape for shard in joined.shards] == [shard.shape for shard in x.shards]
     np.testing.assert_array_equal(x.full(), value)
     y = ops.multiply(x, x)
     np.testing.assert_array_equal(y.to(Mesh((4,), ("b",))(None, "b")).full(), value**2)
@@ -91,7 +91,7 @@ def test_a_mesh_may_hold_a_part_of_the_world(world):
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("ranks", [(0, 1, 2), (1, 2)], ids=str)
-def test_an_operand_without_gradient_has_none_or_zeros_where_other_ranks_cannot_know(world, ranks):
+def test_an_operand_without_gradient_has_none_or_zeros(world, ranks):
     scaled = Op("scaled", Rule.parse("m, m -> m"), np.multiply, lambda dy, xs, y: (dy * xs[1], None))
     value, layout = np.arange(5.0), Mesh((len(ranks),), ("a",), ranks)("a")
     x, factor = (Tensor.from_global(value + k, layout, world, requires_grad=True) for k in (0, 2))
@@ -103,7 +103,7 @@ def test_an_operand_without_gradient_has_none_or_zeros_where_other_ranks_cannot_
         np.testing.assert_array_equal(factor.grad.full(), np.zeros(5))
 
 
-def test_a_watcher_sees_what_runs_while_it_watches():
+def test_a_watcher_records_the_calls_of_its_block():
     class Names(Watcher):
         def after(self, op, *arguments):
             names.append(op.name)
@@ -115,15 +115,15 @@ def test_a_watcher_sees_what_runs_while_it_watches():
     x = Tensor.from_global(np.ones((4, 2)), mesh("a", None), LockStep(2))
     with watching(Names()):
         ops.exp(x.to(mesh(None, "a")))
-        with watching(Watcher()):  # the last one counts
+        with watching(Watcher()):  # Only the innermost watcher is active.
             ops.exp(x).to(mesh(None, None))
     ops.exp(x).to(mesh(None, None))
     assert names == [f"{mesh('a', None)} to {mesh(None, 'a')}", "exp"]
 
 
 @pytest.mark.ranks(8)
-def test_operands_on_two_meshes_meet(world):
-    """Device matrices that refine one another, and (2, 4) against (4, 2), which do not."""
+def test_operands_may_be_on_two_meshes(world):
+    """Products work on meshes that refine one another, and on (2, 4) with (4, 2)."""
     a, b = np.arange(64.0).reshape(8, 8), np.ones((8, 8))
     for first, second in [((2, 2, 2), (8,)), ((2, 4), (4, 2)), ((8,), (2, 4))]:
         one, two = Mesh(first, tuple("abc")[: len(first)]), Mesh(second, tuple("xyz")[: len(second)])
@@ -136,54 +136,54 @@ def test_operands_on_two_meshes_meet(world):
 def test_traces_are_equal_in_all_worlds(world):
     mesh = Mesh((2, 2), ("a", "b"))
 
-    def program(here):
-        x = Tensor.from_global(np.ones((8, 6)), mesh("a", "b"), here, requires_grad=True)
-        w = Tensor.from_global(np.ones((6, 4)), mesh("b", None), here, requires_grad=True)
+    def program(any_world):
+        x = Tensor.from_global(np.ones((8, 6)), mesh("a", "b"), any_world, requires_grad=True)
+        w = Tensor.from_global(np.ones((6, 4)), mesh("b", None), any_world, requires_grad=True)
         with record() as trace:
             ops.sum(ops.relu(matmul(x, w))).backward()
         return trace
 
-    mine, alone, shapes = program(world), program(LockStep(4)), program(ShapeOnly(4))
-    assert [e.key for e in mine] == [e.key for e in alone] == [e.key for e in shapes]
-    assert all(mine.nbytes(rank) == alone.nbytes(rank) for rank in world.ranks)
-    assert shapes.nbytes(0) == alone.nbytes(0) > 0
+    own_trace, lockstep_trace, shapes_trace = program(world), program(LockStep(4)), program(ShapeOnly(4))
+    assert [e.key for e in own_trace] == [e.key for e in lockstep_trace] == [e.key for e in shapes_trace]
+    assert all(own_trace.nbytes(rank) == lockstep_trace.nbytes(rank) for rank in world.ranks)
+    assert shapes_trace.nbytes(0) == lockstep_trace.nbytes(0) > 0
 
 
 @pytest.mark.ranks(4)
-def test_a_redistribution_that_was_done_before_is_recorded_and_follows_the_worlds_choices(world):
-    """The short way of repeated calls must not be taken where something else is asked for."""
+def test_repeated_redistributions_are_recorded_and_follow_the_worlds_settings(world):
+    """Repeated calls use their cached step only while record, algorithm and gradients agree."""
     mesh = Mesh((4,), ("a",))
     array = np.arange(48, dtype=np.float64).reshape(8, 6)
     x = Tensor.from_global(array, mesh("a", None), world)
-    whole, rows = mesh(None, None), mesh("a", None)
+    replicated, rows = mesh(None, None), mesh("a", None)
 
-    def seen():
+    def recorded_calls():
         with record() as trace:
-            x.to(whole)
+            x.to(replicated)
         return [(e.collective, e.algorithm) for e in trace.collectives]
 
     for _ in range(3):
-        assert np.array_equal(x.to(whole).local(), array)
-    assert seen() == [("all_gather", None)]
+        assert np.array_equal(x.to(replicated).local(), array)
+    assert recorded_calls() == [("all_gather", None)]
     with world.use(all_gather="ring"):
-        assert np.array_equal(x.to(whole).local(), array)
-        assert seen() == [("all_gather", "ring")]
-        assert np.array_equal(x.to(whole).local(), array)
-    assert np.array_equal(x.to(whole).local(), array) and seen() == [("all_gather", None)]
+        assert np.array_equal(x.to(replicated).local(), array)
+        assert recorded_calls() == [("all_gather", "ring")]
+        assert np.array_equal(x.to(replicated).local(), array)
+    assert np.array_equal(x.to(replicated).local(), array) and recorded_calls() == [("all_gather", None)]
 
     fortran = Tensor.from_local(lambda rank: np.asfortranarray(array[2 * rank : 2 * rank + 2]), rows, world)
     y = Tensor.from_global(array, rows, world, requires_grad=True)
     for _ in range(2):
         assert np.array_equal(fortran.to(mesh(None, None)).local(), array)
-        moved = y.to(whole)
-        ops.sum(moved * 2.0).backward()
-        assert moved.requires_grad and y.grad.layout == rows
+        gathered = y.to(replicated)
+        ops.sum(gathered * 2.0).backward()
+        assert gathered.requires_grad and y.grad.layout == rows
     assert np.array_equal(y.grad.full(), np.full_like(array, 4.0))
 
 
 @pytest.mark.ranks(4)
-def test_another_choice_ends_the_short_way(world, monkeypatch):
-    """What was ready to be repeated was planned under the old cost model, or ran by the old algorithm."""
+def test_another_machine_or_algorithm_replaces_the_cached_step(world, monkeypatch):
+    """Cached steps belong to one cost model and one algorithm."""
     from spmdsim.cost import Machine
     from spmdsim.redistribution import plan
 
@@ -191,13 +191,15 @@ def test_another_choice_ends_the_short_way(world, monkeypatch):
     mesh, shape = Mesh((2, 2), ("a", "b")), (64, 64)
     source, target = mesh(None, ("a", "b")), mesh("a", None)
     x = Tensor.from_global(np.ones(shape, np.float32), source, world)
-    ran, run = [], world.run
-    monkeypatch.setattr(world, "run", lambda step, *rest: (ran.append(step), run(step, *rest))[1])
+    executed, run = [], world.run
+    monkeypatch.setattr(
+        world, "run", lambda step, *arguments: (executed.append(step), run(step, *arguments))[1]
+    )
 
     def steps():
-        ran.clear()
+        executed.clear()
         x.to(target)
-        return tuple(ran)
+        return tuple(executed)
 
     world.machine = thin
     assert steps() == plan(source, target, shape, "float32", thin).steps
@@ -223,13 +225,13 @@ def test_implicit_moves_can_be_forbidden(world):
             PlanError, match=r"matmul would move an operand of shape \(4, 4\) from .* to .*: 64 bytes"
         ):
             matmul(x, w)
-        matmul(x, w.to(mesh(None, None)))  # asked for
+        matmul(x, w.to(mesh(None, None)))  # An explicit move is allowed.
     with forbid_redistribution("warn"), pytest.warns(RedistributionWarning, match="matmul would move"):
         matmul(x, w)
 
 
 @pytest.mark.ranks(2)
-def test_a_wrong_result_is_found_with_rank_and_place(world):
+def test_a_wrong_result_is_found_with_rank_and_index(world):
     mesh = Mesh((2,), ("a",))
     value = np.arange(8.0).reshape(4, 2)
     wrong = value.copy()
@@ -260,7 +262,7 @@ def test_large_integers_are_compared_exactly():
     assert not check(Tensor.from_global(big, mesh("a"), world), big - np.array([1, 0]))
 
 
-def test_mistakes_are_one_line():
+def test_wrong_arguments_are_refused_in_one_line():
     mesh, world = Mesh((2,), ("a",)), LockStep(2)
     x = Tensor.from_global(np.ones((4, 3)), mesh("a", None), world)
     with pytest.raises(WorldError, match="needs rank 7, but the world has 2 ranks"):
@@ -292,13 +294,13 @@ def test_sharded_operators_take_cuts_layouts_and_axes():
     a, b = np.arange(64.0).reshape(8, 8), np.eye(8)
     x, w = (Tensor.from_global(v, mesh(None, None), world) for v in (a, b))
     cube = Mesh((2, 2, 2), ("x", "y", "z"))
-    ways = [
+    strategies = [
         (((2, 4), (4, 1)), None),
         (((2, 4), (4, 1)), ((8, 1),)),
         ((cube("z", ("y", "x")), cube(("y", "x"), None)), None),
         ({"m": "dp", "k": "tp"}, None),
     ]
-    for strategy, out in ways:
+    for strategy, out in strategies:
         with record() as trace:
             y = matmul.op.shard(strategy, out)(x, w)
         np.testing.assert_array_equal(y.full(), a)
@@ -316,7 +318,7 @@ def test_public_names_exist():
 
 
 @pytest.mark.ranks(4)
-def test_indexing_reshaping_and_symbols(world):
+def test_indexing_reshaping_and_symbols_equal_numpy(world):
     mesh = Mesh((2, 2), ("a", "b"))
     v = np.arange(48.0).reshape(4, 3, 4)
     x = Tensor.from_global(v, mesh("a", None, "b"), world)
@@ -327,30 +329,32 @@ def test_indexing_reshaping_and_symbols(world):
     np.testing.assert_array_equal(x.reshape((6, 8), mesh(None, ("b", "a"))).full(), v.reshape(6, 8))
     np.testing.assert_array_equal(x.T.full(), v.T)
     np.testing.assert_array_equal(ops.concat([x, x], 1).full(), np.concatenate([v, v], 1))
-    for part, expected in zip(ops.split(x, 3, 1), np.split(v, 3, 1)):
-        np.testing.assert_array_equal(part.full(), expected)
-    for wrong, message in [
+    for block, expected in zip(ops.split(x, 3, 1), np.split(v, 3, 1)):
+        np.testing.assert_array_equal(block.full(), expected)
+    for index, message in [
         ((0, 0, 0, 0), "too many"),
         (9, "out of range"),
         (slice(None, None, 0), "not zero"),
     ]:
         with pytest.raises(RuleError, match=message):
-            x[wrong]
+            x[index]
 
 
 @pytest.mark.ranks(2)
-def test_one_element_prints_as_a_number_where_it_is_held(world):
+def test_one_element_prints_as_a_number_unless_pending(world):
     mesh = Mesh((2,), ("a",))
-    held = Tensor.from_global(np.float32(2.5), mesh(), world)
-    assert str(held) == "2.5" and f"loss is {held}" == "loss is 2.5" and repr(held).startswith("Tensor(")
+    single = Tensor.from_global(np.float32(2.5), mesh(), world)
+    assert (
+        str(single) == "2.5" and f"loss is {single}" == "loss is 2.5" and repr(single).startswith("Tensor(")
+    )
     pending = Tensor.from_global(np.float32(2.5), Layout(mesh, (), {"a": "sum"}), world)
-    assert str(pending) == repr(pending) and f"{pending:.3f}" == f"{held:.3f}" == "2.500"
-    many = Tensor.from_global(np.ones(4), mesh("a"), world)
-    assert str(many) == repr(many)
+    assert str(pending) == repr(pending) and f"{pending:.3f}" == f"{single:.3f}" == "2.500"
+    several = Tensor.from_global(np.ones(4), mesh("a"), world)
+    assert str(several) == repr(several)
 
 
 @pytest.mark.ranks(2)
-def test_operands_that_are_no_tensors(world):
+def test_operands_may_be_parameters_and_arrays(world):
     mesh = Mesh((2,), ("a",))
     x = Tensor.from_global(np.ones((2, 4)), mesh("a", None), world)
     w = nn.Linear(4, 3, mesh(None, None), dtype=np.float64).materialise(world).weight
@@ -383,72 +387,78 @@ def test_tensors_compare_element_by_element_and_hash_by_identity(world):
 
 
 def test_a_function_may_use_one_buffer_for_all_ranks(world):
-    """In a process that owns all ranks their pieces would all be the last one."""
+    """Shards are copies of the buffer, so that a process may own several ranks."""
     layout, buffer = Mesh((world.size,), ("x",))("x"), np.empty(3)
 
-    def of_rank(rank):
+    def fill_buffer(rank):
         buffer[:] = rank
         return buffer
 
     expected = np.repeat(np.arange(world.size), 3)
-    np.testing.assert_array_equal(Tensor.from_local(of_rank, layout, world).full(), expected)
+    np.testing.assert_array_equal(Tensor.from_local(fill_buffer, layout, world).full(), expected)
     tensor = Tensor.from_global(
-        lambda index: of_rank(index[0].start // 3), layout, world, shape=expected.shape, dtype=float
+        lambda index: fill_buffer(index[0].start // 3), layout, world, shape=expected.shape, dtype=float
     )
     np.testing.assert_array_equal(tensor.full(), expected)
 
 
-def test_sizes_beyond_64_bits_are_counted():
+def test_sizes_beyond_64_bits_are_exact():
     mesh, n = Mesh((2, 4), ("dp", "tp")), 2**35
     for sizes in ((n, n), (np.int64(n), np.int64(n))):
         x = Tensor.from_global(
             lambda index: None, mesh("dp", "tp"), ShapeOnly(8), shape=sizes, dtype="float32"
         )
         assert x.size == 2**70 and x.shards[0].size == 2**67 and x.shards[0].nbytes == 2**69
-        with pytest.raises(PlanError, match="too many to count exactly"):  # what ranks receive
+        # The received bytes exceed 64 bits.
+        with pytest.raises(PlanError, match="too many to count exactly"):
             x.to(mesh("tp", "dp"))
 
 
 @pytest.mark.parametrize("lengths", [(0, 5, 1), (2, 2, 2), (4, 0, 0), (0, 0, 0), (1, 0, 6)])
 @pytest.mark.parametrize(("grid", "ranks"), [((3, 1), (2, 0, 3)), ((3, 2), (5, 1, 2, 6, 0, 4))])
-def test_rows_of_any_number_are_put_together_and_gradients_go_back(grid, ranks, lengths):
-    """Each rank's last rows, in the order of the mesh; every other rank of the world has none and takes no part."""
+def test_joined_rows_and_their_gradients_are_right_for_any_lengths(grid, ranks, lengths):
+    """Last rows of each rank are joined in the order of the mesh.
+
+    Ranks outside of the mesh have no rows and take no part.
+    """
     world, mesh = LockStep(7), Mesh(grid, ("x", "y"), ranks)
     source = np.random.default_rng(0).normal(size=(18, 2))
-    like = Tensor.from_global(source, mesh("x", None), world, requires_grad=True)
-    place = {rank: k // grid[1] for k, rank in enumerate(ranks)}
-    chosen = [lengths[place[rank]] if rank in place else 0 for rank in range(7)]
-    pieces = [shard[len(shard) - n :] for shard, n in zip(like.stored_shards, chosen)]
+    source_tensor = Tensor.from_global(source, mesh("x", None), world, requires_grad=True)
+    position_of_rank = {rank: k // grid[1] for k, rank in enumerate(ranks)}
+    row_counts = [lengths[position_of_rank[rank]] if rank in position_of_rank else 0 for rank in range(7)]
+    shards = [shard[len(shard) - n :] for shard, n in zip(source_tensor.stored_shards, row_counts)]
 
-    def put(rank, rows):
-        back = np.zeros_like(like.stored_shards[rank])
-        back[len(back) - chosen[rank] :] = rows
-        return back
+    def row_gradient(rank, rows):
+        gradient = np.zeros_like(source_tensor.stored_shards[rank])
+        gradient[len(gradient) - row_counts[rank] :] = rows
+        return gradient
 
-    result = join_rows("rows", [like], mesh("x", None), pieces, (2,), put)
-    rows = [k for part, n in enumerate(lengths) for k in range(6 * part + 6 - n, 6 * part + 6)]
+    result = join_rows("rows", [source_tensor], mesh("x", None), shards, (2,), row_gradient)
+    rows = [k for position, n in enumerate(lengths) for k in range(6 * position + 6 - n, 6 * position + 6)]
     assert result.shape == (len(rows), 2) and result.layout == mesh("x", None)
     np.testing.assert_array_equal(result.full(), source[rows])
     for rank in range(7):
         expected = (
-            source[rows][result.layout.slices(result.shape, rank)] if rank in place else np.zeros((0, 0))
+            source[rows][result.layout.slices(result.shape, rank)]
+            if rank in position_of_rank
+            else np.zeros((0, 0))
         )
         np.testing.assert_array_equal(
             result.stored_shards[rank], expected.reshape(result.stored_shards[rank].shape)
         )
     factor = np.arange(2.0 * len(rows)).reshape(-1, 2) + 1
     (result * Tensor.from_global(factor, mesh("x", None), world)).sum().backward()
-    wanted = np.zeros_like(source)
-    wanted[rows] = factor
-    np.testing.assert_array_equal(like.grad.full(), wanted)
-    assert not join_rows("rows", [like], mesh("x", None), pieces, (2,)).requires_grad
+    expected_gradient = np.zeros_like(source)
+    expected_gradient[rows] = factor
+    np.testing.assert_array_equal(source_tensor.grad.full(), expected_gradient)
+    assert not join_rows("rows", [source_tensor], mesh("x", None), shards, (2,)).requires_grad
 
 
 def test_methods_and_attributes_are_numpys():
-    """Those whose names and arguments numpy's arrays have, on an array of three dims."""
+    """Methods with names and arguments of numpy's arrays return numpy's values for three dims."""
     a = np.arange(24.0, dtype="f4").reshape(2, 3, 4) % 7
     x = Tensor.from_global(a, Mesh((2,), ("a",))("a", None, None), LockStep(2))
-    for of in (
+    for method in (
         lambda t: t.transpose(2, 0, 1),
         lambda t: t.transpose((1, 0, 2)),
         lambda t: t.sum(1, dtype="f8"),
@@ -464,7 +474,7 @@ def test_methods_and_attributes_are_numpys():
         lambda t: t[1:] == t[:1],
         lambda t: (t != t[0]) & (7 - t < t) | (2**t > 9),
     ):
-        expected, result = of(a), of(x)
+        expected, result = method(a), method(x)
         assert (result.shape, result.dtype) == (expected.shape, expected.dtype)
         np.testing.assert_allclose(result.full(), expected, rtol=1e-6)
     assert (x.itemsize, x.nbytes, x.device, len(x)) == (4, 96, "cpu", 2)
@@ -476,56 +486,56 @@ def test_methods_and_attributes_are_numpys():
             x.to_device(device, stream=stream)
     with pytest.raises(UsageTypeError, match="x must be replicated, got"):
         np.from_dlpack(x)
-    whole = x.to(x.layout.mesh(None, None, None))
-    np.testing.assert_array_equal(np.from_dlpack(whole), a)
-    # Whose protocol has no word for arrays that are only read gets a copy, if it may be one.
-    assert type(whole.__dlpack__()).__name__ == "PyCapsule"
+    replicated = x.to(x.layout.mesh(None, None, None))
+    np.testing.assert_array_equal(np.from_dlpack(replicated), a)
+    # A consumer whose protocol has no read-only arrays gets a copy, unless it forbids copies.
+    assert type(replicated.__dlpack__()).__name__ == "PyCapsule"
     with pytest.raises(BufferError):
-        whole.__dlpack__(copy=False)
+        replicated.__dlpack__(copy=False)
     assert x.__dlpack_device__() == (1, 0) and x.__array_namespace__().__name__ == "spmdsim.array_api"
     assert Tensor.zeros.__name__ == "zeros" and "creation.zeros" in Tensor.zeros.__doc__
 
 
-def test_equal_pieces_are_one_array_until_one_of_them_is_asked_for():
+def test_equal_shards_share_an_array_until_one_is_requested():
     world, mesh = LockStep(3), Mesh((3,), ("a",))
     x = Tensor.from_global(np.zeros(2), mesh(None), world)
     assert x.stored_shards[0] is x.stored_shards[1]
     x.shards[1][0] = 5
     assert x.shards[0][0] == x.shards[2][0] == 0 and x.shards[1][0] == 5
-    one = x.shards[1]
-    assert one is x.shards[1]  # alone, it is not copied again
+    shard = x.shards[1]
+    assert shard is x.shards[1]  # A shard that is not shared is not copied again.
     last = x.shards[2]
-    last[1] = 7  # two are left, then one: either way the others keep what they have
-    assert [piece.tolist() for piece in x.stored_shards] == [[0, 0], [5, 0], [0, 7]]
+    last[1] = 7  # Two ranks shared the array, then one; the other shards keep their values.
+    assert [shard.tolist() for shard in x.stored_shards] == [[0, 0], [5, 0], [0, 7]]
     for rank, shard in zip(world.ranks, (y := Tensor.from_global(np.zeros(2), mesh(None), world)).shards):
         shard += rank
     assert [shard.tolist() for shard in y.shards] == [[0, 0], [1, 1], [2, 2]]
     half = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("a"), world).sum()
-    assert {piece.dtype.name for piece in half.shards} == {"bfloat16"}
+    assert {shard.dtype.name for shard in half.shards} == {"bfloat16"}
 
 
-def test_pieces_that_do_not_fit_are_told_by_rank():
-    """A piece outside of the mesh does not count, and the type is that of the others."""
+def test_shards_that_do_not_fit_are_reported_by_rank():
+    """Shards outside of the mesh do not count, and the dtype is that of the other shards."""
     mesh, world = Mesh((2, 2), ("a", "b"), ranks=(4, 0, 2, 3)), LockStep(5)
-    pieces = [np.ones((2, 3), "f4"), np.ones(7, "i8"), *[np.ones((2, 3), "f4")] * 3]
-    x = Tensor.from_local(pieces, mesh("a", "b"), world)
+    shards = [np.ones((2, 3), "f4"), np.ones(7, "i8"), *[np.ones((2, 3), "f4")] * 3]
+    x = Tensor.from_local(shards, mesh("a", "b"), world)
     assert (x.shape, x.dtype) == ((4, 6), np.float32) and x.stored_shards[1].shape == (0, 0)
-    pieces[3] = pieces[3].astype("f8")
+    shards[3] = shards[3].astype("f8")
     with pytest.raises(
         LayoutError, match=r"must have one dtype, but ranks 0, 2, 4 hold float32, rank 3 holds float64"
     ):
-        Tensor.from_local(pieces, mesh("a", "b"), world)
-    pieces[3] = pieces[4].astype("V8")
+        Tensor.from_local(shards, mesh("a", "b"), world)
+    shards[3] = shards[4].astype("V8")
     with pytest.raises(LayoutError, match=r"rank 3 owns a shard with elements of type \|V8"):
-        Tensor.from_local(pieces, mesh("a", "b"), world)
+        Tensor.from_local(shards, mesh("a", "b"), world)
     with pytest.raises(InputError, match=r"\(4,\)"):
         Tensor.from_global(np.ones(3), mesh("a"), world, shape=(4,))
-    average = Layout(mesh, [()], {"a": "max", "b": "max"})
-    held = Tensor.from_global(np.full(2, -3.0), average, world).stored_shards
-    assert [piece.tolist() for piece in held[2:]] == [[-np.inf] * 2, [-np.inf] * 2, [-3.0, -3.0]]
+    pending_maximum = Layout(mesh, [()], {"a": "max", "b": "max"})
+    stored = Tensor.from_global(np.full(2, -3.0), pending_maximum, world).stored_shards
+    assert [shard.tolist() for shard in stored[2:]] == [[-np.inf] * 2, [-np.inf] * 2, [-3.0, -3.0]]
 
 
-def test_calls_of_several_tensors_are_about_all_of_them():
+def test_calls_of_several_tensors_have_the_provenance_of_all():
     world = LockStep(2)
     world.provenance = Provenance()
     x, y = (Tensor.from_global(np.ones(2), Mesh((2,), ("a",))("a"), world) for _ in range(2))
@@ -536,8 +546,8 @@ def test_calls_of_several_tensors_are_about_all_of_them():
     assert all(0 < find_provenance_number(pair) <= NUMBER_MASK for pair in ([x, y], [y, x], [x, x]))
 
 
-def test_numbers_and_parameters_beside_bfloat16():
-    """A whole number or a fraction takes the tensor's type, a complex number makes it complex."""
+def test_numbers_beside_bfloat16_take_its_type():
+    """Integers and fractions take the tensor's type; a complex number makes the result complex."""
     x = Tensor.from_global(np.ones(2, ml_dtypes.bfloat16), Mesh((2,), ("a",))("a"), LockStep(2))
     assert [as_operand(number, x).dtype.name for number in (1, 2.5, 1j)] == [
         "bfloat16",
@@ -553,7 +563,7 @@ def test_numbers_and_parameters_beside_bfloat16():
     )
 
 
-def test_a_strategy_for_other_ranks_and_what_is_no_layout_are_refused():
+def test_strategies_of_other_ranks_and_invalid_layouts_are_refused():
     world, wide = LockStep(4), Mesh((8,), ("x",))
     x = Tensor.from_global(np.ones((8, 8)), Mesh((4,), ("x",))("x", None), world)
     with pytest.raises(WorldError, match="8"):
@@ -562,7 +572,7 @@ def test_a_strategy_for_other_ranks_and_what_is_no_layout_are_refused():
         Tensor.from_global(np.ones(4), "dp")
 
 
-def test_numbers_without_a_seed_are_those_of_seed_0():
+def test_random_numbers_have_seed_0_by_default():
     index = (slice(1, 3), slice(0, 4))
     np.testing.assert_array_equal(uniform_block(index, (4, 4)), uniform_block(index, (4, 4), np.float32, 0))
     assert (
@@ -574,19 +584,19 @@ def test_numbers_without_a_seed_are_those_of_seed_0():
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("entry", [None, "x"])
-def test_who_writes_into_what_full_gave_changes_no_tensor(world, entry):
+def test_writing_into_the_result_of_full_changes_no_tensor(world, entry):
     mesh = Mesh((world.size,), ("x",))
     x = Tensor.from_global(np.arange(8.0), mesh(entry), world)
     for tensor in (x, x.to(mesh(None)), ops.reshape(x, (2, 4)).to(mesh(None, None))):
-        whole = tensor.full()
-        whole[...] = -1
+        full_array = tensor.full()
+        full_array[...] = -1
         np.testing.assert_array_equal(tensor.full().ravel(), np.arange(8))
         with pytest.raises(ValueError, match="read-only"):
             tensor.local()[...] = -1
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_function_that_gives_parts_of_an_array_shares_none_of_them(world):
+def test_tensors_share_no_memory_with_blocks_of_a_function(world):
     array = np.arange(8.0)
     mesh = Mesh((world.size,), ("x",))
     for layout in (mesh("x"), mesh(None)):

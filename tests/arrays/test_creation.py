@@ -1,4 +1,4 @@
-"""Tensors made of nothing: numpy's values, piece by piece, without a message or an array larger than a piece."""
+"""Created tensors have numpy's values and need neither messages nor memory beyond their shards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MADE = [
 
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("number", range(len(MADE)))
-def test_pieces_are_numpys_and_nothing_is_sent(world, number):
+def test_shards_have_numpys_values_and_nothing_is_sent(world, number):
     make, expected = MADE[number]
     mesh = Mesh((3,), ("x",))
     for dim in range(expected.ndim + 1):
@@ -55,28 +55,30 @@ def test_pieces_are_numpys_and_nothing_is_sent(world, number):
             tensor = make(layout=layout, world=world)
         assert not trace.nbytes() and tensor.layout == layout and tensor.dtype == expected.dtype
         for rank in world.ranks:
-            piece, wanted = tensor.local(rank), expected[layout.slices(expected.shape, rank)]
-            np.testing.assert_allclose(piece, wanted, rtol=1e-15 if expected.dtype != "f4" else 1e-6, atol=0)
+            shard, expected_shard = tensor.local(rank), expected[layout.slices(expected.shape, rank)]
+            np.testing.assert_allclose(
+                shard, expected_shard, rtol=1e-15 if expected.dtype != "f4" else 1e-6, atol=0
+            )
         assert make(layout=layout, world=ShapeOnly(3)).shape == expected.shape
 
 
-def test_no_rank_makes_more_than_its_piece():
+def test_no_rank_allocates_more_than_its_shard():
     world, mesh = ShapeOnly(1000), Mesh((1000,), ("x",))
     assert Tensor.zeros((10**9, 10**6), layout=mesh("x", None), world=world).size == 10**15
     one = Mesh((1,), ("x",), (0,))
     for make in (lambda: eye(1 << 10, layout=one("x", None), world=LockStep(1)),):
         tracemalloc.start()
-        held = make().local().nbytes
+        shard_bytes = make().local().nbytes
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 2.2 * held
+        assert peak < 2.2 * shard_bytes
     big = np.iinfo(np.int64).max
     tensor = arange(big - 4, big, layout=Mesh((2,), ("x",))("x"), world=LockStep(2))
     assert tensor.full().tolist() == list(range(big - 4, big))
 
 
 @pytest.mark.ranks(3)
-def test_defaults_and_likes(world):
+def test_new_tensors_default_to_the_world_and_layout_of_a_like(world):
     with world:
         x = Tensor.ones((4, 2))
         assert x.world is world and not x.layout.split_axes and x.dtype == "f8"
@@ -110,7 +112,7 @@ def test_defaults_and_likes(world):
         ),
     ],
 )
-def test_mistakes_are_one_line(call, text):
+def test_wrong_arguments_are_refused_in_one_line(call, text):
     with pytest.raises(InputError, match=text):
         call()
 
@@ -125,7 +127,7 @@ def test_every_element_type_of_idx_files_is_read(tmp_path, code, kind):
     np.testing.assert_array_equal(open_array(tmp_path / "x-idx2-ubyte")[:, :], numbers)
 
 
-def test_a_file_of_records_is_refused_by_their_names(tmp_path):
+def test_a_file_of_records_is_refused_with_the_field_names(tmp_path):
     """NumPy writes names beyond Latin-1 in version 3 of its header, which is UTF-8."""
     for name in ("a", "\u00b5", "\u03bc"):
         with warnings.catch_warnings():
@@ -136,35 +138,36 @@ def test_a_file_of_records_is_refused_by_their_names(tmp_path):
 
 
 @pytest.mark.parametrize("dim", [None, "x"])
-def test_numbers_made_of_any_bounds_are_numpys(dim):
-    """Steps up and down, whole and broken, both ends or one, every type of the result, none and one element."""
+def test_ranges_with_any_bounds_equal_numpy(dim):
+    """Ranges rise or fall, include one or both ends, have any type, and may be empty."""
     world, line = LockStep(3), Mesh((3,), ("x",))
-    to = {"layout": line(dim), "world": world}
+    target = {"layout": line(dim), "world": world}
     kinds = [None, "f4", "f8", "i4", "u1", "c8"]
-    for start, stop, num, ends, kind in itertools.product(
+    for start, stop, num, endpoint, kind in itertools.product(
         (0, 2.5), (7, 100.25), (0, 1, 2, 6), (True, False), kinds
     ):
-        expected = np.linspace(start, stop, num, endpoint=ends, dtype=kind)
-        tensor = linspace(start, stop, num, dtype=kind, endpoint=ends, **to)
+        expected = np.linspace(start, stop, num, endpoint=endpoint, dtype=kind)
+        tensor = linspace(start, stop, num, dtype=kind, endpoint=endpoint, **target)
         assert tensor.dtype == expected.dtype and tensor.shape == expected.shape
         np.testing.assert_allclose(tensor.full(), expected, rtol=1e-6 if kind in ("f4", "c8") else 1e-14)
     for start, stop in ((1j, 2), (-3, -8.5), (1 + 2j, 1 - 2j)):
         expected = np.linspace(start, stop, 5)
-        assert linspace(start, stop, 5, **to).dtype == expected.dtype
-        np.testing.assert_allclose(linspace(start, stop, 5, **to).full(), expected, rtol=1e-14)
+        assert linspace(start, stop, 5, **target).dtype == expected.dtype
+        np.testing.assert_allclose(linspace(start, stop, 5, **target).full(), expected, rtol=1e-14)
     assert (
-        linspace(-3.5, 3, 5, dtype="i4", **to).full().tolist() == np.linspace(-3.5, 3, 5, dtype="i4").tolist()
+        linspace(-3.5, 3, 5, dtype="i4", **target).full().tolist()
+        == np.linspace(-3.5, 3, 5, dtype="i4").tolist()
     )
     for start, stop, step in itertools.product((-4, 0, 1.5), (-2, 3, 7.25), (-2, -0.5, 1, 3, 0.75)):
         for kind in (None, "f4"):
             expected = np.arange(start, stop, step, dtype=kind)
-            tensor = arange(start, stop, step, dtype=kind, **to)
+            tensor = arange(start, stop, step, dtype=kind, **target)
             assert tensor.dtype == expected.dtype and tensor.shape == expected.shape, (start, stop, step)
             np.testing.assert_allclose(tensor.full(), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dims", [(None, None), ("x", None), (None, "x")])
-def test_diagonals_anywhere(dims):
+def test_eye_has_any_diagonal_on_any_layout(dims):
     world, layout = LockStep(3), Mesh((3,), ("x",))(*dims)
     for height, width in ((4, 7), (7, 4), (5, None)):
         for k in range(-5, 7):
@@ -172,16 +175,20 @@ def test_diagonals_anywhere(dims):
             np.testing.assert_array_equal(tensor.full(), np.eye(height, width, k))
 
 
-def test_arrays_go_to_the_world_that_is_named():
-    one, other = LockStep(2), LockStep(2)
-    with one:
-        assert asarray([1, 2]).world is one and asarray([1, 2], world=other).world is other
-        assert Tensor.ones(3, world=other).world is other and Tensor.ones(3).world is one
-    assert not asarray(np.ones((2, 2)), world=other).layout.split_axes
+def test_arrays_belong_to_the_given_world():
+    first_world, second_world = LockStep(2), LockStep(2)
+    with first_world:
+        assert (
+            asarray([1, 2]).world is first_world and asarray([1, 2], world=second_world).world is second_world
+        )
+        assert (
+            Tensor.ones(3, world=second_world).world is second_world and Tensor.ones(3).world is first_world
+        )
+    assert not asarray(np.ones((2, 2)), world=second_world).layout.split_axes
 
 
-def test_what_is_asked_for_beside_the_values():
-    """Layouts, devices, copies and tensors in place of numbers, arrays and lists."""
+def test_layouts_devices_and_copies_may_be_given():
+    """Functions take layouts, devices, copy=, and tensors in place of numbers and arrays."""
     world, line = LockStep(2), Mesh((2,), ("x",))
     x = Tensor.from_global(np.arange(4.0), line("x"), world)
     assert zeros_like(x, layout=line(None)).layout == line(None)
@@ -204,13 +211,13 @@ def test_what_is_asked_for_beside_the_values():
         np.testing.assert_array_equal(values, np.arange(start, stop, step))
 
 
-def test_records_are_no_numbers_and_a_packages_types_are():
+def test_types_of_packages_are_numbers_and_records_are_not():
     assert why_no_number(bfloat16()) is None
     assert "tensors hold numbers" in why_no_number(np.dtype("V3"))
     assert "tensors hold numbers" in why_no_number(np.dtype([("a", "f4")]))
 
 
 @pytest.mark.parametrize("make, advice", [(zeros_like, r"zeros\(shape"), (empty_like, r"empty\(shape")])
-def test_likes_of_lists_name_the_function_that_takes_a_shape(make, advice):
+def test_like_functions_refuse_lists_and_name_another_function(make, advice):
     with pytest.raises(UsageTypeError, match=f"takes a tensor, but got list; .* {advice}, layout="):
         make([1, 2])

@@ -1,4 +1,4 @@
-"""Element types of tensors: numbers and truth values in this machine's byte order, whatever the source has."""
+"""Tensors have numbers and truth values in native byte order, whatever the source has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MESH = Mesh((2,), ("a",))
         (np.zeros(2, [("x", "i4"), ("y", "f8")]), "x"),
     ],
 )
-def test_what_is_no_number_is_refused_in_one_line(source: object, named: str) -> None:
+def test_elements_that_are_no_numbers_are_refused_in_one_line(source: object, named: str) -> None:
     for world in (LockStep(2), ShapeOnly(2)):
         with pytest.raises(InputError, match=r"numbers and truth values") as error:
             Tensor.from_global(source, MESH("a"), world)
@@ -50,29 +50,29 @@ def test_rows_of_different_lengths_are_refused_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("code", [">f4", ">i8", ">c8", ">f2", ">u2"])
-def test_bytes_in_another_order_are_turned_when_a_tensor_is_made(code: str) -> None:
+def test_new_tensors_have_the_native_byte_order(code: str) -> None:
     values = np.arange(6).astype(code)
     tensor = Tensor.from_global(values, MESH("a"), LockStep(2))
     assert tensor.dtype.isnative and all(shard.dtype.isnative for shard in tensor.shards)
     np.testing.assert_array_equal(tensor.full(), values)
-    asked = Tensor.from_global(np.arange(6), MESH("a"), LockStep(2), dtype=code)
-    assert asked.dtype == tensor.dtype and asked.shards[0].dtype.isnative
-    function = Tensor.from_global(lambda i: values[i], MESH("a"), LockStep(2), shape=(6,), dtype=code)
-    assert function.dtype == tensor.dtype and function.shards[1].dtype.isnative
+    with_dtype = Tensor.from_global(np.arange(6), MESH("a"), LockStep(2), dtype=code)
+    assert with_dtype.dtype == tensor.dtype and with_dtype.shards[0].dtype.isnative
+    from_function = Tensor.from_global(lambda i: values[i], MESH("a"), LockStep(2), shape=(6,), dtype=code)
+    assert from_function.dtype == tensor.dtype and from_function.shards[1].dtype.isnative
     assert tensor.astype(code).dtype == tensor.dtype
 
 
-def test_ranks_with_bytes_in_different_orders_understand_each_other() -> None:
-    pieces = [np.array([1, 2], ">i4"), np.array([3, 4], "<i4")]
-    joined = Tensor.from_local(pieces, MESH("a"), LockStep(2))
+def test_shards_may_have_different_byte_orders() -> None:
+    shards = [np.array([1, 2], ">i4"), np.array([3, 4], "<i4")]
+    joined = Tensor.from_local(shards, MESH("a"), LockStep(2))
     assert all(shard.dtype.isnative for shard in joined.shards)
     np.testing.assert_array_equal(joined.full(), [1, 2, 3, 4])
     pending = Layout.from_placements(MESH, [Partial("sum")], 1)
-    np.testing.assert_array_equal(Tensor.from_local(pieces, pending, LockStep(2)).full(), [4, 6])
+    np.testing.assert_array_equal(Tensor.from_local(shards, pending, LockStep(2)).full(), [4, 6])
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "bf16", "float8_e4m3fn"])
-def test_types_of_packages_are_known_by_name(name: str) -> None:
+def test_types_of_packages_have_names(name: str) -> None:
     pytest.importorskip("ml_dtypes")
     tensor = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype=name)
     assert tensor.dtype == tensor.astype(name).dtype == plan(MESH("a"), MESH(None), (3,), name).dtype
@@ -86,9 +86,9 @@ def test_bfloat16_is_known_before_its_package_is_imported() -> None:
     assert result.stdout.strip() == "bfloat16", result.stderr
 
 
-def test_a_type_that_is_none_is_named() -> None:
+def test_an_unknown_type_gets_a_hint() -> None:
     tensor = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
-    for wrong in (
+    for call in (
         lambda: Tensor.from_global(np.ones(3), MESH("a"), LockStep(2), dtype="float33"),
         lambda: plan(MESH("a"), MESH(None), (3,), "float33"),
         lambda: tensor.astype("float33"),
@@ -96,7 +96,7 @@ def test_a_type_that_is_none_is_named() -> None:
         with pytest.raises(
             InputError, match=r"no element type is called 'float33'; did you mean 'float32'\?"
         ):
-            wrong()
+            call()
 
 
 def test_a_type_of_a_missing_package_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,9 +108,9 @@ def test_a_type_of_a_missing_package_names_the_package(monkeypatch: pytest.Monke
         plan(MESH("a"), MESH(None), (4,), "float33")
 
 
-def test_what_is_no_layout_is_named() -> None:
+def test_invalid_layouts_are_named() -> None:
     tensor = Tensor.from_global(np.ones(3), MESH("a"), LockStep(2))
-    for wrong in (
+    for call in (
         lambda: tensor.to(MESH),
         lambda: tensor.to("a"),
         lambda: tensor.to([Partial("sum")]),
@@ -119,20 +119,24 @@ def test_what_is_no_layout_is_named() -> None:
         lambda: plan("a", MESH("a"), (3,), "f4"),
     ):
         with pytest.raises(UsageTypeError, match=r"layout.* got "):
-            wrong()
+            call()
 
 
-def test_a_rank_that_is_not_there_is_named() -> None:
+def test_an_unknown_rank_is_named() -> None:
     with pytest.raises(WorldError, match="rank must be from 0 to 1, got 2"):
         Tensor.from_global(np.ones(3), MESH("a"), LockStep(2)).local(2)
 
 
-def test_floats_are_those_whose_limits_have_a_mantissa():
-    """Of NumPy's types and of ml_dtypes', whose small integers are of the same kind as its floats."""
+def test_is_float_agrees_with_finfo():
+    """Types of NumPy and of ml_dtypes are floats if they have a mantissa.
+
+    Small integers of ml_dtypes have the same kind code as its floats.
+    """
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    own = {getattr(ml_dtypes, name) for name in ml_dtypes.__all__}
+    package_types = {getattr(ml_dtypes, name) for name in ml_dtypes.__all__}
     kinds = [
-        np.dtype(kind) for kind in (*"?bhiqBHIQefdFD", *(kind for kind in own if isinstance(kind, type)))
+        np.dtype(kind)
+        for kind in (*"?bhiqBHIQefdFD", *(kind for kind in package_types if isinstance(kind, type)))
     ]
     assert {kind.name for kind in kinds} >= {"bfloat16", "float8_e4m3fn", "int4", "float16", "complex64"}
     for kind in kinds:

@@ -1,4 +1,4 @@
-"""Files as numpy and others write them: any window of any array, and which array of a file is meant."""
+"""Files of numpy and other systems are read window by window, and paths identify an array of a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def numbers(shape, dtype):
 
 
 def assert_read(file, array):
-    """Every window that begins and ends at most one element inside of a dim, and the whole; in native order."""
+    """Check the windows of a file against `array`, in native byte order.
+
+    Windows start and end at most one element inside of each dim.
+    """
     native = array.dtype.newbyteorder("=")
     assert (file.shape, file.dtype) == (array.shape, native)
     ends = [[(a, b) for a in (0, 1) for b in (n - 1, n) if a <= b] for n in array.shape]
@@ -42,7 +45,7 @@ def assert_read(file, array):
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", TYPES)
-def test_arrays_as_numpy_saves_them(dtype, order, tmp_path):
+def test_arrays_saved_by_numpy_are_read(dtype, order, tmp_path):
     for number, shape in enumerate(SHAPES):
         array = np.asarray(numbers(shape, dtype), order=order)
         np.savez(tmp_path / f"{number}.npz", one=array, other=np.ones(2))
@@ -57,7 +60,7 @@ def test_arrays_as_numpy_saves_them(dtype, order, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", IDX_CODES)
-def test_idx_files_packed_and_plain(dtype, tmp_path):
+def test_packed_and_plain_idx_files_are_read(dtype, tmp_path):
     for shape in SHAPES:
         array = numbers(shape, dtype)
         data = (
@@ -71,12 +74,17 @@ def test_idx_files_packed_and_plain(dtype, tmp_path):
             assert_read(open_array(tmp_path / name), array)
 
 
-def safetensors(path, tensors, **changes):
-    """Written by hand; ``changes`` of the header's entries by name."""
+def write_safetensors(path, tensors, **changes):
+    """Write `tensors` to a safetensors file at `path` by hand, and return the path.
+
+    Entries of the header are replaced by `changes`, by name.
+    """
     header, data = {"__metadata__": {"by": "hand"}}, b""
     for name, (kind, array) in tensors.items():
-        at = [len(data), len(data) + array.nbytes]
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": at} | changes.get(name, {})
+        offsets = [len(data), len(data) + array.nbytes]
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": offsets} | changes.get(
+            name, {}
+        )
         data += array.tobytes()
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -89,8 +97,8 @@ TENSORS = {
 }  # fmt: skip
 
 
-def test_safetensors_by_hand(tmp_path):
-    path = safetensors(tmp_path / "m.safetensors", TENSORS)
+def test_safetensors_written_by_hand_are_read(tmp_path):
+    path = write_safetensors(tmp_path / "m.safetensors", TENSORS)
     for name, (_, array) in TENSORS.items():
         assert_read(open_array(path, name), array)
         assert_read(open_array(f"{path}:{name}"), array)
@@ -106,8 +114,8 @@ def test_safetensors_by_hand(tmp_path):
 @pytest.mark.parametrize(
     "offsets", [[0], [0, 48, 48], [-48, 0], [0, 47], [0, 49], [0, 48.0], [False, 48], ["0", 48], [48, 0], []]
 )
-def test_bytes_in_which_a_tensor_cannot_lie(offsets, tmp_path):
-    path = safetensors(tmp_path / "m.safetensors", TENSORS, a={"data_offsets": offsets})
+def test_wrong_offsets_of_tensors_are_refused(offsets, tmp_path):
+    path = write_safetensors(tmp_path / "m.safetensors", TENSORS, a={"data_offsets": offsets})
     with pytest.raises(
         InputError, match=r"is damaged: 'a' of shape \(4, 3\) and type F32 cannot lie in bytes"
     ):
@@ -118,13 +126,14 @@ def test_bytes_in_which_a_tensor_cannot_lie(offsets, tmp_path):
     ("plain.npy", None, "plain.npy"), ("a:b.npy", None, "a:b.npy"), ("x:y.npz:two", None, "x:y.npz:two"),
     ("n.npz:two", None, "n.npz"), ("n.npz", "two", "n.npz"), ("gone.npz:two", None, None),
 ])  # fmt: skip
-def test_which_file_is_meant(name, member, expected, tmp_path):
-    """A colon is part of the name where such a file is there, else what stands behind it is an array's name."""
+def test_a_colon_separates_file_and_array_unless_the_file_exists(name, member, expected, tmp_path):
+    """Text after a colon is the name of an array if no file has the full name."""
     for file in ("plain.npy", "a:b.npy"):
         np.save(tmp_path / file, np.arange(3))
     np.savez(tmp_path / "n.npz", one=np.zeros(3), two=np.arange(3))
     np.save(tmp_path / "x.npy", np.arange(3))
-    (tmp_path / "x.npy").rename(tmp_path / "x:y.npz:two")  # neither an archive nor named as one
+    # The file is no archive and has no archive's suffix.
+    (tmp_path / "x.npy").rename(tmp_path / "x:y.npz:two")
     if expected is None:
         with pytest.raises(InputError, match=r"there is no file '.*gone\.npz'$"):
             open_array(tmp_path / name)
@@ -135,21 +144,24 @@ def test_which_file_is_meant(name, member, expected, tmp_path):
         np.testing.assert_array_equal(open_array(tmp_path / name, member).read((slice(0, 3),)), np.arange(3))
 
 
-def test_bytes_are_tokens(tmp_path):
+def test_bytes_of_a_file_are_tokens(tmp_path):
     (tmp_path / "text").write_bytes(bytes(range(9)))
     assert_read(open_tokens(tmp_path / "text"), np.arange(9, dtype="u1"))
-    for name, said in (
+    for name, message in (
         ("none", "there is no file"),
         ("empty", "is empty"),
         (".", "is a folder, not a file"),
     ):
         (tmp_path / "empty").write_bytes(b"")
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             open_tokens(tmp_path / name)
 
 
 def save_model(folder, files):
-    """Write arrays as other systems do, with their own library: a dict of arrays per file, and an index of all."""
+    """Write `files`, a dict of arrays per file name, and their index to `folder`; return the index.
+
+    The library of safetensors writes them, as other systems do.
+    """
     for file, arrays in files.items():
         save_file(arrays, folder / file)
     places = {name: file for file, arrays in files.items() for name in arrays}
@@ -163,16 +175,17 @@ def test_models_in_several_files_are_read_by_their_index(tmp_path):
     first = {"embed.weight": rng.normal(size=(5, 3)).astype(ml_dtypes.bfloat16), "norm": rng.normal(size=3)}
     second = {"head.weight": rng.normal(size=(3, 5)).astype(np.float32)}
     index = save_model(
-        tmp_path, {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second}
+        tmp_path,
+        {"model-00001-of-00002.safetensors": first, "model-00002-of-00002.safetensors": second},
     )
-    for place in (index, tmp_path):
-        arrays = open_arrays(place)
+    for path in (index, tmp_path):
+        arrays = open_arrays(path)
         assert {name: (a.shape, a.dtype.name) for name, a in arrays.items()} == {
             name: (a.shape, a.dtype.name) for name, a in {**first, **second}.items()
         }
         for name, array in {**first, **second}.items():
             assert_read(arrays[name], array)
-            assert_read(open_array(place, name), array)
+            assert_read(open_array(path, name), array)
     assert_read(open_array(f"{index}:norm"), first["norm"])
     assert_read(
         open_arrays(tmp_path / "model-00002-of-00002.safetensors")["head.weight"], second["head.weight"]
@@ -189,7 +202,7 @@ def test_models_in_several_files_are_read_by_their_index(tmp_path):
         open_array(index, "normal")
 
 
-def test_one_file_in_a_folder_is_the_model_and_many_names_are_not_listed(tmp_path):
+def test_a_folder_with_one_file_is_a_model_and_long_lists_are_shortened(tmp_path):
     save_file({f"layers.{k}.weight": np.full(2, k) for k in range(30)}, tmp_path / "model.safetensors")
     assert_read(open_array(tmp_path, "layers.7.weight"), np.full(2, 7))
     with pytest.raises(
@@ -229,7 +242,7 @@ def test_damaged_indices_are_refused(index, message, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["w.pt", "w.pth", "w.bin", "w.distcp", "w.h5", "w.ckpt", "w.gguf"])
-def test_files_of_other_kinds_are_refused_with_a_way_out(name, tmp_path):
+def test_files_of_other_kinds_are_refused_with_advice(name, tmp_path):
     (tmp_path / name).write_bytes(b"PK")
     with pytest.raises(
         InputError,
@@ -254,14 +267,14 @@ def test_files_of_other_kinds_are_refused_with_a_way_out(name, tmp_path):
 )
 @pytest.mark.parametrize("kind", ["npy", "npz"])
 def test_files_are_indexed_as_arrays(kind, index, tmp_path):
-    whole = np.arange(20.0).reshape(5, 4)
+    array = np.arange(20.0).reshape(5, 4)
     path = tmp_path / f"x.{kind}"
-    np.save(path, whole) if kind == "npy" else np.savez_compressed(path, whole)
+    np.save(path, array) if kind == "npy" else np.savez_compressed(path, array)
     block = open_array(path)[index]
-    assert block.shape == whole[index].shape and (block == whole[index]).all()
+    assert block.shape == array[index].shape and (block == array[index]).all()
 
 
-def test_indices_that_files_do_not_take(tmp_path):
+def test_unsupported_indices_of_files_are_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((5, 4)))
     array = open_array(tmp_path / "x.npy")
     for index in (None, [0, 1], (0, 0, 0), True, np.array([1, 2])):

@@ -1,4 +1,4 @@
-"""Floats of 16 bits: stored so, computed with in float32, and rounded once, on every layout."""
+"""Floats of 16 bits are stored as such, computed in float32 and rounded once, on every layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ranks(1, 2, 4, 8)
 
 
 def split(world, array, dtype, *, partial=False, **options):
-    """An array along the ranks, by its last dim."""
+    """Return an array as a tensor that is split over all ranks by its last dim."""
     mesh = Mesh((world.size,), ("x",))
     array = np.asarray(array, dtype)
     dims = [None] * (array.ndim - 1) + ["x"]
@@ -28,18 +28,18 @@ def split(world, array, dtype, *, partial=False, **options):
 def test_a_sum_of_4096_ones_does_not_stop_at_256(world):
     total = ops.sum(split(world, np.ones(4096), BF16))
     assert total.dtype == BF16 and total.item() == 4096
-    # What is pending looks like its type, though its parts are not rounded on their way.
+    # A pending sum has its type, though its terms are not rounded to the type.
     assert all(total.local(rank).dtype == BF16 for rank in world.ranks)
     assert {shard.dtype for shard in total.shards} == {BF16}
     assert repr(total.meta).startswith("bf16[]")
 
 
-def test_a_mean_does_not_overflow_on_its_way(world):
+def test_the_sum_of_a_mean_does_not_overflow(world):
     assert ops.mean(split(world, np.full(1000, 100), F16)).item() == 100
 
 
-def test_parts_that_cancel_between_ranks_leave_what_is_left(world):
-    """One rank's part of the product is 2048.5, another's -2048: each rounded first, that is 0 or 1."""
+def test_terms_that_cancel_between_ranks_leave_the_exact_rest(world):
+    """Terms 2048.5 and -2048 of two ranks would give 0 or 1 if each were rounded first."""
     k = 4 * world.size
     a, b = np.zeros((1, k)), np.ones((k, 1))
     a[0, 0], a[0, 1], a[0, -1] = 2048, 0.5, -2048
@@ -49,15 +49,15 @@ def test_parts_that_cancel_between_ranks_leave_what_is_left(world):
     assert product.item() == 0.5
 
 
-def test_a_pending_value_may_be_larger_than_its_type(world):
+def test_a_pending_term_may_be_out_of_range_for_its_type(world):
     mesh = Mesh((world.size,), ("x",))
-    parts = Tensor.from_local(lambda rank: np.full(3, 60000, F16), mesh(None, partial="x"), world)
-    scaled = ops.multiply(parts, 1 / world.size)
+    terms = Tensor.from_local(lambda rank: np.full(3, 60000, F16), mesh(None, partial="x"), world)
+    scaled = ops.multiply(terms, 1 / world.size)
     np.testing.assert_array_equal(scaled.full(), np.full(3, 60000, F16))
 
 
-def test_what_is_pending_becomes_16_bits_when_it_is_complete(world):
-    """The parts 1e5 and -99999.5 are infinite in float16, and nothing is left of .5 in bfloat16."""
+def test_pending_sums_become_16_bits_when_they_are_reduced(world):
+    """Terms 1e5 and -99999.5 are infinite in float16 and lose .5 in bfloat16."""
     x = np.zeros(4 * world.size)
     x[0], x[-1] = 1e5, -99999.5
     for dtype in (F16, BF16):
@@ -74,12 +74,12 @@ def test_cross_entropy_of_equal_logits_is_the_logarithm_of_their_number(world, c
     assert ops.cross_entropy(logits, labels).item() == float(np.log(classes).astype(dtype))
 
 
-def test_softmax_of_many_equal_numbers(world):
+def test_softmax_of_many_equal_numbers_is_exact(world):
     result = ops.softmax(split(world, np.zeros((1, 1000)), BF16))
     np.testing.assert_array_equal(result.full(), np.full((1, 1000), 0.001, BF16))
 
 
-def test_norms_of_numbers_whose_squares_overflow(world):
+def test_norms_do_not_overflow_in_squares(world):
     x = np.tile([300.0, -300.0], (2, 8))
     mesh = Mesh((world.size,), ("x",))
     one, zero = (Tensor.from_global(np.full(16, v, F16), mesh("x"), world) for v in (1, 0))
@@ -90,7 +90,7 @@ def test_norms_of_numbers_whose_squares_overflow(world):
 
 
 def test_gradients_of_many_uses_and_many_calls_add_up(world):
-    """A gradient of 1 from each of 600 uses, and again from each of 600 backward passes."""
+    """Gradients of 600 uses, and of 600 backward passes, add up exactly."""
     x = split(world, np.ones(world.size), BF16, requires_grad=True)
     ops.sum(ops.add_n(*[x] * 600)).backward()
     np.testing.assert_array_equal(x.grad.full(), np.full(world.size, 600, BF16))
@@ -119,7 +119,10 @@ def test_a_global_norm_does_not_overflow(world):
 
 
 def losses(world, mesh, dims, axis, dtype) -> list[float]:
-    """The losses of a GPT in four steps of training."""
+    """Return the losses of a GPT in four steps of training in a world.
+
+    The input has the layout ``mesh(*dims)``, and `axis` splits the layers. Parameters have the type `dtype`.
+    """
     stream, rng = mesh(*dims), np.random.default_rng(0)
     model = nn.GPT(64, 32, 4, 1, 16, stream, axis, dtype=dtype)
     model.materialise(world)
@@ -139,17 +142,17 @@ def losses(world, mesh, dims, axis, dtype) -> list[float]:
 
 
 @cache
-def alone(dtype) -> list[float]:
+def losses_of_one_rank(dtype) -> list[float]:
     return losses(LockStep(1), Mesh((1, 1), ("dp", "tp")), (None, None, None), None, dtype)
 
 
 @pytest.mark.ranks(4, 8)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
 def test_a_gpt_has_the_same_losses_on_any_mesh(world, dtype):
-    """As one rank has them, and those of float32, to the rounding of one loss."""
+    """Losses equal those of one rank, and of float32, up to the rounding of one loss."""
     unit = 2.0**-8 if dtype == BF16 else 2.0**-11
-    wide = alone(np.dtype("f4"))
-    np.testing.assert_allclose(alone(dtype), wide, rtol=2 * unit)
+    wide = losses_of_one_rank(np.dtype("f4"))
+    np.testing.assert_allclose(losses_of_one_rank(dtype), wide, rtol=2 * unit)
     half = world.size // 2
     for shape, dims, axis in (
         ((world.size, 1), ("dp", None, None), None),
@@ -157,13 +160,15 @@ def test_a_gpt_has_the_same_losses_on_any_mesh(world, dtype):
         ((2, half), ("dp", "tp", None), "tp"),
     ):
         values = losses(world, Mesh(shape, ("dp", "tp")), dims, axis, dtype)
-        np.testing.assert_allclose(values, alone(dtype), rtol=2 * unit, err_msg=str((shape, dims)))
+        np.testing.assert_allclose(
+            values, losses_of_one_rank(dtype), rtol=2 * unit, err_msg=str((shape, dims))
+        )
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
-def test_plans_and_traces_count_what_travels(world, dtype):
-    """Four bytes per element of a pending sum, two of everything else, the pending maximum included."""
+def test_plans_and_traces_count_the_bytes_of_the_sent_type(world, dtype):
+    """Elements of a pending sum have four bytes; other elements, pending maxima included, have two."""
     mesh = Mesh((4,), ("x",))
     for src, dst, size in (
         (mesh(None, partial="x"), mesh("x"), 4),
@@ -171,14 +176,15 @@ def test_plans_and_traces_count_what_travels(world, dtype):
         (mesh(None, partial={"x": "max"}), mesh(None), 2),
         (mesh("x"), mesh(None), 2),
     ):
-        same = plan(src, dst, (64,), "int32")
-        for way in (world, ShapeOnly(4)):
-            tensor = Tensor.from_global(np.ones(64, dtype), src, way)
+        int32_plan = plan(src, dst, (64,), "int32")
+        for any_world in (world, ShapeOnly(4)):
+            tensor = Tensor.from_global(np.ones(64, dtype), src, any_world)
             with record() as trace:
                 assert tensor.to(dst).dtype == dtype
-            wanted = size * same.nbytes(way.ranks[0]) // 4
+            expected = size * int32_plan.nbytes(any_world.ranks[0]) // 4
             assert {event.dtype for event in trace.collectives} == {"float32" if size == 4 else dtype.name}
-            if not isinstance(way, MPIWorld):  # which gathers short maxima of what MPI does not know
-                assert trace.nbytes(way.ranks[0]) == wanted
-            assert plan(src, dst, (64,), dtype).nbytes(way.ranks[0]) == wanted
+            # MPIWorld gathers short maxima of types that MPI does not know.
+            if not isinstance(any_world, MPIWorld):
+                assert trace.nbytes(any_world.ranks[0]) == expected
+            assert plan(src, dst, (64,), dtype).nbytes(any_world.ranks[0]) == expected
         assert ("travel as float32, 4 bytes" in str(plan(src, dst, (64,), dtype))) == (size == 4)

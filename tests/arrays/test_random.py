@@ -1,4 +1,4 @@
-"""Random numbers keyed by the global index."""
+"""Random numbers depend on the seed and on the global index only."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from spmdsim.errors import InputError
 
 
 @given(st.data())
-def test_a_block_is_the_block_of_the_whole(data):
+def test_a_block_equals_the_block_of_the_full_array(data):
     shape = tuple(data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4)))
     index = tuple(slice(*sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n))))) for n in shape)
     dtype = data.draw(st.sampled_from(["f4", "f8", "f2"]))
     make = data.draw(st.sampled_from([source.normal_block, source.uniform_block]))
-    whole = make(tuple(slice(0, n) for n in shape), shape, dtype, seed=3)
-    assert make(index, shape, dtype, seed=3).tobytes() == np.ascontiguousarray(whole[index]).tobytes()
+    full_array = make(tuple(slice(0, n) for n in shape), shape, dtype, seed=3)
+    assert make(index, shape, dtype, seed=3).tobytes() == np.ascontiguousarray(full_array[index]).tobytes()
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 64])
-def test_the_chunk_does_not_matter(monkeypatch, chunk):
+def test_numbers_do_not_depend_on_the_chunk_size(monkeypatch, chunk):
     shape, index = (5, 6, 7), (slice(1, 4), slice(0, 6), slice(2, 7))
     expected = source.normal_block(index, shape)
     monkeypatch.setattr(source, "CHUNK", chunk)
     assert source.normal_block(index, shape).tobytes() == expected.tobytes()
 
 
-def test_indices_beyond_32_bits_are_other_numbers():
+def test_indices_beyond_32_bits_have_different_numbers():
     shape = (1 << 20, 1 << 14)
-    edge = 1 << 18  # element 2**32 begins row 2**18
+    edge = 1 << 18  # Element 2**32 is the first of row 2**18.
     rows = source.normal_block((slice(edge - 1, edge + 1), slice(0, 1 << 14)), shape)
     assert rows[1].tobytes() != source.normal_block((slice(0, 1), slice(0, 1 << 14)), shape).tobytes()
     assert (
         rows[0].tobytes() == source.normal_block((slice(edge - 1, edge), slice(0, 1 << 14)), shape).tobytes()
     )
-    odd = (3, (1 << 32) - 5)  # rows that begin in the middle of a word
+    odd = (3, (1 << 32) - 5)  # Rows start in the middle of a word.
     block = source.normal_block((slice(0, 3), slice(0, 11)), odd)
     assert block[1].tobytes() == source.normal_block((slice(1, 2), slice(0, 11)), odd).tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_moments_and_independence(dtype):
+def test_numbers_have_the_right_moments_and_are_independent(dtype):
     shape = (512, 1024)
     x = source.normal_block((slice(0, 512), slice(0, 1024)), shape, dtype, seed=1)
     n = x.size
@@ -65,14 +65,14 @@ def test_moments_and_independence(dtype):
 
 
 @pytest.mark.ranks(1, 2, 3, 8)
-def test_the_same_tensor_on_any_number_of_ranks(world):
+def test_tensors_are_equal_on_any_number_of_ranks(world):
     line = Mesh((world.size,), ("x",))
-    whole = source.normal_block((slice(0, 13), slice(0, 9)), (13, 9), "f4", seed=7) * np.float32(
+    full_array = source.normal_block((slice(0, 13), slice(0, 9)), (13, 9), "f4", seed=7) * np.float32(
         0.5
     ) + np.float32(2)
     for layout in (line("x", None), line(None, "x"), line(None, None)):
         x = source.normal((13, 9), layout, world, mean=2.0, std=0.5, seed=7)
-        assert x.full().tobytes() == whole.tobytes()
+        assert x.full().tobytes() == full_array.tobytes()
     u = source.uniform((13, 9), line("x", None), world, low=-1, high=1, seed=7).full()
     assert -1 <= u.min() < -0.5 and 0.5 < u.max() < 1
 
@@ -84,8 +84,8 @@ def mixed(bits: int) -> int:
 
 
 @pytest.mark.parametrize(("seed", "stream"), [(0, 0), (3, 1), (2**32 + 7, 2)])
-def test_the_bits_of_an_element_stay_what_they_are(seed, stream):
-    """Written with Python's integers: files and published numbers rest on them."""
+def test_the_bits_of_an_element_never_change(seed, stream):
+    """Bits equal a formula in Python's integers, because files and published numbers depend on them."""
     numbers = [0, 1, 5, 2**31 + 3, 2**32 - 1, 2**32, 3 * 2**32 + 9]
     expected = []
     for number in numbers:
@@ -95,15 +95,18 @@ def test_the_bits_of_an_element_stay_what_they_are(seed, stream):
         key = mixed((key + high * 0x85EBCA6B + stream * 0xC2B2AE35) % 2**32)
         expected.append(mixed((mixed(low ^ key) + mixed((key + 0x27D4EB2F) % 2**32)) % 2**32))
     bits = source._Bits(seed, stream)
-    for number, wanted in zip(numbers, expected):
+    for number, expected_bits in zip(numbers, expected):
         out = np.empty(1, np.uint32)
         bits.fill(np.array([number], np.uint64), out)
-        assert int(out[0]) == wanted
+        assert int(out[0]) == expected_bits
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
-def test_numbers_are_made_of_the_bits_as_written_down(dtype):
-    """Uniform ones of the upper 24 or 53 bits, normal ones by Box and Muller, of one word from either stream."""
+def test_numbers_follow_from_the_bits_by_documented_formulas(dtype):
+    """Uniform numbers take the upper 24 or 53 bits; normal numbers follow Box and Muller.
+
+    Normal numbers take one word from each of two streams.
+    """
     shape, seed = (3, 50), 2**40 + 9
     one, two = (np.empty(150, np.uint32) for _ in "ab")
     for stream, out in ((1, one), (2, two)):
@@ -124,7 +127,7 @@ def test_numbers_are_made_of_the_bits_as_written_down(dtype):
     np.testing.assert_allclose(numbers, np.reshape(normal, shape), rtol=tolerance, atol=tolerance)
 
 
-def test_no_seed_is_another_one_and_what_is_random_is_a_float():
+def test_seed_0_is_the_default_and_integers_are_refused():
     line = Mesh((2,), ("x",))
     for make, block in ((source.normal, source.normal_block), (source.uniform, source.uniform_block)):
         first = block((slice(0, 6),), (6,), np.float32, 0)

@@ -1,4 +1,4 @@
-"""Check that repeated calls give equal results, and that traces and gradients see each of them."""
+"""Repeated calls give equal results, and traces and gradients contain each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdsim.errors import SpmdError
 
 MESH = Mesh((1,), ("x",))
 VALUES = np.arange(24, dtype=np.float32).reshape(4, 6)
-WAYS: dict[str, Callable[[Any], Any]] = {
+CALLS: dict[str, Callable[[Any], Any]] = {
     "T": lambda x: x.T,
     "reshape": lambda x: x.reshape(8, 3),
     "reshape of the rest": lambda x: x.reshape((2, -1)),
@@ -31,29 +31,29 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def tensor(world: LockStep | None = None, **more: Any) -> Tensor:
-    return Tensor.from_global(VALUES, MESH(None, None), world or LockStep(1), **more)
+def tensor(world: LockStep | None = None, **options: Any) -> Tensor:
+    return Tensor.from_global(VALUES, MESH(None, None), world or LockStep(1), **options)
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_again(name: str) -> None:
-    x, way = tensor(), WAYS[name]
+@pytest.mark.parametrize("name", CALLS)
+def test_repeated_views_equal_numpy(name: str) -> None:
+    x, call = tensor(), CALLS[name]
     for _ in range(3):
-        y = way(x)
-        np.testing.assert_array_equal(y.full(), way(VALUES))
-        assert y.shape == way(VALUES).shape and y.dtype == np.float32
-    np.testing.assert_array_equal(way(x + 1).full(), way(VALUES + 1))
-    assert way(tensor(x.world)).meta is y.meta
+        y = call(x)
+        np.testing.assert_array_equal(y.full(), call(VALUES))
+        assert y.shape == call(VALUES).shape and y.dtype == np.float32
+    np.testing.assert_array_equal(call(x + 1).full(), call(VALUES + 1))
+    assert call(tensor(x.world)).meta is y.meta
 
 
-def test_vectors_keep_their_way() -> None:
+def test_vectors_are_indexed_repeatedly() -> None:
     x = Tensor.from_global(VALUES[0], MESH("x"), LockStep(1))
     for _ in range(2):
         assert x[2].item() == 2 and x[1:3].shape == (2,)
         np.testing.assert_array_equal(x[:, None].full(), VALUES[0][:, None])
 
 
-def test_who_records_or_wants_gradients_sees_all() -> None:
+def test_repeated_calls_are_recorded_and_have_gradients() -> None:
     x = tensor()
     for _ in range(2):
         _ = x.T, x[1:3]
@@ -66,19 +66,19 @@ def test_who_records_or_wants_gradients_sees_all() -> None:
     assert leaf.grad.full().sum(axis=1).tolist() == [0, 6, 6, 0]
 
 
-def test_another_world_with_the_same_memory_runs_its_own_steps() -> None:
+def test_another_world_with_equal_memory_runs_its_steps() -> None:
     inner = LockStep(1)
-    x, seen = tensor(inner), []
+    x, calls = tensor(inner), []
     for _ in range(2):
         _ = x[1:3]
-    outer = Intercepted(inner, lambda when, step, shards: seen.append(when) or shards)
+    outer = Intercepted(inner, lambda when, step, shards: calls.append(when) or shards)
     y = Tensor(outer, x.meta, x.stored_shards)
     for _ in range(2):
         _ = y[1:3]
-    assert seen == ["before", "after"] * 2
+    assert calls == ["before", "after"] * 2
 
 
-def test_what_only_equals_a_known_size_is_refused_still() -> None:
+def test_numbers_equal_to_a_valid_size_are_still_refused() -> None:
     x = tensor()
     for _ in range(2):
         _ = x.reshape(8, 3)
@@ -96,20 +96,20 @@ def test_numbers_beside_tensors_keep_sign_and_type() -> None:
         assert np.signbit(ops.copysign(x, -0.0).full()).all()
         assert not np.signbit(ops.copysign(x, 0.0).full()).any()
         assert (x * 2).dtype == np.float32 and (x > 0).full().sum() == 23
-        whole = Tensor.from_global(VALUES.astype(np.int32), MESH(None, None), x.world)
-        assert (whole * 2).dtype == np.int32 and (whole * 2.0).dtype == np.float64
-        assert (whole * True).dtype == np.int32
+        integers = Tensor.from_global(VALUES.astype(np.int32), MESH(None, None), x.world)
+        assert (integers * 2).dtype == np.int32 and (integers * 2.0).dtype == np.float64
+        assert (integers * True).dtype == np.int32
     y = ops.add(x, 1)
-    y += 1  # the number is nobody's to change
+    y += 1  # The cached number must not change.
     np.testing.assert_array_equal(ops.add(x, 1).full(), VALUES + 1)
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("dims", [None, 0, (0, 1), -1])
-def test_reductions_again(dims: Any, keepdims: bool) -> None:
+def test_repeated_reductions_equal_numpy(dims: Any, keepdims: bool) -> None:
     x = tensor()
     for name in ("sum", "max", "min"):
         for _ in range(2):
-            y, wanted = getattr(x, name)(dims, keepdims), getattr(VALUES, name)(dims, keepdims=keepdims)
-            np.testing.assert_array_equal(y.full(), wanted)
-            assert y.shape == wanted.shape and y.dtype == wanted.dtype
+            y, expected = getattr(x, name)(dims, keepdims), getattr(VALUES, name)(dims, keepdims=keepdims)
+            np.testing.assert_array_equal(y.full(), expected)
+            assert y.shape == expected.shape and y.dtype == expected.dtype

@@ -1,4 +1,4 @@
-"""Values that must be equal: copies on several ranks, and what tensors are made of."""
+"""Replicas on several ranks are equal, and so are the values that ranks pass to a tensor."""
 
 from __future__ import annotations
 
@@ -24,46 +24,51 @@ A = np.arange(24.0).reshape(4, 6)
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("at", [(0, 0), (3, 5), (2, 1)])
-def test_a_written_copy_is_found(world, at):
+@pytest.mark.parametrize("index", [(0, 0), (3, 5), (2, 1)])
+def test_a_changed_replica_is_found(world, index):
     mesh = Mesh((2, 2), ("dp", "tp"))
     for dims in ((None, None), ("dp", None), (None, "tp")):
         layout = mesh(*dims)
         t = Tensor.from_global(A, layout, world, name="weights")
         assert check_replicas(t) and t.check_replicas().ok
         bounds = layout.bounds(A.shape, 3)
-        if not all(start <= i < stop for i, (start, stop) in zip(at, bounds)):
+        if not all(start <= i < stop for i, (start, stop) in zip(index, bounds)):
             continue
-        if 3 in world.ranks:  # in one process, too, only the rank's own copy
-            t.shards[world.ranks.index(3)][tuple(i - start for i, (start, _) in zip(at, bounds))] = 77
+        if 3 in world.ranks:  # Only the rank's own copy changes, in one process, too.
+            t.shards[world.ranks.index(3)][tuple(i - start for i, (start, _) in zip(index, bounds))] = 77
         others = [rank for rank in layout.replica_ranks(3) if rank != 3]
         assert all(77 not in t.local(rank) for rank in others if rank in world.ranks)
         with pytest.raises(WorldError) as caught:
             check_replicas(t)
-        old = f"{', '.join(map(str, others))} hold{'s' * (len(others) == 1)} {A[at]}"
-        assert f"copies of 'weights' (f64[4,6] {layout.placement_text()}) differ at {at}: " in str(
+        expected = f"{', '.join(map(str, others))} hold{'s' * (len(others) == 1)} {A[index]}"
+        assert f"copies of 'weights' (f64[4,6] {layout.placement_text()}) differ at {index}: " in str(
             caught.value
         )
-        assert old in str(caught.value) and "rank 3 holds 77.0" in str(caught.value)
+        assert expected in str(caught.value) and "rank 3 holds 77.0" in str(caught.value)
         assert "test_replicas.py:" in str(caught.value)
 
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("ranks", [None, (1, 3, 6, 2, 5, 4, 7, 0), (0, 1, 2, 3, 5, 4, 7, 6)], ids=str)
 @pytest.mark.parametrize("size", [(), (1,), (64,)], ids=str)
-def test_replicas_add_up_in_one_order(world, ranks, size):
-    """MPI adds in the order of its ranks, which may be another one in the mesh for each group of replicas."""
+def test_sums_of_replicas_are_equal_in_any_order_of_ranks(world, ranks, size):
+    """Sums are equal although MPI adds in the order of its ranks.
+
+    The order of ranks in the mesh may be a different one for each group of replicas.
+    """
     mesh = Mesh((2, 4), ("dp", "tp"), ranks)
-    whole, numbers = mesh(*[None] * len(size)), np.random.default_rng(0)
+    replicated, numbers = mesh(*[None] * len(size)), np.random.default_rng(0)
     for _ in range(12):
         rows = numbers.standard_normal((8, *size)).astype("f4")
         x = Tensor.from_global(rows, mesh("tp", *[None] * len(size)), world)
-        assert check_replicas(x.sum(0).to(whole), ops.mean(x, 0).to(whole), ops.cumulative_sum(x, axis=0))
+        assert check_replicas(
+            x.sum(0).to(replicated), ops.mean(x, 0).to(replicated), ops.cumulative_sum(x, axis=0)
+        )
 
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("split", [True, False])
-def test_replicas_stay_equal_where_networks_train(world, split):
+def test_replicas_stay_equal_while_networks_train(world, split):
     mesh = Mesh((2, 4), ("a", "b"), (1, 3, 6, 2, 5, 4, 7, 0))
     model = nn.Sequential(nn.Linear(8, 16, mesh(None, "a")), nn.Linear(16, 4, mesh("a", None)))
     model.materialise(world, seed=3)
@@ -92,10 +97,10 @@ def test_replicas_stay_equal_where_networks_train(world, split):
         (1.0, np.nextafter(1.0, 2), False),
     ],
 )
-def test_bits_count_but_all_nan_are_one(world, one, other, equal):
+def test_replicas_are_compared_by_bits_except_nan(world, one, other, equal):
     mesh = Mesh((2,), ("x",))
-    pieces = [np.array([5.0, other if rank else one]) for rank in world.ranks]
-    t = Tensor.from_local(pieces, mesh(None), world)
+    shards = [np.array([5.0, other if rank else one]) for rank in world.ranks]
+    t = Tensor.from_local(shards, mesh(None), world)
     if equal:
         assert check_replicas(t)
     else:
@@ -107,7 +112,7 @@ def test_bits_count_but_all_nan_are_one(world, one, other, equal):
 @pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
 def test_unused_bytes_of_extended_precision_do_not_count(world, dtype):
     arrays = [np.array([1.5, 2.5, -3.0], dtype) for _ in world.ranks]
-    if np.finfo(np.longdouble).nmant == 63:  # x86: ten bytes hold the value, six anything
+    if np.finfo(np.longdouble).nmant == 63:  # On x86 ten bytes have the value, and six are arbitrary.
         for rank, array in zip(world.ranks, arrays):
             array.view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, 10:] = rank + 1
     mesh = Mesh((2,), ("x",))
@@ -120,14 +125,14 @@ def test_unused_bytes_of_extended_precision_do_not_count(world, dtype):
 
 
 @pytest.mark.ranks(3)
-def test_modules_and_dicts_are_named(world):
+def test_differing_tensors_of_modules_and_dicts_are_named(world):
     layer = nn.Linear(3, 2, Mesh((3,), ("x",))(None, None))
     layer.materialise(world)
     assert check_replicas(layer).compared == "4 copies of 2 tensors compared"
     assert check_replicas({"a": layer.weight}, [layer.weight.value])
     assert check_replicas()
-    pieces = [np.full(2, rank == 1, "f4") for rank in world.ranks]
-    t = Tensor.from_local(pieces, Mesh((3,), ("x",))(None), world)
+    shards = [np.full(2, rank == 1, "f4") for rank in world.ranks]
+    t = Tensor.from_local(shards, Mesh((3,), ("x",))(None), world)
     with pytest.raises(WorldError, match="copies of 'bias'"):
         check_replicas({"weight": layer.weight, "bias": t})
     with pytest.raises(UsageTypeError, match="tensors must be tensors, modules or lists of these, got int"):
@@ -140,21 +145,23 @@ def test_the_first_difference_of_any_size_is_found():
         for _ in range(6):
             arrays = [generator.standard_normal(size)] * 2
             arrays[1] = arrays[0].copy()
-            where = sorted(generator.integers(0, size, 3))
-            arrays[1][where] += 1
-            flat, told = first_difference(arrays, lambda mine: mine, [(0, 1)])
-            assert flat == where[0]
-            assert sorted(told) == sorted([([0], str(arrays[0][flat])), ([1], str(arrays[1][flat]))])
-    assert first_difference(arrays[:1] * 2, lambda mine: mine, [(0, 1)]) is None
+            changed_indices = sorted(generator.integers(0, size, 3))
+            arrays[1][changed_indices] += 1
+            flat, ranks_and_values = first_difference(arrays, lambda own_values: own_values, [(0, 1)])
+            assert flat == changed_indices[0]
+            assert sorted(ranks_and_values) == sorted(
+                [([0], str(arrays[0][flat])), ([1], str(arrays[1][flat]))]
+            )
+    assert first_difference(arrays[:1] * 2, lambda own_values: own_values, [(0, 1)]) is None
 
 
-def test_samples_cover_everything_in_turn():
+def test_samples_cover_all_elements_in_turn():
     big = np.zeros(1 << 17)
-    seen = [sample_checksum(big, turn) for turn in range(60)]
-    for place in (0, 70_000, big.size - 1):
-        big[place] = 1
-        assert [sample_checksum(big, turn) for turn in range(60)] != seen
-        big[place] = 0
+    checksums = [sample_checksum(big, turn) for turn in range(60)]
+    for index in (0, 70_000, big.size - 1):
+        big[index] = 1
+        assert [sample_checksum(big, turn) for turn in range(60)] != checksums
+        big[index] = 0
     assert sample_checksum(big.reshape(256, 512).T) == sample_checksum(big)
     small = np.zeros(1000)
     before = sample_checksum(small)
@@ -173,7 +180,7 @@ from spmdsim.arrays.random import normal
 from spmdsim.worlds import MPIWorld
 import spmdsim.ops
 
-rank, folder, told = MPI.COMM_WORLD.rank, sys.argv[1], {}
+rank, folder, messages = MPI.COMM_WORLD.rank, sys.argv[1], {}
 odd = rank == 1
 world, mesh = MPIWorld(MPI.COMM_WORLD.Dup(), check="values"), Mesh((3,), ("x",))
 R, S = mesh(None, None), mesh("x", None)
@@ -182,9 +189,9 @@ a = np.arange(60.0).reshape(12, 5)
 def case(name, act):
     try:
         act()
-        told[name] = "nothing"
+        messages[name] = "nothing"
     except SpmdError as error:
-        told[name] = str(error)
+        messages[name] = str(error)
 
 def changed(place):
     b = a.copy()
@@ -210,7 +217,7 @@ case("nan", lambda: Tensor.from_global(np.full(3, -np.nan if odd else np.nan), m
 case("written", written)
 case("number", lambda: Tensor.from_global(a, R, world) * (3.0 if odd else 2.0))
 case("sums", lambda: (Tensor.from_global(a, S, world).sum() * 2.0).full())
-turned = MPIWorld(MPI.COMM_WORLD.Split(0, (rank + 1) % 3))  # its ranks are other ones of the job
+turned = MPIWorld(MPI.COMM_WORLD.Split(0, (rank + 1) % 3))  # Its ranks have other numbers than the job's.
 case("turned", lambda: Tensor.from_global(changed((0, 3)), R, turned))
 case("turned pieces", lambda: Tensor.from_local(a[: 4 - 2 * odd], S, turned))
 pair = Mesh((2,), ("x",), ranks=(2, 0))(None, None)
@@ -218,13 +225,13 @@ case("outside", lambda: Tensor.from_global(changed((0, 3)), pair, world))
 unwatched = MPIWorld(MPI.COMM_WORLD.Dup(), check=False)
 case("unchecked", lambda: Tensor.from_global(a + odd, R, unwatched))
 with open(f"{folder}/{rank}.json", "w") as file:
-    json.dump(told, file)
+    json.dump(messages, file)
 """
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory, launcher):
-    """What all of three ranks were told in each case."""
+def messages_by_case(tmp_path_factory, launcher):
+    """Return the error text of each case, which is equal on three ranks; "nothing" is no error."""
     folder = tmp_path_factory.mktemp("values")
     (folder / "program.py").write_text(PROGRAM)
     result = run_python("-m", "spmdsim", "launch", "-n", 3, folder / "program.py", folder, timeout=300)
@@ -253,13 +260,13 @@ def said(tmp_path_factory, launcher):
         ("number", ["copies of 'operand 1 of multiply'", "ranks 0, 2 hold 2.0, rank 1 holds 3.0"]),
     ],
 )
-def test_values_that_differ_are_named(said, name, words):
-    assert all(word in said[name] for word in words), said[name]
+def test_values_that_differ_are_named(messages_by_case, name, words):
+    assert all(word in messages_by_case[name] for word in words), messages_by_case[name]
 
 
 @pytest.mark.parametrize("name", ["equal", "nan", "sums", "function, split", "outside", "unchecked"])
-def test_values_that_may_differ_or_do_not_are_no_mistake(said, name):
-    assert said[name] == "nothing"
+def test_equal_or_independent_values_raise_no_error(messages_by_case, name):
+    assert messages_by_case[name] == "nothing"
 
 
 @pytest.fixture
@@ -269,7 +276,7 @@ def watchers_as_before():
     watch.watchers[:] = before
 
 
-def test_copies_of_local_arrays_are_watched_from_the_first_on(monkeypatch, watchers_as_before):
+def test_replicas_of_local_arrays_are_watched_from_the_first_use(monkeypatch, watchers_as_before):
     watch.watchers.clear()
     monkeypatch.setenv("SPMDSIM_CHECK", "values")
     x = Tensor.from_local([np.ones(3), np.zeros(3)], Mesh((2,), ("x",))(None), LockStep(2))
@@ -277,12 +284,17 @@ def test_copies_of_local_arrays_are_watched_from_the_first_on(monkeypatch, watch
         x + x
 
 
-def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
+def test_replicas_are_watched_in_one_process(monkeypatch, watchers_as_before):
     for mode, noticed in (("auto", False), ("values", True)):
         monkeypatch.setenv("SPMDSIM_CHECK", mode)
         world, mesh = LockStep(3), Mesh((3,), ("x",))
         w = Tensor.from_global(A, mesh(None, None), world, name="w")
-        w.full(), (w + w).to(mesh("x", None)), (w.to(mesh("x", None)).sum() * 2.0).full()  # nothing differs
+        # No replica differs yet.
+        (
+            w.full(),
+            (w + w).to(mesh("x", None)),
+            (w.to(mesh("x", None)).sum() * 2.0).full(),
+        )
         w.shards[1][2, 3] = -1
         for act in (lambda w=w: w * w, lambda w=w: w.to(mesh("x", None))):
             if not noticed:
@@ -294,7 +306,7 @@ def test_copies_are_watched_in_one_process_too(monkeypatch, watchers_as_before):
                 act()
 
 
-def test_compiled_results_are_no_views_while_copies_are_watched(monkeypatch, watchers_as_before):
+def test_compiled_results_are_no_views_while_replicas_are_watched(monkeypatch, watchers_as_before):
     monkeypatch.setenv("SPMDSIM_CHECK", "values")
     y = Tensor.from_global(A, Mesh((2,), ("x",))(None, None), LockStep(2))
     row = spmdsim.compile(lambda y: y[0])(y)
@@ -302,8 +314,8 @@ def test_compiled_results_are_no_views_while_copies_are_watched(monkeypatch, wat
     np.testing.assert_array_equal(y.full(), A)
 
 
-def test_a_difference_far_inside_a_large_copy_is_found_after_some_uses(monkeypatch, watchers_as_before):
-    """Each use compares other samples of a large array."""
+def test_a_difference_in_a_large_replica_is_found_after_several_uses(monkeypatch, watchers_as_before):
+    """Uses of a large array compare different samples of it."""
     monkeypatch.setenv("SPMDSIM_CHECK", "values")
     x = Tensor.from_global(np.zeros(1 << 17, np.uint8), Mesh((2,), ("x",))(None), LockStep(2), name="it")
     for _ in range(40):
@@ -316,25 +328,28 @@ def test_a_difference_far_inside_a_large_copy_is_found_after_some_uses(monkeypat
             x + x
 
 
-def test_samples_of_any_memory_order_and_element_are_alike():
-    """Those of a view are those of its elements in order; the last stretch ends with the array."""
-    many = np.arange(1 << 17, dtype="f4").reshape(256, 512)
-    for array in (many.T, many[:, ::2], many[::-1], many.astype("c16")[:, :100]):
+def test_samples_do_not_depend_on_the_memory_order():
+    """Samples of a view equal those of its elements in order.
+
+    The last block of a sample stops at the end of the array.
+    """
+    matrix = np.arange(1 << 17, dtype="f4").reshape(256, 512)
+    for array in (matrix.T, matrix[:, ::2], matrix[::-1], matrix.astype("c16")[:, :100]):
         for turn in (0, 1, 7):
             assert sample_checksum(array, turn) == sample_checksum(np.ascontiguousarray(array), turn)
     large = np.zeros(1 << 17, np.uint8)
-    seen = np.zeros(large.size, bool)
+    is_sampled = np.zeros(large.size, bool)
     for turn in range(12):
         first = [int((k + turn * 0.381966 % 1) * large.size / 16) for k in range(16)]
-        first = [min(at, large.size - 4096) for at in first]
-        flat = np.concatenate([np.arange(at, at + 4096) for at in first])
-        seen[flat] = True
+        first = [min(position, large.size - 4096) for position in first]
+        flat = np.concatenate([np.arange(position, position + 4096) for position in first])
+        is_sampled[flat] = True
         assert sample_checksum(np.arange(1 << 17).astype(np.uint8), turn) == zlib.crc32(flat.astype(np.uint8))
-    assert seen.mean() > 0.99
+    assert is_sampled.mean() > 0.99
 
 
-def test_what_is_compared_is_called_by_its_name():
-    """Its own, the parameter's, or the one that is given."""
+def test_messages_have_the_name_of_the_tensor():
+    """Messages have the name of the tensor or parameter, or the given name."""
     world, mesh = LockStep(2), Mesh((2,), ("x",))
     t = Tensor.from_local([np.zeros(2), np.ones(2)], mesh(None), world)
     parameter = SimpleNamespace(value=t, name="")
@@ -356,7 +371,7 @@ def test_what_is_compared_is_called_by_its_name():
     assert check_replicas(split).compared == "0 copies of 1 tensor compared"
 
 
-def test_files_are_told_apart_by_their_size_and_their_elements(tmp_path, monkeypatch):
+def test_samples_of_files_differ_by_size_and_elements(tmp_path, monkeypatch):
     first = np.arange(7000.0).reshape(2, 3500)
     arrays = {"same": first, "last": first.copy(), "longer": np.arange(8000.0).reshape(2, 4000)}
     arrays["last"][-1, -1] = 0
@@ -368,7 +383,7 @@ def test_files_are_told_apart_by_their_size_and_their_elements(tmp_path, monkeyp
     first[0, 1700] = -1
     np.save(tmp_path / "middle.npy", first)
     assert open_array(tmp_path / "middle.npy").sample() != samples["first"]
-    monkeypatch.setattr(file_arrays, "SMALL_FILE", 1000)  # of larger files, rows are compared
+    monkeypatch.setattr(file_arrays, "SMALL_FILE", 1000)  # Compare only rows of files above this size.
     ends, middle, last = (
         open_array(tmp_path / f"{name}.npy").sample() for name in ("same", "middle", "last")
     )

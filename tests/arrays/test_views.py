@@ -1,4 +1,4 @@
-"""Writing through what NumPy calls a view: the same programs on arrays and on tensors, and what is refused."""
+"""Writing through views changes tensors as in NumPy, and unsupported writes are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_through_two(y):
     t = y[:2].T
     row = t[1]
     row[0] = 7
-    assert np.ravel(t)[2] == 7  # t itself has changed, too
+    assert np.ravel(t)[2] == 7  # The view t has the new value, too.
     del t
     row += 1
 
@@ -49,7 +49,7 @@ def split_parts(y):
 
 
 def copies(y):
-    for one in (
+    for copied in (
         y[[0, 1]],
         y[y > 3],
         y.flatten(),
@@ -62,8 +62,8 @@ def copies(y):
         np.einsum("ij,->ij", y, 1.0),
         np.take(y, [0], 0),
     ):
-        one[...] = 99
-    y.T.ravel()[:] = 98  # neither is contiguous
+        copied[...] = 99
+    y.T.ravel()[:] = 98  # No operand is contiguous.
     y[:, 1:].reshape(-1)[0] = 97
     y[:, ::2].ravel()[0] = 97
 
@@ -131,7 +131,7 @@ PROGRAMS = {
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_writes_through_views_as_numpy(name, world):
+def test_writes_through_views_equal_numpy(name, world):
     mesh = Mesh((2, 2), ("a", "b"))
     for layout in (mesh("a", "b"), mesh(None, ("b", "a")), mesh(None, None)):
         array = np.arange(24.0).reshape(4, 6)
@@ -143,21 +143,21 @@ def test_writes_through_views_as_numpy(name, world):
 
 
 @pytest.mark.ranks(2)
-def test_parts_of_complex_numbers(world):
+def test_real_and_imaginary_parts_are_views(world):
     array = np.array([1 + 2j, complex(np.inf, -np.inf), -3j])
     y = Tensor.from_global(array.copy(), Mesh((2,), ("x",))("x"), world)
-    for one in (array, y):
-        one.real[0] = 5
-        np.imag(one)[1:] = 7
-        one.real[::-1][0] *= -2
+    for target in (array, y):
+        target.real[0] = 5
+        np.imag(target)[1:] = 7
+        target.real[::-1][0] *= -2
     np.testing.assert_array_equal(y.full(), array)
     with pytest.raises(UsageTypeError, match="the imaginary part is read-only, as in NumPy"):
         y.real.imag[0] = 1
 
 
 @pytest.mark.ranks(2)
-def test_random_views_written_in_turn(world):
-    """Every write that is not refused gives NumPy's base and view; most are not refused."""
+def test_writes_through_random_views_equal_numpy(world):
+    """Writes that are not refused give NumPy's base and view, and most are not refused."""
     written = refused = 0
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -191,7 +191,10 @@ def test_random_views_written_in_turn(world):
 
 
 def random_view(rng, a):
-    """Return a function that takes some view of arrays with the shape of ``a``."""
+    """Return a function that takes a random view of arrays with the shape of ``a``, or None.
+
+    The function is None if numpy would copy. `rng` is the generator.
+    """
     kind = rng.integers(5)
     if kind == 0:
         return lambda x: x.T
@@ -205,11 +208,11 @@ def random_view(rng, a):
 
 
 @pytest.mark.ranks(2)
-def test_a_view_of_what_has_changed_keeps_its_values_and_refuses_new_ones(world):
+def test_a_view_of_a_changed_tensor_keeps_its_values_and_refuses_writes(world):
     y = Tensor.from_global(np.arange(6.0), Mesh((2,), ("x",))("x"), world)
     head, tail, odd = y[:3], y[3:], y[1::2]
     head += 1
-    tail += 1  # has no element of the head
+    tail += 1  # The tail shares no element with the head.
     with pytest.raises(
         UsageTypeError, match=r"^add in place: the view has old values, because its tensor was changed"
     ):
@@ -220,9 +223,8 @@ def test_a_view_of_what_has_changed_keeps_its_values_and_refuses_new_ones(world)
         with pytest.raises(UsageTypeError, match="take the view again"):
             stale[0] = 1
     np.testing.assert_array_equal(y.full(), [2, 4, 6, 8, 10, 12])
-    one, two, three = [
-        part[cut] for part in [y[:5]] for cut in (slice(3), slice(1, 4), slice(4, 5))
-    ]  # y[:5] is gone
+    # No variable has y[:5].
+    one, two, three = [view[cut] for view in [y[:5]] for cut in (slice(3), slice(1, 4), slice(4, 5))]
     one[:2] += 5
     three += 1
     with pytest.raises(UsageTypeError, match="take the view again"):
@@ -241,14 +243,14 @@ def test_read_only_views_are_refused(world):
         with pytest.raises(UsageTypeError, match="is read-only, as in NumPy"):
             view[0] = 1
     for view in (np.einsum("ii->i", y), *np.broadcast_arrays(y, np.zeros((3, 1, 1)))[:1]):
-        with pytest.raises(UsageTypeError, match="is read-only"):  # NumPy writes, and says that it will not
+        with pytest.raises(UsageTypeError, match="is read-only"):  # NumPy writes, with a deprecation warning.
             view[0] = 1
-    np.diag(y[0])[1, 1] = 3  # of a vector it is a matrix of its own
+    np.diag(y[0])[1, 1] = 3  # The diag of a vector is a new matrix.
     np.testing.assert_array_equal(y.full(), np.eye(2))
 
 
 @pytest.mark.ranks(2)
-def test_gradients_go_through_what_was_written(world):
+def test_gradients_pass_through_writes(world):
     layout = Mesh((2,), ("x",))("x", None)
     a, w = np.arange(6.0).reshape(3, 2), np.arange(1.0, 7.0).reshape(3, 2)
     x = Tensor.from_global(a, layout, world, requires_grad=True)
@@ -276,7 +278,7 @@ def test_an_augmented_assignment_writes_once(world):
     assert float(y.sum()) == 3 * 4 * 10
 
 
-def test_nobody_pays_for_a_base_that_is_gone():
+def test_views_without_a_base_cost_nothing():
     world = spmdsim.LockStep(2)
     x = Tensor.from_global(np.arange(8.0), Mesh((2,), ("x",))("x"), world)
     x = x.reshape(2, 4)
@@ -284,7 +286,7 @@ def test_nobody_pays_for_a_base_that_is_gone():
     with record() as trace:
         x += 1
     assert not trace.counts()
-    for _ in range(3000):  # no chain of views grows
+    for _ in range(3000):  # The chain of views must not grow.
         x = x[:]
         x = x[::-1]
     x += 1
@@ -293,7 +295,7 @@ def test_nobody_pays_for_a_base_that_is_gone():
     x = y[::-1]
     for _ in range(60):
         x = x[::-1]
-    x -= 1  # the views between the two are gone
+    x -= 1  # The views between the two were collected.
     np.testing.assert_array_equal(y.full(), x.full()[::-1])
     for _ in range(3000):
         x = x[::-1]
@@ -304,8 +306,8 @@ def test_nobody_pays_for_a_base_that_is_gone():
 
 
 @pytest.mark.ranks(2)
-def test_ranks_that_collect_cycles_at_different_times_write_alike(world):
-    """A base that only a cycle of references keeps is gone on one rank and alive on the others."""
+def test_garbage_collection_on_one_rank_changes_no_write(world):
+    """Bases that only a cycle of references keeps may be collected on one rank only."""
 
     class Owner:
         def __init__(self, tensor):
@@ -315,9 +317,9 @@ def test_ranks_that_collect_cycles_at_different_times_write_alike(world):
         return Tensor.from_global(np.arange(8.0), Mesh((2,), ("x",))("x"), world)
 
     def change(owner):
-        part = owner.tensor[:5]
+        view = owner.tensor[:5]
         owner.tensor *= 2
-        return part
+        return view
 
     gc.disable()
     try:
@@ -330,9 +332,9 @@ def test_ranks_that_collect_cycles_at_different_times_write_alike(world):
         changed = change(Owner(new()))
         if world.rank == 0:
             gc.collect()
-        for view, wanted in zip(views, ([9, 9, 2, 3, 4], [9, 9, 5, 6, 7], [9, 9, 3, 4, 5])):
+        for view, expected in zip(views, ([9, 9, 2, 3, 4], [9, 9, 5, 6, 7], [9, 9, 3, 4, 5])):
             view[:2] = 9
-            np.testing.assert_array_equal(view.full(), wanted)
+            np.testing.assert_array_equal(view.full(), expected)
         with pytest.raises(UsageTypeError, match="take the view again"):
             changed[:2] = 9
         np.testing.assert_array_equal(base.full(), [0, 1, 2, 9, 9, 5, 6, 7])
@@ -340,53 +342,53 @@ def test_ranks_that_collect_cycles_at_different_times_write_alike(world):
         gc.enable()
 
 
-def test_a_view_of_what_is_gone_is_as_numpy_has_it_in_memory():
+def test_views_of_a_collected_base_follow_numpys_memory_order():
     for columns in (
         np.arange(6.0).reshape(2, 3).T,
         Tensor.from_global(np.arange(6.0).reshape(2, 3), Mesh((2,), ("x",))("x", None)).T,
     ):
-        columns.reshape(-1)[:] = 9  # a copy: the elements of a row do not follow one another
+        columns.reshape(-1)[:] = 9  # This is a copy, because the elements of a row are not contiguous.
         assert columns[2, 1] == 5
         columns.reshape(-1, order="F")[0] = 9
         assert columns[0, 0] == 9
 
 
-def test_a_copied_view_is_none():
+def test_a_copied_view_is_no_view():
     y = Tensor.from_global(np.arange(6.0), Mesh((2,), ("x",))("x"), spmdsim.LockStep(2))
-    for again in (copy.copy(y[:3]), copy.deepcopy(y[:3])):
-        again += 1
+    for copied in (copy.copy(y[:3]), copy.deepcopy(y[:3])):
+        copied += 1
     assert pickle.loads(pickle.dumps(y.meta)) is y.meta
     np.testing.assert_array_equal(y.full(), np.arange(6.0))
 
 
 @pytest.mark.ranks(2)
-def test_compiled_functions_write_into_their_own_tensors_alone(world):
+def test_compiled_functions_write_only_into_their_own_tensors(world):
     layout = Mesh((2,), ("x",))("x", None)
     y = Tensor.from_global(np.arange(6.0).reshape(3, 2), layout, world)
 
     @spmdsim.compile
-    def own(y):
+    def change_own(y):
         z = y * 2
         z[0][1] = 9
         z.T[0] += 1
         return z, y[0]
 
     for _ in range(3):
-        z, row = own(y)
+        z, row = change_own(y)
         np.testing.assert_array_equal(z.full(), [[1, 9], [5, 6], [9, 10]])
-        row += 100  # what a compiled function gives is nobody's view
+        row += 100  # The result of a compiled function is no view.
         np.testing.assert_array_equal(y.full(), np.arange(6.0).reshape(3, 2))
 
     @spmdsim.compile
-    def foreign(y):
+    def change_argument(y):
         y[0][1] = 9
         return y * 1
 
     with pytest.raises(UsageTypeError, match="changes a tensor in place that existed before"):
-        foreign(y)
+        change_argument(y)
 
 
-def test_functions_of_the_package_give_tensors_of_their_own():
+def test_functions_of_the_package_return_no_views():
     y = Tensor.from_global(np.arange(6.0), Mesh((2,), ("x",))("x"), spmdsim.LockStep(2))
     ops.reshape(y, (2, 3))[0] = 9
     ops.getitem(y, slice(3))[0] = 9
@@ -402,8 +404,8 @@ def test_functions_of_the_package_give_tensors_of_their_own():
 
 
 @pytest.mark.ranks(4)
-def test_ranks_of_different_meshes_write_at_their_own_pace(world):
-    """A write through a view asks the ranks of the tensor's mesh alone."""
+def test_writes_wait_only_for_ranks_of_the_mesh(world):
+    """Writes through a view communicate only with the ranks of the tensor's mesh."""
     for pair, count in (((0, 1), 2), ((2, 3), 5)):
         if not {*pair} & {*world.ranks}:
             continue

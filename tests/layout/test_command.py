@@ -1,4 +1,4 @@
-"""``spmdsim layout``: the contract of its JSON, its text, and one clear line for every mistake."""
+"""The command ``spmdsim layout`` keeps the contract of JSON and text; mistakes give one clear line."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ RANK_KEYS = ["rank", "coords", "shard_number", "slice", "local_shape", "replicas
 MATMUL = ["--op", "matmul", "--shapes", "(32,784),(784,512)"]
 
 
-def text(capsys, *arguments):
+def run_text(capsys, *arguments):
     args = build_parser("layout").parse_args(["layout", *arguments])
     assert args.run(args) == 0
     return capsys.readouterr().out
 
 
-def document(capsys, *arguments):
-    return json.loads(text(capsys, *arguments, "--json"))
+def run_json(capsys, *arguments):
+    return json.loads(run_text(capsys, *arguments, "--json"))
 
 
-def test_mindspore_json(capsys):
-    report = document(
+def test_mindspore_layouts_are_reported_as_json(capsys):
+    report = run_json(
         capsys,
         *[
             "--device-matrix",
@@ -59,7 +59,7 @@ def test_mindspore_json(capsys):
     }
 
 
-def test_tuples_rank_order_and_tuple_order(capsys):
+def test_tuples_nest_as_written_or_by_the_mesh(capsys):
     base = [
         "--device-matrix",
         "2,2,2",
@@ -70,48 +70,50 @@ def test_tuples_rank_order_and_tuple_order(capsys):
         "--shape",
         "32,784",
     ]
-    report = document(capsys, *base)
+    report = run_json(capsys, *base)
     assert report["tensor_map"] == [0, [1, 2]] and report["ranks"][2]["slice"] == [[0, 16], [392, 588]]
-    meshed = document(capsys, *base, "--tuple-order", "mesh")
-    assert meshed["tensor_map"] == [0, [2, 1]] and meshed["ranks"][2]["slice"] == [[0, 16], [196, 392]]
-    moved = document(capsys, *base, "--ranks-order", "7,6,5,4,3,2,1,0")
-    assert moved["rank_list"] == [7, 6, 5, 4, 3, 2, 1, 0]
-    by_rank = {rank["rank"]: rank for rank in moved["ranks"]}
+    by_mesh = run_json(capsys, *base, "--tuple-order", "mesh")
+    assert by_mesh["tensor_map"] == [0, [2, 1]] and by_mesh["ranks"][2]["slice"] == [[0, 16], [196, 392]]
+    reordered = run_json(capsys, *base, "--ranks-order", "7,6,5,4,3,2,1,0")
+    assert reordered["rank_list"] == [7, 6, 5, 4, 3, 2, 1, 0]
+    by_rank = {rank["rank"]: rank for rank in reordered["ranks"]}
     assert by_rank[5]["slice"] == [[0, 16], [392, 588]] and by_rank[5]["coords"] == [0, 1, 0]
 
 
 MINDSPORE_MESH = ["--device-matrix", "2,2,2", "--alias", "dp,sp,mp"]
 
 
-def test_a_tuple_out_of_mesh_order_is_remarked(capsys):
-    """The slice table printed in MindSpore's tutorial nests by the device matrix, which another option shows."""
+def test_a_tuple_out_of_mesh_order_has_a_remark(capsys):
+    """MindSpore's tutorial nests the tuple by the device matrix, as ``--tuple-order mesh`` does."""
     call = [*MINDSPORE_MESH, "--tensor-map", "mp,(sp,dp)", "--shape", "32,784"]
-    printed = " ".join(text(capsys, *call).split())
+    printed = " ".join(run_text(capsys, *call).split())
     assert "remark: (sp,dp) nests as written, sp major" in printed
     assert "tutorial prints has dp major: --tuple-order mesh" in printed
-    as_operator = text(capsys, *MATMUL, *MINDSPORE_MESH, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
+    as_operator = run_text(capsys, *MATMUL, *MINDSPORE_MESH, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
     assert as_operator.count("remark: (sp,dp) nests as written") == 1
-    meshed = text(capsys, *call, "--tuple-order", "mesh")
-    assert "remark" not in meshed and "[0:16, 196:392]" in meshed
-    assert "remark" not in text(capsys, *MINDSPORE_MESH, "--tensor-map", "mp,(dp,sp)", "--shape", "32,784")
-    assert "remark" not in text(capsys, "--mesh", "a=2,b=2", "--dims", "(b,a)", "--shape", "8")
+    by_mesh = run_text(capsys, *call, "--tuple-order", "mesh")
+    assert "remark" not in by_mesh and "[0:16, 196:392]" in by_mesh
+    assert "remark" not in run_text(
+        capsys, *MINDSPORE_MESH, "--tensor-map", "mp,(dp,sp)", "--shape", "32,784"
+    )
+    assert "remark" not in run_text(capsys, "--mesh", "a=2,b=2", "--dims", "(b,a)", "--shape", "8")
 
 
-def test_a_repeated_axis_is_remarked(capsys):
-    """The document's device matrix for ((2, 1, 1, 2, 1),) has five numbers and the map (4, 3, 2, 1, 0)."""
+def test_a_repeated_axis_has_a_remark(capsys):
+    """MindSpore's document has the tensor map (4, 3, 2, 1, 0), as ``--repeat left`` does."""
     call = ["--shard", "((2,1,1,2,1),)"]
-    right = text(capsys, *call, "-n", "8")
+    right = run_text(capsys, *call, "-n", "8")
     assert "tensor map (5, 4, 3, 2, 1)" in right
     assert "the cuts make 4 shards for 8 ranks, so an axis of 2 for copies is added on the right" in right
     assert "without it the tensor map is (4, 3, 2, 1, 0)" in right
-    left = text(capsys, *call, "-n", "8", "--repeat", "left")
+    left = run_text(capsys, *call, "-n", "8", "--repeat", "left")
     assert "tensor map (4, 3, 2, 1, 0)" in left and "the tensor map stays (4, 3, 2, 1, 0)" in left
-    assert "remark" not in text(capsys, *call, "-n", "4")
+    assert "remark" not in run_text(capsys, *call, "-n", "4")
 
 
 @pytest.mark.parametrize("repeat", ["right", "left"])
-def test_operator_json(capsys, repeat):
-    report = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "16", "--repeat", repeat)
+def test_operators_are_reported_as_json(capsys, repeat):
+    report = run_json(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "16", "--repeat", repeat)
     assert list(report) == ["inputs", "outputs", "collectives"]
     x, w = report["inputs"]
     assert x["device_matrix"] == ([2, 4, 1, 2] if repeat == "right" else [2, 2, 4, 1])
@@ -119,7 +121,8 @@ def test_operator_json(capsys, repeat):
     assert x["ranks"][0]["local_shape"] == [16, 196] and w["ranks"][0]["local_shape"] == [196, 512]
     numbers = [rank["shard_number"] for rank in x["ranks"]]
     assert numbers == ([n // 2 for n in range(16)] if repeat == "right" else [*range(8), *range(8)])
-    collective, gather = report["collectives"]  # ranks that repeat the work help to reduce
+    # Ranks that repeat the calculation take part in the reduction.
+    collective, gather = report["collectives"]
     assert collective["collective"] == "reduce_scatter" and collective["axes"] == ["k"]
     assert gather["collective"] == "all_gather"
     assert len(collective["groups"]) == 4 and collective["groups"][0] == (
@@ -128,14 +131,14 @@ def test_operator_json(capsys, repeat):
     assert report["outputs"][0]["ranks"][0]["local_shape"] == [16, 512]
 
 
-def test_operator_on_ranks_in_another_order(capsys):
-    report = document(capsys, *MATMUL, "--shard", "((2,2),(2,1))", "--ranks-order", "3,2,1,0")
+def test_operators_take_ranks_in_another_order(capsys):
+    report = run_json(capsys, *MATMUL, "--shard", "((2,2),(2,1))", "--ranks-order", "3,2,1,0")
     assert report["inputs"][0]["rank_list"] == [3, 2, 1, 0]
     assert report["collectives"][0]["groups"] == [[3, 2], [1, 0]]
 
 
 def test_out_shard_turns_all_reduce_into_reduce_scatter(capsys):
-    report = document(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(8,1)")
+    report = run_json(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8", "--out-shard", "(8,1)")
     assert [c["collective"] for c in report["collectives"]] == ["reduce_scatter"]
     assert report["outputs"][0]["tensor_map"][0] == [2, 1]
     assert [rank["slice"][0] for rank in report["outputs"][0]["ranks"]] == [
@@ -143,18 +146,18 @@ def test_out_shard_turns_all_reduce_into_reduce_scatter(capsys):
     ]
 
 
-def test_operator_with_layouts(capsys):
+def test_operators_take_layouts(capsys):
     mesh = ["--device-matrix", "2,2,2", "--alias", "dp,sp,mp"]
-    report = document(capsys, *MATMUL, *mesh, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
+    report = run_json(capsys, *MATMUL, *mesh, "--in-layouts", "mp,(sp,dp)", "(sp,dp),None")
     assert report["inputs"][0]["tensor_map"] == [0, [1, 2]] and report["outputs"][0]["tensor_map"] == [0, -1]
     assert report["collectives"][0]["groups"] == [[0, 2, 4, 6], [1, 3, 5, 7]]
-    own = document(
+    report_of_layouts = run_json(
         capsys, *MATMUL, "--in-layouts", "a=2,b=2: a,b", "a=2,b=2: b,None", "--out-layout", "a=2,b=2: (a,b),-"
     )
-    assert [c["collective"] for c in own["collectives"]] == ["reduce_scatter"]
+    assert [c["collective"] for c in report_of_layouts["collectives"]] == ["reduce_scatter"]
 
 
-def test_transposed_operator(capsys):
+def test_operators_take_attributes(capsys):
     arguments = [
         "--op",
         "MatMul",
@@ -165,57 +168,57 @@ def test_transposed_operator(capsys):
         "--attr",
         "transpose_b=True",
     ]
-    report = document(capsys, *arguments)
+    report = run_json(capsys, *arguments)
     assert report["inputs"][1]["tensor_map"] == [0, 1] and report["outputs"][0]["shape"] == [8, 32]
 
 
-def test_oneflow_json(capsys):
-    report = document(capsys, "--placement", "[[0,1],[2,3]]", "--sbp", "(B,S(0))", "--shape", "4,8")
+def test_oneflow_layouts_are_reported_as_json(capsys):
+    report = run_json(capsys, "--placement", "[[0,1],[2,3]]", "--sbp", "(B,S(0))", "--shape", "4,8")
     assert report["placements"] == ["R", "S(0)"] and report["device_matrix"] == [2, 2]
     assert [rank["slice"][0] for rank in report["ranks"]] == [[0, 2], [2, 4], [0, 2], [2, 4]]
     assert [rank["replicas"] for rank in report["ranks"]] == [[0, 2], [1, 3], [0, 2], [1, 3]]
-    kept, as_oneflow = (
-        document(capsys, "--placement", "[0,2,1,3]", "--sbp", "S(0)", "--shape", "4,8", *more)
+    unsorted, as_oneflow = (
+        run_json(capsys, "--placement", "[0,2,1,3]", "--sbp", "S(0)", "--shape", "4,8", *more)
         for more in ([], ["--sort-ranks"])
     )
-    assert kept["rank_list"] == [0, 2, 1, 3] and as_oneflow["rank_list"] == [0, 1, 2, 3]
+    assert unsorted["rank_list"] == [0, 2, 1, 3] and as_oneflow["rank_list"] == [0, 1, 2, 3]
 
 
-def test_paddle_json(capsys):
-    report = document(
+def test_paddle_splits_are_reported_as_json(capsys):
+    report = run_json(
         capsys, *["--split", "embedding", "--shape", "8,8", "--partitions", "2", "--padding-row"]
     )
     assert [rank["weight_shape"] for rank in report["split"]["ranks"]] == [[5, 8], [5, 8]]
     assert [rank["part"] for rank in report["split"]["ranks"]] == [[0, 4], [4, 8]]
     assert [rank["padding_index"] for rank in report["split"]["ranks"]] == [4, 4]
-    column = document(capsys, *["--split", "linear", "--shape", "8,8", "--axis", "1", "--partitions", "4"])
+    column = run_json(capsys, *["--split", "linear", "--shape", "8,8", "--axis", "1", "--partitions", "4"])
     assert [c["collective"] for c in column["collectives"]] == ["all_gather"]
     assert column["inputs"][0]["ranks"][1]["slice"] == [[0, 8], [2, 4]]
     assert (
-        document(capsys, *["--split", "linear", "--shape", "8,8", "-n", "4", "--no-gather-out"])[
+        run_json(capsys, *["--split", "linear", "--shape", "8,8", "-n", "4", "--no-gather-out"])[
             "collectives"
         ]
         == []
     )
 
 
-def test_any_mesh_uneven_and_chosen_ranks(capsys):
-    report = document(
+def test_uneven_layouts_are_reported_for_chosen_ranks(capsys):
+    report = run_json(
         capsys, *["--mesh", "dp=2,tp=4", "--dims", "dp,tp", "--shape", "5,10", "--rank", "7", "--rank", "0"]
     )
     assert [rank["rank"] for rank in report["ranks"]] == [7, 0]
     assert report["ranks"][0]["slice"] == [[3, 5], [8, 10]] and report["ranks"][1]["local_shape"] == [3, 3]
-    bare = document(capsys, "--mesh", "dp=2", "--dims", "dp")
-    assert bare["shape"] is None and bare["ranks"][1]["slice"] is None
+    without_shape = run_json(capsys, "--mesh", "dp=2", "--dims", "dp")
+    assert without_shape["shape"] is None and without_shape["ranks"][1]["slice"] is None
 
 
-def test_values_that_begin_with_a_minus(capsys):
-    assert document(capsys, "--device-matrix", "2,2", "--tensor-map=-1,0")["tensor_map"] == [-1, 0]
-    assert document(capsys, "--mesh", "a=2", "--dims=-,a")["tensor_map"] == [-1, 0]
+def test_option_values_may_start_with_a_minus(capsys):
+    assert run_json(capsys, "--device-matrix", "2,2", "--tensor-map=-1,0")["tensor_map"] == [-1, 0]
+    assert run_json(capsys, "--mesh", "a=2", "--dims=-,a")["tensor_map"] == [-1, 0]
 
 
-def test_text_teaches_the_steps(capsys):
-    out = text(
+def test_text_shows_the_steps(capsys):
+    out = run_text(
         capsys,
         *[
             "--device-matrix",
@@ -242,27 +245,27 @@ def test_text_teaches_the_steps(capsys):
     assert out.isascii()
 
 
-def test_cuts_are_explained_in_two_steps_by_the_names_of_the_title(capsys):
-    out = text(capsys, "--shard", "((2,1,1,2,1),)", "-n", "8")
+def test_cuts_are_explained_in_two_steps_with_the_names_of_axes(capsys):
+    out = run_text(capsys, "--shard", "((2,1,1,2,1),)", "-n", "8")
     assert "1. number" in out and "2. compute" in out and "adjust" not in out
     assert "d5 (base 2)" in out and "stride[d5] = " in out and "not in the tensor map, so dropped: d0" in out
 
 
-def test_text_of_operators_and_splits(capsys):
-    out = text(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8")
+def test_text_shows_operators_and_splits(capsys):
+    out = run_text(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8")
     for words in ("all_reduce", "{0..3} {4..7}", "operand 1", "[588:784, 0:512]", "result"):
         assert words in out
     assert out.count("1. number") == 1
-    out = text(capsys, *["--split", "embedding", "--shape", "8,8", "--partitions", "2", "--padding-row"])
+    out = run_text(capsys, *["--split", "embedding", "--shape", "8,8", "--partitions", "2", "--padding-row"])
     assert "[4, 8)" in out and "(5, 8)" in out and "all_reduce" in out
 
 
 def test_large_meshes_are_abbreviated(capsys):
     arguments = ["--mesh", "x=64,y=1024", "--dims", "x,y", "--shape", "640,10300"]
-    out = text(capsys, *arguments)
+    out = run_text(capsys, *arguments)
     assert len(out.splitlines()) < 200 and "65,504 ranks in the middle are left out" in out
     assert "(63, 1023)" in out
-    assert "(3, 17)" in text(capsys, *arguments, "--rank", str(3 * 1024 + 17))
+    assert "(3, 17)" in run_text(capsys, *arguments, "--rank", str(3 * 1024 + 17))
 
 
 MISTAKES = [
@@ -321,14 +324,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[words for _, words in MISTAKES])
-def test_mistakes_are_one_line(capsys, arguments, words):
+def test_wrong_options_are_refused_in_one_line(capsys, arguments, words):
     with pytest.raises(SpmdError) as caught:
-        text(capsys, *arguments)
+        run_text(capsys, *arguments)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_exit_codes_of_the_command():
-    """As a program: 0 with JSON on stdout, 2 with one line on stderr."""
+def test_the_command_exits_with_0_or_2():
+    """Success exits with 0 and JSON on stdout, an error with 2 and one line on stderr."""
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "spmdsim", "layout", "--mesh", "a=2", "--shape", "4", "--json", "--dims"]
     environment = {**os.environ, "PYTHONPATH": str(root)}

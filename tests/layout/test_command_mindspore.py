@@ -1,4 +1,4 @@
-"""``spmdsim layout --op`` with MindSpore's names and attributes."""
+"""The command ``spmdsim layout --op`` takes MindSpore's names and attributes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VIRTUAL = "--device-matrix 2,2,2 --alias dp,sp,interleaved_parallel --in-layouts
 
 
 @pytest.mark.parametrize(
-    ("command", "wanted"),
+    ("command", "expected"),
     [
         (
             "--op ReduceSum --shapes (16,32,64) --shard ((4,4,2),) --attr axis=-1 -n 32",
@@ -50,10 +50,10 @@ VIRTUAL = "--device-matrix 2,2,2 --alias dp,sp,interleaved_parallel --in-layouts
         ),
     ],
 )
-def test_operators_as_mindspore_calls_them(command, wanted, capsys):
+def test_operators_have_mindspores_names_and_results(command, expected, capsys):
     assert main(["layout", *command.split(), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert {key: report["mindspore"][key] for key in wanted} == wanted
+    assert {key: report["mindspore"][key] for key in expected} == expected
     assert len(report["collectives"]) == len(report["mindspore"]["forward"])
     slices = [entry["ranks"][0]["local_shape"] for entry in report["outputs"]]
     assert slices == report["mindspore"]["output_slices"]
@@ -110,13 +110,13 @@ def test_operators_as_mindspore_calls_them(command, wanted, capsys):
         ),
     ],
 )
-def test_operators_that_are_refused_in_one_line(command, words, capsys):
+def test_wrong_operators_are_refused_in_one_line(command, words, capsys):
     assert main(["layout", *command.split()]) != 0
-    text = capsys.readouterr().err
-    assert words in text and "Traceback" not in text
+    message = capsys.readouterr().err
+    assert words in message and "Traceback" not in message
 
 
-def test_virtual_ranks_of_devices(capsys):
+def test_a_device_may_have_several_virtual_ranks(capsys):
     command = [
         "layout",
         "--device-matrix",

@@ -1,4 +1,4 @@
-"""The derivation as a value, and the pictures."""
+"""Explanations and pictures of layouts agree with the layouts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.layout.test_properties import layouts
 
 
 @given(layouts())
-def test_the_three_steps_end_at_the_shard_number(case):
-    """The sum of digits times strides, which the explanation shows, is what the layout computes."""
+def test_the_three_steps_lead_to_the_shard_number(case):
+    """Sums of digits times strides in the explanation equal the shard number of the layout."""
     layout, shape = case
     derivation = Derivation(layout)
     assert len(derivation.rows) == layout.mesh.size
@@ -43,7 +43,7 @@ def test_a_map_in_mesh_order_needs_no_adjusting():
     ]
 
 
-def test_tables_say_what_happens():
+def test_tables_list_numbers_axes_and_strides():
     mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
     number, adjust, compute = Derivation(mesh("b", "e", "c", "a")).tables()
     assert number.heads == ("rank", "a (base 2)", "b (base 1)", "c (base 2)", "d (base 2)", "e (base 1)")
@@ -56,11 +56,11 @@ def test_tables_say_what_happens():
     )
 
 
-def test_ranks_may_be_chosen():
+def test_derivations_show_the_chosen_ranks():
     assert [row.rank for row in Derivation(Mesh((4, 2), ("a", "b"))("a", "b"), ranks=(7, 1)).rows] == [7, 1]
 
 
-def test_nothing_split_is_explained_too():
+def test_a_replicated_layout_is_explained():
     compute = Derivation(Mesh((2,), ("a",))(None)).tables()[-1]
     assert [row[1:] for row in compute.rows] == [("nothing is split", "0", "0, 1")] * 2
 
@@ -72,29 +72,36 @@ def _cells(picture):
 
 
 def _addends(layout):
-    """Return each rank's addend number, counted among the ranks of its shard with equal other coordinates."""
-    seen = {}
+    """Return each rank's addend number in a layout with a pending reduction.
+
+    Ranks are counted from 1 among the ranks of a shard that have equal coordinates on the other axes.
+    """
+    ranks_by_coordinates = {}
     for rank in layout.mesh.rank_list:
         coords = dict(zip(layout.mesh.axes, layout.mesh.coords(rank)))
         pending = {axis: coords.pop(axis) for axis in layout.partial_axes}
-        seen.setdefault(tuple(coords.items()), []).append((tuple(pending.values()), rank))
-    return {rank: number for one in seen.values() for number, (_, rank) in enumerate(sorted(one), 1)}
+        ranks_by_coordinates.setdefault(tuple(coords.items()), []).append((tuple(pending.values()), rank))
+    return {
+        rank: number
+        for members in ranks_by_coordinates.values()
+        for number, (_, rank) in enumerate(sorted(members), 1)
+    }
 
 
 @given(layouts())
-def test_pictures_show_every_rank_and_piece(case):
+def test_pictures_show_every_rank_and_shard(case):
     layout, shape = case
     grid = _cells(rank_grid(layout, width=400))
     addends, (op,) = _addends(layout), {op for _, op in layout.partial} or {None}
     sign = {"sum": "+"}.get(op, f" {op} ") if max(addends.values()) > 1 else None
-    wanted = {
+    expected = {
         f"{r}:{layout.shard_index(r)}" + (f"{sign}{addends[r]}" if sign else ""): layout.shard_index(r)
         for r in layout.mesh.rank_list
     }
-    assert grid == wanted
-    pieces = draw_shards(layout, shape, width=400)
-    if all(parts <= 8 for parts in layout.cuts) and layout.shard_count <= 8:
-        labels = {text for text in _cells(pieces) if text.startswith("#")}
+    assert grid == expected
+    picture = draw_shards(layout, shape, width=400)
+    if all(count <= 8 for count in layout.cuts) and layout.shard_count <= 8:
+        labels = {text for text in _cells(picture) if text.startswith("#")}
         result = f" = {op} of {max(addends.values())}" if sign else ""
         assert labels == {f"#{n}{result}" for n in range(layout.shard_count)}
 
@@ -110,7 +117,7 @@ def test_a_matrix_is_drawn_with_its_cuts():
     assert all(ord(char) < 128 for char in text)
 
 
-def test_one_and_three_dimensional_grids():
+def test_grids_may_have_one_or_three_dims():
     line = rank_grid(Mesh((4,), ("x",))("x")).to_text().splitlines()
     assert line[0].split() == ["rank:shard", "x=0", "x=1", "x=2", "x=3"]
     assert line[1].split() == ["0:0", "1:1", "2:2", "3:3"]
@@ -123,14 +130,14 @@ def test_large_meshes_are_abbreviated():
     grid = rank_grid(layout, width=100).to_text()
     assert ".." in grid and len(grid.splitlines()) <= 20 and max(map(len, grid.splitlines())) <= 100
     assert "65535:65535" in grid
-    pieces = draw_shards(layout, (640, 10240), width=100).to_text()
-    assert max(map(len, pieces.splitlines())) <= 100 and "#65535" in pieces
+    picture = draw_shards(layout, (640, 10240), width=100).to_text()
+    assert max(map(len, picture.splitlines())) <= 100 and "#65535" in picture
 
 
-def test_colours_tell_neighbours_apart():
+def test_neighbouring_shards_have_different_colours():
     for shards in (2, 8, 32):
         assert all(colour(i, shards) != colour(i + 1, shards) for i in range(shards - 1))
-    assert not any(colour(i, 33) for i in range(33))  # so many colours would say nothing
+    assert not any(colour(i, 33) for i in range(33))  # More than 32 colours could not be distinguished.
     rich = rank_grid(Mesh((2,), ("x",))("x")).rich()
     assert rich.plain.split() == ["rank:shard", "x=0", "x=1", "0:0", "1:1"]
     assert {str(span.style) for span in rich.spans if span.style} == {colour(0, 2), colour(1, 2)}
@@ -148,9 +155,9 @@ def test_colours_tell_neighbours_apart():
         (range(0, 40, 4), "0, 4, 8, .., 36 (10 ranks)"),
     ],
 )
-def test_ranks_in_few_words(ranks, text):
+def test_long_lists_of_ranks_are_abbreviated(ranks, text):
     assert ranks_text(tuple(ranks)) == text
 
 
-def test_shown_keeps_both_ends():
+def test_chosen_indices_include_both_ends():
     assert choose_indices(9, 8) == [0, 1, 2, 3, 4, 5, None, 8]

@@ -1,4 +1,4 @@
-"""Layouts as they are written on a command line."""
+"""Layouts are read as users write them on a command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MESH = Mesh((2, 4), ("dp", "tp"))
 
 
 @given(layouts())
-def test_a_layout_reads_what_it_prints(case):
-    """Also in the other notations that can say everything."""
+def test_printed_layouts_are_read_back(case):
+    """Printed layouts are read back in the notations of this package, JAX and torch."""
     layout, _ = case
     if layout.ndim:
         assert sp.parse_layout(str(layout)) == layout
@@ -69,7 +69,7 @@ def test_a_layout_reads_what_it_prints(case):
         ("Q,R", None),
     ],
 )
-def test_spellings(text, expected):
+def test_spellings_of_layouts_are_read_or_refused(text, expected):
     if expected is None:
         with pytest.raises(SpmdError) as caught:
             sp.parse_layout(text, MESH, 2)
@@ -86,11 +86,11 @@ def test_axes_named_like_placements_are_axes():
     )
 
 
-def test_a_dim_that_is_not_split_has_one_word():
+def test_an_unsplit_dim_is_written_as_none():
     assert dim_entry((-1, "_", "dp", 1, 0)) == ("None", "None", "dp", "1", "0")
 
 
-def test_the_mesh_must_come_from_somewhere():
+def test_layouts_without_a_mesh_or_a_shape_are_refused():
     with pytest.raises(SpmdError, match="names no mesh"):
         sp.parse_layout("dp,None")
     with pytest.raises(SpmdError, match="shape must be given"):
@@ -117,7 +117,7 @@ def test_the_mesh_must_come_from_somewhere():
         ("a=2@0,x", None),
     ],
 )
-def test_meshes(text, expected):
+def test_spellings_of_meshes_are_read_or_refused(text, expected):
     if expected is None:
         with pytest.raises(SpmdError):
             written.parse_mesh(text)
@@ -126,23 +126,28 @@ def test_meshes(text, expected):
 
 
 @given(layouts())
-def test_a_mesh_reads_what_it_prints(case):
+def test_printed_meshes_are_read_back(case):
     assert written.parse_mesh(str(case[0].mesh)) == case[0].mesh
 
 
-def test_mindspore_with_names_numbers_and_ranks():
+def test_mindspore_layouts_take_names_numbers_and_ranks():
     named = sp.parse_mindspore("2,2,2", "dp,sp,mp", "mp,(sp,dp)")
     assert named.to_dict()["tensor_map"] == (0, (1, 2))
     assert sp.parse_mindspore("2,2,2", "dp,sp,mp", "0,(1,2)") == named
     assert sp.parse_mindspore("2,2,2", None, "0,(1,2)").dims == (("d0",), ("d1", "d2"))
     assert sp.parse_mindspore("(2,2)", "a,b", "a,b", ranks_order="3,1,0,2").mesh.ranks == (3, 1, 0, 2)
     assert sp.parse_mindspore("2,2,2", "dp,sp,mp", "mp,(sp,dp)", tuple_order="mesh").dims[1] == ("dp", "sp")
-    for bad in (("2,2", "a", "a,b"), ("2,2", None, "a,b"), ("2,x", "a,b", "a,b"), ("2,2", "a,b", "a,c")):
+    for arguments in (
+        ("2,2", "a", "a,b"),
+        ("2,2", None, "a,b"),
+        ("2,x", "a,b", "a,b"),
+        ("2,2", "a,b", "a,c"),
+    ):
         with pytest.raises(SpmdError):
-            sp.parse_mindspore(*bad)
+            sp.parse_mindspore(*arguments)
 
 
-def test_oneflow():
+def test_oneflow_layouts_are_read():
     assert sp.parse_oneflow("[[0,1],[2,3]]", "(B,S(0))", 2).placement_text() == "RS(0)"
     assert sp.parse_oneflow("[0,2,1]", "S(0)", 1, sort_ranks=True).mesh.rank_list == (0, 1, 2)
     for placement, sbp in (("[[0,1]", "B"), ("open('x')", "B"), ("[0,1]", "S(9)"), ("[0,1]", "(B,B)")):
@@ -164,7 +169,7 @@ def test_oneflow():
         ("__import__('os')", None),
     ],
 )
-def test_tuples_of_integers(text, expected):
+def test_tuples_of_integers_are_read_or_refused(text, expected):
     if expected is None:
         with pytest.raises(SpmdError):
             written.parse_tuples(text, "cuts")
@@ -172,7 +177,7 @@ def test_tuples_of_integers(text, expected):
         assert written.parse_tuples(text, "cuts") == expected
 
 
-def test_empty_shapes_and_names():
+def test_empty_shapes_and_quoted_names_are_read():
     assert written.parse_ints("", "a shape") == ()
     assert written.parse_names("a, 'b'") == ("a", "b")
     assert written.split_entries("") == [""] and written.split_entries("a,") == ["a"]

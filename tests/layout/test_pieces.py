@@ -1,4 +1,7 @@
-"""The pieces cover the tensor: which rank holds which element, derived from the elements and by counting on fingers."""
+"""Shards cover the tensor as the definition of layouts demands.
+
+The expected owners are derived from the elements one by one, without the package.
+"""
 
 from __future__ import annotations
 
@@ -21,80 +24,90 @@ MESHES = [
 ]
 
 
-def dealt(size: int, parts: int) -> list[int]:
-    """The coordinate of each of ``size`` elements: blocks filled one element at a time, round and round."""
+def dealt_coordinates(size: int, parts: int) -> list[int]:
+    """Return the coordinate of each of ``size`` elements that are split into ``parts`` blocks.
+
+    The lengths of the blocks grow one element at a time, in turn.
+    """
     lengths = [0] * parts
     for element in range(size):
         lengths[element % parts] += 1
-    return [part for part, length in enumerate(lengths) for _ in range(length)]
+    return [coordinate for coordinate, length in enumerate(lengths) for _ in range(length)]
 
 
 @pytest.mark.parametrize("parts", [(1,), (2,), (5,), (3, 2), (2, 4, 3)])
-def test_every_element_is_dealt_to_one_place(parts):
+def test_owner_coordinates_equal_dealt_elements(parts):
     for size in range(30):
         tables = owner_coordinates(size, [(f"a{k}", p) for k, p in enumerate(parts)])
         blocks = [list(range(size))]
         for level, count in enumerate(parts):
-            deeper = []
+            inner_blocks = []
             for block in blocks:
-                places = dealt(len(block), count)
-                np.testing.assert_array_equal(tables[f"a{level}"][block], places)
-                deeper += [[e for e, at in zip(block, places) if at == place] for place in range(count)]
-            blocks = deeper
+                coordinates = dealt_coordinates(len(block), count)
+                np.testing.assert_array_equal(tables[f"a{level}"][block], coordinates)
+                inner_blocks += [
+                    [e for e, owner in zip(block, coordinates) if owner == coordinate]
+                    for coordinate in range(count)
+                ]
+            blocks = inner_blocks
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_pieces_are_where_layouts_cut_them(mesh):
+def test_pieces_have_the_bounds_of_layouts(mesh):
     entries = [c for k in range(len(mesh.axes) + 1) for c in itertools.permutations(mesh.axes, k)]
     for entry, size in itertools.product(entries, (0, 1, 2, 5, 8, 13)):
-        rest = tuple(a for a in mesh.axes if a not in entry)
-        layout, shape = mesh(entry, rest), (size, 7)
+        remaining_axes = tuple(a for a in mesh.axes if a not in entry)
+        layout, shape = mesh(entry, remaining_axes), (size, 7)
         assert describe_misplaced(layout, shape, range(mesh.size)) is None
         for rank in range(mesh.size):
-            held, wanted = layout.bounds(shape, rank), Pieces(layout, shape).bounds(rank)
-            assert all(h == w or (h[0] == h[1] and w[0] == w[1]) for h, w in zip(held, wanted))
+            actual, expected = layout.bounds(shape, rank), Pieces(layout, shape).bounds(rank)
+            assert all(a == e or (a[0] == a[1] and e[0] == e[1]) for a, e in zip(actual, expected))
 
 
-def shorter(bounds):
-    """Every rank loses the last row of dim 0 that it should hold."""
+def without_last_rows(bounds):
+    """Return a variant of `bounds` in which every rank loses the last row of dim 0 of its shard."""
 
-    def wrong(self, shape, rank):
-        (start, stop), *rest = bounds(self, shape, rank)
-        return ((start, stop - (self.cuts[0] > 1 and stop > start)), *rest)
+    def wrong_bounds(self, shape, rank):
+        (start, stop), *other_dims = bounds(self, shape, rank)
+        return ((start, stop - (self.cuts[0] > 1 and stop > start)), *other_dims)
 
-    return wrong
-
-
-def loses_the_end(bounds):
-    """Only the tensor's last row is nobody's."""
-
-    def wrong(self, shape, rank):
-        (start, stop), *rest = bounds(self, shape, rank)
-        return ((start, stop - (self.cuts[0] > 1 and stop == shape[0])), *rest)
-
-    return wrong
+    return wrong_bounds
 
 
-def swapped(bounds):
-    """Ranks 0 and 1 hold each other's pieces."""
+def without_last_row_of_the_tensor(bounds):
+    """Return a variant of `bounds` in which no rank owns the last row of the tensor."""
 
-    def wrong(self, shape, rank):
+    def wrong_bounds(self, shape, rank):
+        (start, stop), *other_dims = bounds(self, shape, rank)
+        return ((start, stop - (self.cuts[0] > 1 and stop == shape[0])), *other_dims)
+
+    return wrong_bounds
+
+
+def with_swapped_shards(bounds):
+    """Return a variant of `bounds` in which ranks 0 and 1 own each other's shard."""
+
+    def wrong_bounds(self, shape, rank):
         return bounds(self, shape, {0: 1, 1: 0}.get(rank, rank))
 
-    return wrong
+    return wrong_bounds
 
 
-@pytest.mark.parametrize("mutation", [shorter, loses_the_end, swapped], ids=lambda m: m.__name__)
-def test_lost_and_swapped_rows_are_wrong(mutation, monkeypatch):
+@pytest.mark.parametrize(
+    "mutation",
+    [without_last_rows, without_last_row_of_the_tensor, with_swapped_shards],
+    ids=lambda m: m.__name__,
+)
+def test_lost_rows_and_swapped_shards_are_wrong(mutation, monkeypatch):
     mesh, world = Mesh((4,), ("tp",)), LockStep(4)
-    value = np.ones((8, 3))  # equal everywhere: no value could tell
+    value = np.ones((8, 3))  # All elements are equal, so that values cannot show the mistake.
     assert check(Tensor.from_global(value, mesh("tp", None), world), value)
     monkeypatch.setattr(Layout, "bounds", mutation(Layout.bounds))
     verdict = check(Tensor.from_global(value, mesh("tp", None), world), value)
     assert verdict.word == "WRONG" and "do not cover the tensor" in str(verdict)
 
 
-def test_a_rank_that_holds_nothing_of_its_rows_is_wrong(monkeypatch):
+def test_a_rank_without_its_rows_is_wrong(monkeypatch):
     bounds = Layout.bounds
     monkeypatch.setattr(
         Layout, "bounds", lambda *arguments: ((0, 0),) if arguments[2] == 1 else bounds(*arguments)
@@ -104,13 +117,13 @@ def test_a_rank_that_holds_nothing_of_its_rows_is_wrong(monkeypatch):
 
 
 def test_another_split_of_blocks_is_wrong(monkeypatch):
-    """The shorter blocks first: every element has a home, but not the defined one."""
+    """Splits with shorter blocks first cover all elements, but not as defined."""
 
-    def other(start, size, parts, index):
+    def split_shorter_first(start, size, parts, index):
         ends = [size * k // parts for k in range(parts + 1)]
         return start + ends[index], ends[index + 1] - ends[index]
 
-    monkeypatch.setattr(layout_module, "split_block", other)
+    monkeypatch.setattr(layout_module, "split_block", split_shorter_first)
     mesh, value = Mesh((4,), ("tp",)), np.arange(10.0)
     verdict = check(Tensor.from_global(value, mesh("tp"), LockStep(4)), value)
     assert "rank 0 owns 0:2 of dim 0 of (10,), but by the definition of [tp] over tp=4 it is 0:3" in str(
@@ -128,9 +141,11 @@ def test_a_shard_of_another_shape_is_wrong():
     )
 
 
-@pytest.mark.parametrize("mutation", [shorter, loses_the_end], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "mutation", [without_last_rows, without_last_row_of_the_tensor], ids=lambda m: m.__name__
+)
 def test_run_finds_lost_rows(mutation, monkeypatch, capsys):
-    """Rows lost by every tensor alike: operands and results agree with each other, and are wrong."""
+    """Lost rows are found even if operands and results lose the same rows."""
     arguments = [*LOCKSTEP, "-n", "8", "--only", "matmul", "--mesh", "tp=8", "--strategy"]
     for strategy in ("m:tp", "k:tp", "k:tp >m"):
         assert main([*arguments, strategy]) == 0

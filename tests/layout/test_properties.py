@@ -1,4 +1,4 @@
-"""Properties that every layout has, on random meshes, rank orders and sizes."""
+"""Layouts have their properties on random meshes, rank orders and sizes."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ def layouts(draw, partial=True, sizes=st.integers(0, 13)):
     choices = st.integers(-2 if partial else -1, ndim - 1)
     dims, pending = [[] for _ in range(ndim)], []
     for axis in axes:
-        where = draw(choices)
-        if where >= 0:
-            dims[where].append(axis)
-        elif where == -2:
+        dim = draw(choices)
+        if dim >= 0:
+            dims[dim].append(axis)
+        elif dim == -2:
             pending.append(axis)
     shape = tuple(draw(st.lists(sizes, min_size=ndim, max_size=ndim)))
     return Layout(mesh, dims, pending), shape
 
 
 @given(layouts())
-def test_pieces_tile_the_tensor(case):
-    """Every element lies in exactly one distinct piece, and on all ranks of that piece."""
+def test_shards_tile_the_tensor(case):
+    """Elements belong to exactly one shard number, and to all ranks with this number."""
     layout, shape = case
     owners = {}
     for rank in layout.mesh.rank_list:
@@ -87,17 +87,16 @@ def test_split_bounds_equal_bounds_of_each_rank(case):
 
 
 @given(layouts())
-def test_shard_numbers_are_dense_and_name_pieces(case):
+def test_shard_numbers_are_dense_and_identify_shards(case):
     layout, shape = case
     numbers = {rank: layout.shard_index(rank) for rank in layout.mesh.rank_list}
     assert set(numbers.values()) == set(range(layout.shard_count))
-    pieces = {}
+    bounds_by_number = {}
     for rank, number in numbers.items():
-        assert pieces.setdefault(number, layout.bounds(shape, rank)) == layout.bounds(shape, rank)
-    if all(
-        size >= parts for size, parts in zip(shape, layout.cuts)
-    ):  # nothing empty: pieces in reading order
-        order = [pieces[number] for number in range(layout.shard_count)]
+        assert bounds_by_number.setdefault(number, layout.bounds(shape, rank)) == layout.bounds(shape, rank)
+    # If no shard is empty, numbers follow the order of the elements.
+    if all(size >= count for size, count in zip(shape, layout.cuts)):
+        order = [bounds_by_number[number] for number in range(layout.shard_count)]
         assert order == sorted(set(order))
 
 
@@ -111,14 +110,14 @@ def test_replicas_agree_and_partition_the_ranks(case):
         for rank in group:
             assert rank in group and layout.replica_ranks(rank) == group
     if not layout.partial:
-        same = {}
+        ranks_by_number = {}
         for rank in layout.mesh.rank_list:
-            same.setdefault(layout.shard_index(rank), set()).add(rank)
-        assert {frozenset(group) for group in groups} == {frozenset(g) for g in same.values()}
+            ranks_by_number.setdefault(layout.shard_index(rank), set()).add(rank)
+        assert {frozenset(group) for group in groups} == {frozenset(g) for g in ranks_by_number.values()}
 
 
 @given(meshes(), st.integers(0, 4), st.data())
-def test_from_placements_and_back(mesh, ndim, data):
+def test_placements_of_a_layout_make_an_equal_layout(mesh, ndim, data):
     kinds = [Replicate(), Partial("max"), *(Shard(d) for d in range(ndim))]
     placements = tuple(data.draw(st.sampled_from(kinds)) for _ in mesh.axes)
     layout = Layout.from_placements(mesh, placements, ndim)
@@ -128,15 +127,15 @@ def test_from_placements_and_back(mesh, ndim, data):
 
 
 @given(layouts(partial=False))
-def test_to_dict_says_the_same_layout(case):
+def test_to_dict_describes_the_layout(case):
     layout, shape = case
     fields = layout.to_dict()
     axes = tuple(reversed(fields["alias_name"]))
     numbers = [n if isinstance(n, tuple) else (n,) for n in fields["tensor_map"]]
     dims = [tuple(axes[k] for k in entry if k != -1) for entry in numbers]
-    again = Layout(Mesh(fields["device_matrix"], fields["alias_name"], fields["rank_list"]), dims)
-    assert again == layout and hash(again) == hash(layout)
-    assert all(again.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
+    rebuilt = Layout(Mesh(fields["device_matrix"], fields["alias_name"], fields["rank_list"]), dims)
+    assert rebuilt == layout and hash(rebuilt) == hash(layout)
+    assert all(rebuilt.bounds(shape, r) == layout.bounds(shape, r) for r in layout.mesh.rank_list)
 
 
 @given(meshes(), st.data())
@@ -154,27 +153,27 @@ def test_groups_differ_only_on_their_axes(mesh, data):
 
 
 @pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "balanced_split"))
-def test_published_balanced_splits(case):
-    pieces = [split_block(0, case["total"], case["parts"], i) for i in range(case["parts"])]
-    assert [[start, start + size] for start, size in pieces] == case["ranges"]
+def test_balanced_splits_equal_published_ranges(case):
+    blocks = [split_block(0, case["total"], case["parts"], i) for i in range(case["parts"])]
+    assert [[start, start + size] for start, size in blocks] == case["ranges"]
 
 
 @pytest.mark.parametrize("case", cases("layouts_peers", "uneven_local_shapes_heat"))
-def test_published_chunks(case):
+def test_chunks_equal_published_chunks(case):
     chunks = [list(split_block(0, case["n"], case["ranks"], i)) for i in range(case["ranks"])]
     assert chunks == case["chunks"]
 
 
 @pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "mesh_subgroup"))
-def test_published_subgroups(case):
+def test_groups_equal_published_subgroups(case):
     axes = [f"d{i}" for i in range(len(case["mesh"]))]
     mesh = Mesh(case["mesh"], axes)
     selected = [axis for axis, chosen in zip(axes, case["axis_selected"]) if chosen]
     assert list(mesh.group(case["rank"], *selected)) == case["group"]
 
 
-def test_splitting_at_once_differs_from_nested_splitting():
-    """Six in 2 x 2: nested gives 2,1,2,1; the product at once would give 2,2,1,1."""
+def test_two_axes_split_a_dim_one_after_the_other():
+    """Six elements over 2 x 2 ranks have lengths 2, 1, 2, 1; one split by 4 would give 2, 2, 1, 1."""
     layout = Mesh((2, 2), ("a", "b"))(("a", "b"))
     assert [layout.local_shape((6,), r) for r in range(4)] == [(2,), (1,), (2,), (1,)]
 
@@ -190,19 +189,19 @@ def test_splitting_at_once_differs_from_nested_splitting():
         ((None, None), {"a": "median"}, "no reduction is called 'median'"),
     ],
 )
-def test_layouts_that_cannot_be(dims, partial, words):
+def test_invalid_layouts_are_refused(dims, partial, words):
     with pytest.raises(LayoutError, match=words):
         Layout(Mesh((2, 2), ("a", "b")), dims, partial)
 
 
-def test_a_mesh_has_its_ranks_and_no_other():
+def test_a_mesh_contains_only_its_ranks():
     assert [rank in Mesh((2, 2), ("x", "y")) for rank in (-1, 0, 3, 4)] == [False, True, True, False]
     assert [rank in Mesh((2,), ("x",), [5, 1]) for rank in (-1, 0, 1, 5)] == [False, False, True, True]
     with pytest.raises(LayoutError, match=r"ranks must not be negative, but got \(-1, 0\)"):
         Mesh((2,), ("x",), [-1, 0])
 
 
-def test_a_rank_outside_the_mesh_holds_nothing():
+def test_a_rank_outside_of_the_mesh_has_an_empty_shard():
     layout = Mesh((2,), ("a",), ranks=(3, 5))("a")
     assert layout.local_shape((7,), 4) == (0,)
     assert layout.bounds((7,), 5) == ((4, 7),)
@@ -210,7 +209,7 @@ def test_a_rank_outside_the_mesh_holds_nothing():
         layout.shard_index(4)
 
 
-def test_a_layout_without_dims_reads_well_and_evaluates_to_itself():
+def test_the_repr_of_a_layout_evaluates_to_the_layout():
     mesh = Mesh((2, 3), ("a", "b"))
     for layout in (
         mesh(),
@@ -223,12 +222,12 @@ def test_a_layout_without_dims_reads_well_and_evaluates_to_itself():
     assert str(mesh("b", partial={"a": "max"})) == "[b, max pending over a] over a=2 b=3"
 
 
-def test_ranks_are_plain_integers_whatever_they_were():
+def test_ranks_become_integers_of_python():
     ranks = Mesh((2, 2), ("x", "y"), np.array([[3, 1], [0, 2]], np.int32).reshape(-1)).rank_list
     assert tuple(ranks) == (3, 1, 0, 2) and {type(rank) for rank in ranks} == {int}
 
 
-def test_dims_count_from_the_end_as_far_as_the_first():
+def test_negative_dims_count_from_the_end():
     mesh = Mesh((2,), ("x",))
     assert Layout.from_placements(mesh, [Shard(-2)], 2) == mesh("x", None)
     for dim in (-3, 2):
@@ -236,7 +235,7 @@ def test_dims_count_from_the_end_as_far_as_the_first():
             Layout.from_placements(mesh, [Shard(dim)], 2)
 
 
-def test_an_axis_that_the_mesh_lacks_has_no_size():
+def test_an_unknown_axis_has_no_size():
     with pytest.raises(LayoutError, match="axis 'y' is not found in the mesh"):
         Mesh((2,), ("x",)).axis_size("x", "y")
 
@@ -255,11 +254,11 @@ def test_an_axis_that_the_mesh_lacks_has_no_size():
         ("", 0, []),
     ],
 )
-def test_brackets_are_about_dims_or_about_the_axes_of_one(text, ndim, entries):
+def test_brackets_group_dims_or_axes_of_one_dim(text, ndim, entries):
     assert parse_entries(text, ndim) == entries
 
 
-def test_meshes_and_layouts_that_cannot_be():
+def test_invalid_meshes_and_layouts_are_refused():
     mesh = Mesh((2, 2), ("a", "b"))
     for make, error, words in (
         (lambda: Mesh((2.0,), ("x",)), UsageTypeError, "mesh shape must be integers"),
@@ -284,7 +283,7 @@ def test_meshes_and_layouts_that_cannot_be():
             make()
 
 
-def test_layouts_without_anything_to_leave_out_are_what_is_left():
+def test_reduced_and_canonical_layouts_drop_pending_and_size_1_axes():
     mesh = Mesh((1, 2), ("a", "b"))
     plain, pending = mesh("b", None), mesh("b", None, partial={"a": "sum"})
     assert plain.reduced is plain.canonical is plain and pending.reduced == pending.canonical == plain
@@ -292,7 +291,7 @@ def test_layouts_without_anything_to_leave_out_are_what_is_left():
     assert mesh(None, "b", partial="a") != mesh(None, "b") != 5
 
 
-def test_ranks_of_large_meshes_are_shortened_and_of_small_ones_listed():
+def test_large_meshes_print_abbreviated_ranks():
     small, large = (Mesh((n,), ("x",), range(n)[::-1]) for n in (24, 25))
     assert "ranks" not in str(small).split("on ranks")[
         1
@@ -302,18 +301,18 @@ def test_ranks_of_large_meshes_are_shortened_and_of_small_ones_listed():
         Mesh((2,), ("a",), ranks=(3, 5)).position(4)
 
 
-def test_parts_of_axes_take_names_that_are_free():
-    both = common_mesh(Mesh((2, 4), ("x", "y")), Mesh((4, 2), ("y", "x")))
-    assert (both.mesh.axes, both.mesh.shape) == (("x", "y.0", "y.1"), (2, 2, 2))
-    assert (both.first, both.second) == (
+def test_factors_of_axes_get_unused_names():
+    common = common_mesh(Mesh((2, 4), ("x", "y")), Mesh((4, 2), ("y", "x")))
+    assert (common.mesh.axes, common.mesh.shape) == (("x", "y.0", "y.1"), (2, 2, 2))
+    assert (common.first, common.second) == (
         {"x": ("x",), "y": ("y.0", "y.1")},
         {"y": ("x", "y.0"), "x": ("y.1",)},
     )
-    both = common_mesh(Mesh((4, 2), ("x", "x.1")), Mesh((2, 4), ("p", "q")))
-    assert both.mesh.axes == ("p", "x.1'", "x.1") and both.first == {"x": ("p", "x.1'"), "x.1": ("x.1",)}
+    common = common_mesh(Mesh((4, 2), ("x", "x.1")), Mesh((2, 4), ("p", "q")))
+    assert common.mesh.axes == ("p", "x.1'", "x.1") and common.first == {"x": ("p", "x.1'"), "x.1": ("x.1",)}
 
 
-def test_cuts_are_compared_without_axes_of_one_rank():
+def test_refine_ignores_axes_of_size_1():
     first, second = Mesh((1, 4), ("o", "x")), Mesh((2, 2), ("a", "b"))
     assert refine(first(("o", "x")), second("a"), (6,)) is None
     assert refine(first(("o", "x")), second("a"), (7,)) == (second(("a", "b")), second("a"))
@@ -337,11 +336,11 @@ def test_the_rules_of_truth_values_reduce_with_any():
         ((((0, 4), (0, 2)), ((1, 2), (1, 4))), ((1, 2), (1, 2))),
     ],
 )
-def test_boxes_have_a_box_in_common_or_no_element(boxes, common):
+def test_boxes_overlap_in_a_box_or_not_at_all(boxes, common):
     assert overlap(*boxes) == overlap(*boxes[::-1]) == common
 
 
-def test_a_rank_has_its_place_among_the_ranks_of_its_group():
+def test_ranks_have_positions_in_their_groups():
     mesh = Mesh((2, 2), ("a", "b"), [3, 1, 0, 2])
     step = Step("all_reduce", ("b", "a"), mesh(partial=("a", "b")), mesh(), (), "sum")
     assert [step.group_position(rank) for rank in range(4)] == [0, 1, 2, 3] and step.number == hash(step)
@@ -350,13 +349,13 @@ def test_a_rank_has_its_place_among_the_ranks_of_its_group():
     plain = Mesh((2, 2), ("a", "b"))
     step = Step("all_reduce", ("b", "a"), plain(partial=("a", "b")), plain(), (), "sum")
     assert [step.group_position(rank) for rank in range(4)] == [0, 1, 2, 3]
-    moved = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 1))
-    assert [moved.nbytes(rank, 4) for rank in range(4)] == [0] * 4
-    moved = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 3))
-    assert [moved.nbytes(rank, 4) for rank in range(4)] == [0, 0, 4, 4]
+    exchange = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 1))
+    assert [exchange.nbytes(rank, 4) for rank in range(4)] == [0] * 4
+    exchange = Step("all_to_all", ("a",), plain("a", None), plain(None, "a"), (1, 3))
+    assert [exchange.nbytes(rank, 4) for rank in range(4)] == [0, 0, 4, 4]
 
 
-def test_empty_pieces_have_the_shapes_of_their_layout():
+def test_empty_shards_have_the_shapes_of_their_layout():
     mesh, world = Mesh((4,), ("a",)), PlainLockStep(4)
     for src, dst, shape in (
         (mesh("a", None), mesh(None, "a"), (2, 6)),
@@ -366,11 +365,11 @@ def test_empty_pieces_have_the_shapes_of_their_layout():
         (mesh("a", None), mesh(None, None), (5, 6)),
     ):
         x = PlainTensor.from_array(np.arange(math.prod(shape)).reshape(shape), src, world).to(dst)
-        assert [piece.shape for piece in x.shards] == [dst.local_shape(shape, rank) for rank in range(4)]
+        assert [shard.shape for shard in x.shards] == [dst.local_shape(shape, rank) for rank in range(4)]
         assert x.full().ravel().tolist() == [*range(math.prod(shape))]
 
 
-def test_worlds_of_core_refuse_meshes_they_have_not():
+def test_worlds_of_core_refuse_meshes_with_other_ranks():
     world, inside = PlainLockStep(4), Mesh((2,), ("x",))
     assert PlainLockStep(MOST_RANKS).size == MOST_RANKS
     for mesh in (Mesh((2,), ("x",), [5, 1]), Mesh((5,), ("x",))):
@@ -380,34 +379,37 @@ def test_worlds_of_core_refuse_meshes_they_have_not():
     assert world.empty([2, 3], "f4").shape == (2, 3) and world.empty([2], "f4").dtype == "f4"
 
 
-def test_tensors_of_core_know_their_worlds_and_their_types():
-    settled = []
+def test_tensors_of_core_check_worlds_and_keep_types():
+    verified = []
 
-    class Settling(PlainLockStep):
+    class RecordingWorld(PlainLockStep):
         def verify_calls(self):
-            settled.append(1)
+            verified.append(1)
             super().verify_calls()
 
-    world, wide = Settling(4), Mesh((8,), ("x",))
-    half, whole = Mesh((2,), ("a",)), np.arange(6.0).reshape(2, 3)
-    x = PlainTensor.from_array(whole, half("a", None), world)
-    assert [piece.shape for piece in x.shards] == [(1, 3), (1, 3), (0, 0), (0, 0)] and settled
-    for refused in (
-        lambda: PlainTensor.from_array(whole, wide(None, None), world),
+    world, wide = RecordingWorld(4), Mesh((8,), ("x",))
+    half, array = Mesh((2,), ("a",)), np.arange(6.0).reshape(2, 3)
+    x = PlainTensor.from_array(array, half("a", None), world)
+    assert [shard.shape for shard in x.shards] == [(1, 3), (1, 3), (0, 0), (0, 0)] and verified
+    for call in (
+        lambda: PlainTensor.from_array(array, wide(None, None), world),
         lambda: x.to(wide(None, None)),
     ):
         with pytest.raises(WorldError, match=r"has 4 ranks; start it with at least 8$"):
-            refused()
-    pending = PlainTensor.from_array(whole.astype("f2"), half(None, None, partial="a"), world)
-    assert {piece.dtype for piece in pending.stored_shards} == {np.dtype("f4")}
-    assert {piece.dtype for piece in pending.shards} == {np.dtype("f2")}
+            call()
+    pending = PlainTensor.from_array(array.astype("f2"), half(None, None, partial="a"), world)
+    assert {shard.dtype for shard in pending.stored_shards} == {np.dtype("f4")}
+    assert {shard.dtype for shard in pending.shards} == {np.dtype("f2")}
     product = Op("matmul", Rule.parse("m k, k n -> m n", linear="each"), np.matmul)
-    square = PlainTensor.from_array(whole[:, :2], Mesh((4,), ("x",))("x", None), world)
-    np.testing.assert_array_equal(product(square, square).full(), whole[:, :2] @ whole[:, :2])
+    square = PlainTensor.from_array(array[:, :2], Mesh((4,), ("x",))("x", None), world)
+    np.testing.assert_array_equal(product(square, square).full(), array[:, :2] @ array[:, :2])
 
 
-def test_what_a_calculation_left_pending_counts_in_its_price():
-    """Both operands are split along what is summed; the sum of a large result costs more than gathering them."""
+def test_the_price_of_a_strategy_includes_its_pending_reduction():
+    """Operands split along the summed dim stay there only if the reduction of the result is cheaper.
+
+    Reducing a large result costs more than gathering its operands.
+    """
     mesh, world = Mesh((2,), ("a",)), PlainLockStep(2)
     for size, pending in ((64, 0), (1, 1)):
         bound = bind(Rule.parse("m k, k n -> m n", linear="each"), ((size, 4), (4, size)))
@@ -415,9 +417,12 @@ def test_what_a_calculation_left_pending_counts_in_its_price():
         assert len(bound.output_layouts(strategy)[0].partial) == pending
 
 
-def test_windows_read_what_their_positions_read_one_by_one():
-    """Position by position, for windows of all kinds; wrapped ones read elements by their number modulo the size."""
-    mesh, seen = Mesh((3,), ("x",)), 0
+def test_windows_read_the_elements_of_all_their_positions():
+    """Windows of all kinds read the union of the elements that their positions read.
+
+    Wrapped windows read elements by their number modulo the size.
+    """
+    mesh, count = Mesh((3,), ("x",)), 0
     kinds = itertools.product((4, 5, 7), (-3, -1, 0, 2), (1, 2, 3), (1, 2, 3, -1), (False, True))
     for size, first, width, stride, wrap in kinds:
         if stride < 0 and width > 1:
@@ -425,33 +430,36 @@ def test_windows_read_what_their_positions_read_one_by_one():
         n, window = 9, Window(size, first if stride > 0 else size - 1 + first, width, stride, wrap)
         read = {i: {i * stride + window.first + k for k in range(width)} for i in range(size)}
         if stride > 1 == width or not wrap:
-            read = {i: {e for e in some if wrap or 0 <= e < n} for i, some in read.items()}
+            read = {i: {e for e in elements if wrap or 0 <= e < n} for i, elements in read.items()}
         for start, stop in ((0, size), (1, 3), (2, 2), (size - 1, size)):
-            wanted = set().union(*[read[i] for i in range(start, stop)])
+            expected = set().union(*[read[i] for i in range(start, stop)])
             reads = window.reads(start, stop, n)
             if stride > 0:
-                assert wanted <= {*reads}, window
-                assert {*reads} == wanted or width < stride, window
+                assert expected <= {*reads}, window
+                assert {*reads} == expected or width < stride, window
             elif min(window.first, window.first + (size - 1) * stride) >= 0 and window.first < n:
-                assert {*reads} == wanted, window
+                assert {*reads} == expected, window
         for start, stop in ((0, 3), (2, 5), (8, 9)):
-            readers = [i for i, some in read.items() if some & {*range(start, stop)}]
+            readers = [i for i, elements in read.items() if elements & {*range(start, stop)}]
             low, high = window.positions_reading(start, stop)
             assert [*range(low, high)] == readers, (window, start, stop)
-            seen += bool(readers)
+            count += bool(readers)
         halo = Windowed(mesh("x", None), (window, None))
         shapes = [halo.local_shape((n, 5), rank) for rank in range(3)]
         for rank, pair in enumerate(halo.bounds((n, 5), rank) for rank in range(3)):
-            part = halo.reads((n, 5), rank)[0]
-            assert pair == ((min(part, default=0), min(part, default=0) + len(part)), (0, 5))
+            elements_of_rank = halo.reads((n, 5), rank)[0]
+            assert pair == (
+                (min(elements_of_rank, default=0), min(elements_of_rank, default=0) + len(elements_of_rank)),
+                (0, 5),
+            )
         assert all(a <= b for shape in shapes for a, b in zip(shape, halo.largest_shape((n, 5))))
         if width == stride == 1 and not wrap and first == 0:
             assert halo.largest_shape((n, 5)) == tuple(map(max, *shapes))
         assert halo.with_partial({}) == halo and hash(halo.with_partial()) == hash(halo)
-    assert seen > 100
+    assert count > 100
 
 
-def test_what_is_written_wrongly_is_refused():
+def test_wrong_strategies_types_and_flags_are_refused():
     mesh = Mesh((2, 3), ("x", "y"))
     bound = bind(Rule.parse("1 m -> m"), ((1, 6),))
     for ask, error, words in (
@@ -470,7 +478,7 @@ def test_what_is_written_wrongly_is_refused():
     assert freeze_strategy([[1, 2], (3,)]) == ((1, 2), (3,))
 
 
-def test_names_of_the_version_before_say_the_same() -> None:
+def test_former_names_return_equal_values() -> None:
     layout = Mesh((2, 3), ("x", "y"))("y", None)
     assert layout.parts == layout.cuts == (3, 1)
     assert [layout.shard_number(rank) for rank in range(6)] == [layout.shard_index(rank) for rank in range(6)]

@@ -1,4 +1,4 @@
-"""Linear algebra on split matrices against numpy's: values, gradients, what is sent, and what is not gathered."""
+"""Linear algebra on split matrices equals numpy's values and gradients and gathers only small blocks."""
 
 from __future__ import annotations
 
@@ -29,8 +29,16 @@ def positive(n: int, dtype: str = "f8") -> np.ndarray:
     return x @ x.conj().T + n * np.eye(n)
 
 
-def slopes(reference, operands, dys, grads, seed=7) -> None:
-    """Gradients against central differences along a random direction of all operands together."""
+def check_slopes(reference, operands, dys, grads, seed=7) -> None:
+    """Check gradients against central differences along a random direction of all operands.
+
+    Args:
+        reference: The function in numpy.
+        operands: Its operands.
+        dys: One gradient per result, or None.
+        grads: The gradients of the operands.
+        seed: The seed of the direction.
+    """
     rng = np.random.default_rng(seed)
     along = [
         rng.normal(size=x.shape) + (1j * rng.normal(size=x.shape) if x.dtype.kind == "c" else 0)
@@ -41,25 +49,26 @@ def slopes(reference, operands, dys, grads, seed=7) -> None:
         results = reference(*[x + step * d for x, d in zip(operands, along)])
         results = results if isinstance(results, tuple) else (results,)
         ends.append(sum((np.conj(dy) * y).real.sum() for dy, y in zip(dys, results) if dy is not None))
-    wanted = (ends[0] - ends[1]) / 2e-6
+    expected = (ends[0] - ends[1]) / 2e-6
     slope = sum((np.conj(g.full()) * d).real.sum() for g, d in zip(grads, along))
-    assert slope == pytest.approx(wanted, rel=1e-5, abs=1e-6)
+    assert slope == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def backward(results, dys, world) -> None:
-    """One loss of all results."""
+    """Run the backward pass of one loss of all `results`, weighted by ``dys``, in a world."""
     total = None
     for y, dy in zip(results, dys):
         if dy is not None:
-            whole = Tensor.from_global(np.conj(dy), Layout.replicated(y.layout.mesh, y.ndim), world)
-            part = ops.sum(ops.multiply(y, whole))
-            if part.dtype.kind == "c":
-                part = ops.cast(part, np.float64)
-            total = part if total is None else total + part
+            weights = Tensor.from_global(np.conj(dy), Layout.replicated(y.layout.mesh, y.ndim), world)
+            term = ops.sum(ops.multiply(y, weights))
+            if term.dtype.kind == "c":
+                term = ops.cast(term, np.float64)
+            total = term if total is None else total + term
     total.backward()
 
 
 def q_and_r(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return ``(q, r)`` of a matrix, with a positive diagonal of ``r``."""
     q, r = np.linalg.qr(x)
     sign = np.diagonal(r) / np.abs(np.diagonal(r))
     return q * sign, sign.conj()[:, None] * r
@@ -67,31 +76,34 @@ def q_and_r(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.ranks(1, 3, 8)
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
-def test_tall_matrices_are_factored_where_they_are(world, dtype):
-    """Also where pieces have fewer rows than columns, or none."""
+def test_tall_matrices_are_factored_in_shards(world, dtype):
+    """Shards may have fewer rows than columns, or none."""
     for shape in ((37, 5),) if dtype == "f4" else ((37, 5), (9, 4), (3, 1)):
         x = normal(*shape, dtype=dtype)
         close = {"rtol": 1e-4 if dtype == "f4" else 1e-10, "atol": 1e-5 if dtype == "f4" else 1e-12}
         for layout in layouts(world.size):
             t = tensor_of(x, layout, world)
             q, r = linalg.qr(t)
-            wanted = q_and_r(x)
-            np.testing.assert_allclose(q.full(), wanted[0], **close)
-            np.testing.assert_allclose(r.full(), wanted[1], **close)
+            expected = q_and_r(x)
+            np.testing.assert_allclose(q.full(), expected[0], **close)
+            np.testing.assert_allclose(r.full(), expected[1], **close)
             assert q.dtype == r.dtype == x.dtype
             np.testing.assert_allclose(linalg.svdvals(t).full(), np.linalg.svd(x)[1], **close)
             u, s, vh = linalg.svd(t, full_matrices=False)
             assert s.dtype == np.dtype(dtype).type(0).real.dtype
             np.testing.assert_allclose((u.full() * s.full()) @ vh.full(), x, **close)
             np.testing.assert_allclose(u.full().conj().T @ u.full(), np.eye(shape[1]), **close)
-            for turned in (
+            # NumPy and the standard have full matrices by default.
+            for matrix in (
                 t,
                 linalg.matrix_transpose(t),
-            ):  # numpy's and the standard's shapes unless others are asked for
-                full = linalg.svd(turned)
-                assert [part.shape for part in full] == [part.shape for part in np.linalg.svd(turned.full())]
-                for square in (full.U.full(), full.Vh.full()):
-                    np.testing.assert_allclose(square.conj().T @ square, np.eye(len(square)), **close)
+            ):
+                full = linalg.svd(matrix)
+                assert [factor.shape for factor in full] == [
+                    factor.shape for factor in np.linalg.svd(matrix.full())
+                ]
+                for basis in (full.U.full(), full.Vh.full()):
+                    np.testing.assert_allclose(basis.conj().T @ basis, np.eye(len(basis)), **close)
             wide = linalg.svd(linalg.matrix_transpose(t), full_matrices=False)
             np.testing.assert_allclose((wide[0].full() * wide[1].full()) @ wide[2].full(), x.T, **close)
             if dtype != "f4":
@@ -122,7 +134,7 @@ def test_only_triangles_are_gathered(world):
 
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
-def test_cholesky_by_panels(world, dtype):
+def test_cholesky_by_panels_equals_numpy(world, dtype):
     for n in (1, 5, 8):
         x = positive(n, dtype)
         junk = x + np.triu(normal(n, n), 1)
@@ -143,7 +155,7 @@ def test_cholesky_by_panels(world, dtype):
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("dtype", ["f8", "c16"])
-def test_whole_matrices_batches_and_right_sides(world, dtype):
+def test_stacks_of_matrices_and_right_sides_equal_numpy(world, dtype):
     x, b = normal(4, 5, 5, dtype=dtype), normal(4, 5, 6, seed=1, dtype=dtype)
     h = x + np.conj(np.swapaxes(x, -1, -2))
     close = {"rtol": 1e-9, "atol": 1e-10}
@@ -151,9 +163,9 @@ def test_whole_matrices_batches_and_right_sides(world, dtype):
         t, u, v = tensor_of(x, layout, world), tensor_of(b, layout, world), tensor_of(h, layout, world)
         np.testing.assert_allclose(linalg.inv(t).full(), np.linalg.inv(x), **close)
         np.testing.assert_allclose(linalg.det(t).full(), np.linalg.det(x), **close)
-        for part, wanted in zip(linalg.slogdet(t), np.linalg.slogdet(x)):
-            np.testing.assert_allclose(part.full(), wanted, **close)
-            assert part.dtype == wanted.dtype
+        for element, expected in zip(linalg.slogdet(t), np.linalg.slogdet(x)):
+            np.testing.assert_allclose(element.full(), expected, **close)
+            assert element.dtype == expected.dtype
         np.testing.assert_allclose(linalg.solve(t, u).full(), np.linalg.solve(x, b), **close)
         np.testing.assert_allclose(linalg.eigvalsh(v).full(), np.linalg.eigvalsh(h), **close)
         values, vectors = linalg.eigh(v)
@@ -166,17 +178,17 @@ def test_whole_matrices_batches_and_right_sides(world, dtype):
         )
         np.testing.assert_array_equal(linalg.matrix_power(t, 0).full(), np.linalg.matrix_power(x, 0))
     for layout in layouts(world.size, 1):
-        one = linalg.solve(
+        solution = linalg.solve(
             tensor_of(x[0], Layout.replicated(layout.mesh, 2), world), tensor_of(b[0, :, 0], layout, world)
         )
-        np.testing.assert_allclose(one.full(), np.linalg.solve(x[0], b[0, :, 0]), **close)
+        np.testing.assert_allclose(solution.full(), np.linalg.solve(x[0], b[0, :, 0]), **close)
 
 
 @pytest.mark.ranks(1, 4, 8)
 @pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4"])
-def test_systems_are_solved_where_the_rows_are(world, dtype):
-    """With pivots from other ranks' rows, pieces without rows, any right sides; no rank gets the whole matrix."""
+def test_systems_are_solved_without_gathering_the_matrix(world, dtype):
+    """Pivots may be in other ranks' rows, and shards may have no rows; no rank receives all rows."""
     close = {"rtol": 1e-3, "atol": 1e-3} if dtype == "f4" else {"rtol": 1e-9, "atol": 1e-10}
     for n in (9,) if dtype == "f4" else (3, 9):
         x, b = normal(n, n, dtype=dtype), normal(n, 6, seed=1, dtype=dtype)
@@ -205,15 +217,15 @@ def test_systems_are_solved_where_the_rows_are(world, dtype):
 
 
 @pytest.mark.ranks(4)
-def test_least_squares_and_eigenvalues(world):
+def test_least_squares_and_eigenvalues_equal_numpy(world):
     mesh = Mesh((4,), ("x",))
     x, b = normal(11, 3), normal(11, 2, seed=1)
     for matrix, side in ((x, b), (x, b[:, 0]), (x[:, :1] * np.ones(3), b), (x.T, b[:3])):
         solution = linalg.lstsq(tensor_of(matrix, mesh("x", None), world), side)
-        for part, wanted in zip(solution, np.linalg.lstsq(matrix, side)):
-            assert np.shape(part) == np.shape(wanted)
+        for element, expected in zip(solution, np.linalg.lstsq(matrix, side)):
+            assert np.shape(element) == np.shape(expected)
             np.testing.assert_allclose(
-                np.asarray(getattr(part, "full", lambda part=part: part)()), wanted, atol=1e-10
+                np.asarray(getattr(element, "full", lambda element=element: element)()), expected, atol=1e-10
             )
     square = normal(5, 5)
     values, vectors = linalg.eig(tensor_of(square, mesh("x", None), world))
@@ -231,8 +243,8 @@ def test_least_squares_and_eigenvalues(world):
         linalg.qr(Tensor.from_global(x, mesh("x", None), world, requires_grad=True), "complete")
     tolerances = np.array([0.1, 0.9])
     stack = tensor_of(normal(2, 4, 3), mesh("x", None, None), world)
-    wanted = np.linalg.pinv(normal(2, 4, 3), rtol=tolerances)
-    np.testing.assert_allclose(linalg.pinv(stack, rtol=tolerances).full(), wanted, atol=1e-10)
+    expected = np.linalg.pinv(normal(2, 4, 3), rtol=tolerances)
+    np.testing.assert_allclose(linalg.pinv(stack, rtol=tolerances).full(), expected, atol=1e-10)
 
 
 @pytest.mark.ranks(4)
@@ -249,7 +261,7 @@ def test_columns_of_right_sides_stay_split(world):
 
 
 @pytest.mark.ranks(4)
-def test_products_and_diagonals(world):
+def test_products_and_diagonals_equal_numpy(world):
     x, y = normal(6, 4), normal(6, 4, seed=1)
     for layout in layouts(4):
         t, u = tensor_of(x, layout, world), tensor_of(y, layout.reduced, world)
@@ -275,7 +287,7 @@ def test_products_and_diagonals(world):
 
 
 @pytest.mark.ranks(1, 4)
-def test_norms(world):
+def test_norms_equal_numpy(world):
     for x in (normal(6, 4), normal(6, 4, dtype="c16"), np.arange(-8, 16).reshape(6, 4)):
         for layout in layouts(world.size):
             t = tensor_of(x, layout, world)
@@ -297,9 +309,9 @@ def test_norms(world):
     assert int(linalg.matrix_rank(low).full()) == 1
 
 
-#: Functions whose results do not move with their operands, or not in one way.
+#: Functions whose results have no gradient, or no unique one.
 WITHOUT_GRADIENT = {"eig", "eigvals", "matrix_rank", "svd_of_whole_bases"}
-#: A call, operands and what numpy makes of them, by name; behind ``_of_`` stands which operands.
+#: A call, operands and the reference in numpy, by name; a suffix ``_of_…`` names the operands.
 CASES = {
     "qr": (linalg.qr, (normal(9, 4),), q_and_r),
     "qr_of_complex": (linalg.qr, (normal(9, 3, dtype="c16"),), q_and_r),
@@ -338,7 +350,7 @@ CASES = {
 }  # fmt: skip
 
 
-#: Those whose samples stand among those of ``spmdsim.ops``.
+#: Functions whose samples are in the list of ``spmdsim.ops``.
 ELSEWHERE = {"matmul", "matrix_transpose", "tensordot", "vecdot"}
 
 
@@ -350,11 +362,11 @@ def test_every_public_function_has_a_sample():
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", CASES)
-def test_every_function_forward_and_backward(world, name, mesh):
+def test_values_and_gradients_of_every_function_equal_numpy(world, name, mesh):
     call, operands, reference = CASES[name]
-    wanted = reference(*operands)
-    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
-    dys = [normal(*np.shape(y), seed=3, dtype="c16" if np.iscomplexobj(y) else "f8") for y in wanted]
+    all_expected = reference(*operands)
+    all_expected = all_expected if isinstance(all_expected, tuple) else (all_expected,)
+    dys = [normal(*np.shape(y), seed=3, dtype="c16" if np.iscomplexobj(y) else "f8") for y in all_expected]
     ndims = [x.ndim for x in operands]
     for layouts_ in [
         [mesh(*[None] * ndim) for ndim in ndims],
@@ -366,18 +378,18 @@ def test_every_function_forward_and_backward(world, name, mesh):
         ]
         results = call(*tensors)
         results = results if isinstance(results, tuple) else (results,)
-        for y, expected in zip(results, wanted, strict=True):
+        for y, expected in zip(results, all_expected, strict=True):
             np.testing.assert_allclose(y.full(), expected, rtol=1e-8, atol=1e-10)
         if name in WITHOUT_GRADIENT:
             continue
         backward(results, dys, world)
         for t in tensors:
             assert t.grad.layout == t.layout.dual()
-        slopes(reference, operands, dys, [t.grad for t in tensors])
+        check_slopes(reference, operands, dys, [t.grad for t in tensors])
 
 
-def test_a_matrix_that_has_to_be_whole_says_what_is_gathered():
-    """Eigenvalues of a split matrix: one warning with the bytes, and the right values."""
+def test_a_warning_reports_the_bytes_of_a_gathered_matrix():
+    """Eigenvalues of a split matrix give one warning with the bytes, and the right values."""
     x = positive(8)
     t = tensor_of(x, Mesh((4,), ("x",))("x", None), LockStep(4))
     with pytest.warns(GatheringWarning, match=r"eigvalsh .* 384 bytes to a rank"):
@@ -385,8 +397,8 @@ def test_a_matrix_that_has_to_be_whole_says_what_is_gathered():
     np.testing.assert_allclose(values.full(), np.linalg.eigvalsh(x))
 
 
-def test_the_standard_s_names_are_there():
-    """Those of the extensions of version 2024.12, but for eigenvalues of matrices that are not Hermitian."""
+def test_the_standards_names_exist():
+    """Names of the extensions of version 2024.12 exist, except eigenvalues of general matrices."""
     names = """cholesky cross det diagonal eigh eigvalsh inv matmul matrix_norm matrix_power matrix_rank matrix_transpose outer
     pinv qr slogdet solve svd svdvals tensordot trace vecdot vector_norm"""
     assert set(names.split()) <= set(linalg.__all__)
@@ -397,7 +409,7 @@ def test_the_standard_s_names_are_there():
 
 
 @pytest.mark.ranks(2)
-def test_what_is_no_linear_algebra(world):
+def test_invalid_matrices_and_options_are_refused(world):
     x = tensor_of(normal(2, 3), Mesh((2,), ("x",))("x", None), world)
     for function in (linalg.det, linalg.inv, linalg.cholesky, linalg.eigh, linalg.slogdet):
         with pytest.raises(RuleError, match=r"x must be square matrices \[..., n, n\], got shape \(2, 3\)"):

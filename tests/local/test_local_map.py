@@ -1,4 +1,4 @@
-"""``local_map``: pieces, shapes, gradients, traces and collectives by axis, in lock step and under mpirun alike."""
+"""Functions under ``local_map`` give equal shards, gradients and traces in lock step and under mpirun."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def values(shape, seed=0):
     return np.random.default_rng(seed).integers(-50, 50, shape).astype(float)
 
 
-def tensor_of(array, layout, world, **more):
-    return Tensor.from_global(array, layout, world, **more)
+def tensor_of(array, layout, world, **options):
+    return Tensor.from_global(array, layout, world, **options)
 
 
 # -- shapes and layouts ---------------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(1, 3, 4)
-def test_uneven_pieces_and_repeated_calls(world):
+def test_repeated_calls_take_uneven_shards(world):
     mesh = Mesh((world.size,), ("x",))
 
     @local_map(in_layouts=(mesh("x", None), mesh(None)), out_layouts=mesh("x"))
     def product(rows, v):
         return rows @ v
 
-    for n in (7, 2, 7):  # with two rows some ranks have none
+    for n in (7, 2, 7):  # With two rows some ranks have none.
         a, v = values((n, 3)), values(3, 1)
         y = product(tensor_of(a, mesh(None, "x"), world), v)
         assert y.shape == (n,) and y.layout == mesh("x")
@@ -55,14 +55,16 @@ def test_uneven_pieces_and_repeated_calls(world):
 
 
 @pytest.mark.ranks(4)
-def test_several_results_of_several_types_and_pending_ones(world):
+def test_results_may_differ_in_type_and_be_pending(world):
     mesh = Mesh((2, 2), ("x", "y"))
     a = values((5, 6))
 
-    def both(block):
+    def sums_and_count(block):
         return block.sum(axis=1), np.int32(block.size)
 
-    call = local_map(both, out_layouts=(mesh("x", partial="y"), mesh(partial={"x": "sum", "y": "sum"})))
+    call = local_map(
+        sums_and_count, out_layouts=(mesh("x", partial="y"), mesh(partial={"x": "sum", "y": "sum"}))
+    )
     sums, count = call(tensor_of(a, mesh("x", "y"), world))
     assert sums.layout.partial == (("y", "sum"),) and count.dtype == np.int32
     np.testing.assert_array_equal(sums.full(), a.sum(axis=1))
@@ -72,7 +74,7 @@ def test_several_results_of_several_types_and_pending_ones(world):
 
 
 @pytest.mark.ranks(4)
-def test_operands_lie_as_they_do_or_are_brought(world):
+def test_operands_keep_their_layout_unless_in_layouts_differ(world):
     mesh = Mesh((2, 2), ("x", "y"))
     a = values((4, 6))
     double = local_map(lambda block: 2 * block)
@@ -83,21 +85,21 @@ def test_operands_lie_as_they_do_or_are_brought(world):
     with record() as trace:
         local_map(lambda block: 2 * block, in_layouts=mesh("x", None))(tensor_of(a, mesh("x", "y"), world))
     assert trace.counts() == {"all_gather": 1} and {e.operator for e in trace.collectives} == {"<lambda>"}
-    with record() as trace:  # pending sums are added up, as an operator that is not linear needs them
+    with record() as trace:  # Pending sums are added up, because the function may not be linear.
         double(tensor_of(a, mesh("x", None, partial="y"), world))
     assert trace.counts() == {"all_reduce": 1}
 
 
 @pytest.mark.ranks(4)
-def test_pieces_that_do_not_fit(world):
+def test_shards_that_do_not_fit_are_refused(world):
     mesh = Mesh((4,), ("x",))
     x = tensor_of(values(8), mesh("x"), world)
-    wrong = local_map(lambda a: np.zeros(4 - axis_rank("x") % 2), name="wrong")
+    uneven = local_map(lambda a: np.zeros(4 - axis_rank("x") % 2), name="wrong")
     with pytest.raises(
         RuleError,
         match=r"wrong returned a shard of shape \(3,\) on rank 1, but result 0 of shape \(14,\) has",
     ):
-        wrong(x)
+        uneven(x)
     with pytest.raises(
         RuleError, match=r"shape \(2, 1\) on rank 0, but the layout of result 0, .* for 1 dim"
     ):
@@ -116,12 +118,12 @@ def test_pieces_that_do_not_fit(world):
         local_map(lambda a: a, out_layouts="x")
     with pytest.raises(RuleError, match="pass dtype="):
         local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]))(x)
-    kept = local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]), dtype="f8")(x)
-    assert kept.dtype == np.float64
+    converted = local_map(lambda a: a.astype([np.float32, np.float64][axis_rank("x") % 2]), dtype="f8")(x)
+    assert converted.dtype == np.float64
 
 
 @pytest.mark.ranks(4)
-def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
+def test_operands_may_be_lists_dicts_and_other_objects(world):
     mesh = Mesh((4,), ("x",))
     a, b = values((8, 2)), values(2, 1)
     x, v = (
@@ -141,19 +143,19 @@ def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
         vjp=lambda dy, operands, result: [
             dy[0] * 3 * operands[1],
             (dy[0] * 3 * operands[0]).sum(0),
-            None,  # of scale, which is a number
+            None,  # The operand scale is a number, which has no gradient.
             dy[0].sum(0),
         ],
     )
     outputs = run({"w": x, "more": (v,)}, "four", scale=3, bias=v)
-    whole = a * b * 3 + b
+    expected = a * b * 3 + b
     assert (
         list(outputs) == ["y", "sums"]
         and isinstance(outputs["sums"], list)
         and outputs["sums"][1].item() == 4
     )
-    np.testing.assert_array_equal(outputs["y"].full(), whole)
-    np.testing.assert_array_equal(outputs["sums"][0].full(), whole.sum(0))
+    np.testing.assert_array_equal(outputs["y"].full(), expected)
+    np.testing.assert_array_equal(outputs["sums"][0].full(), expected.sum(0))
     ops.sum(outputs["y"]).backward()
     np.testing.assert_array_equal(x.grad.full(), np.broadcast_to(3 * b, a.shape))
     np.testing.assert_array_equal(v.grad.full(), (3 * a).sum(0) + 8)
@@ -164,19 +166,19 @@ def test_lists_and_dicts_of_tensors_and_what_is_no_tensor(world):
 
 
 @pytest.mark.ranks(4)
-def test_copies_that_differ_are_no_result(world):
+def test_replicas_that_differ_are_refused(world):
     mesh = Mesh((2, 2), ("x", "y"))
     x = tensor_of(values(8), mesh("x"), world)
-    for wrong, out in ((lambda a: a, mesh(None)), (lambda a: a + axis_rank("y"), mesh("x"))):
+    for function, out in ((lambda a: a, mesh(None)), (lambda a: a + axis_rank("y"), mesh("x"))):
         with pytest.raises(
             RuleError, match=r"f gave different copies of result 0 on ranks 0 and \d, which are equal by"
         ):
-            local_map(wrong, out_layouts=out, name="f")(x)
+            local_map(function, out_layouts=out, name="f")(x)
     assert local_map(lambda a: a + axis_rank("y"), out_layouts=mesh("x"), partial="y")(x).layout.partial_axes
     np.testing.assert_array_equal(local_map(lambda a: pmax(a, "x"), out_layouts=mesh(None))(x).shape, (4,))
 
 
-def test_later_calls_are_held_to_the_first():
+def test_later_calls_must_return_the_shapes_of_the_first():
     mesh, lengths = Mesh((2,), ("x",)), iter([2, 2, 2, 3])
     x = tensor_of(values(4), mesh("x"), LockStep(2))
     f = local_map(lambda a: np.zeros(next(lengths)), name="f")
@@ -188,7 +190,7 @@ def test_later_calls_are_held_to_the_first():
 
 
 @pytest.mark.ranks(2)
-def test_a_function_that_fails_or_writes_to_its_operands(world):
+def test_operands_are_read_only(world):
     mesh = Mesh((2,), ("x",))
     x = tensor_of(values(4), mesh("x"), world)
 
@@ -205,15 +207,15 @@ def test_a_function_that_fails_or_writes_to_its_operands(world):
 
 @pytest.mark.ranks(2)
 def test_half_floats_are_computed_in_float32_and_rounded_once(world):
-    mesh, seen = Mesh((2,), ("x",)), []
+    mesh, dtypes = Mesh((2,), ("x",)), []
 
     def f(a):
-        seen.append(a.dtype)
+        dtypes.append(a.dtype)
         return a * 1.001
 
     x = values(6).astype(ml_dtypes.bfloat16)
     y = local_map(f)(tensor_of(x, mesh("x"), world))
-    assert y.dtype == ml_dtypes.bfloat16 and set(seen) == {np.dtype("f4")}
+    assert y.dtype == ml_dtypes.bfloat16 and set(dtypes) == {np.dtype("f4")}
     np.testing.assert_array_equal(y.full(), (x.astype("f4") * 1.001).astype(ml_dtypes.bfloat16))
 
 
@@ -221,24 +223,32 @@ def test_half_floats_are_computed_in_float32_and_rounded_once(world):
 
 
 def per_rank(world, mesh, shape, f, out):
-    """What ``f`` gives on every rank, stacked, for arrays that differ from rank to rank; and those arrays."""
-    everything = tuple(mesh.axes)
+    """Return the stacked results of `f` on all ranks, its arrays and the trace.
+
+    Each rank's array has `shape`; `out` is the number of dims of a result. The mesh covers the world.
+    """
+    all_axes = tuple(mesh.axes)
     arrays = values((mesh.size, *shape))
-    layout = mesh(everything, *[None] * len(shape))
+    layout = mesh(all_axes, *[None] * len(shape))
     x = tensor_of(arrays, layout, world)
-    call = local_map(lambda a: np.asarray(f(a[0]))[None], out_layouts=mesh(everything, *[None] * out))
+    call = local_map(lambda a: np.asarray(f(a[0]))[None], out_layouts=mesh(all_axes, *[None] * out))
     with record() as trace:
         result = call(x)
     return result.full(), arrays, trace
 
 
 def members_of(mesh, axes, groups):
-    """Per rank the ranks of its group, in the order of the named axes, or of the groups that were given."""
+    """Return for each rank of the mesh the ranks of its group.
+
+    Members follow the order of the named `axes`, or of the given `groups`.
+    """
     lines = [mesh.group(rank, *axes) for rank in range(mesh.size)]
     if groups is None:
         return lines
-    parts = [[tuple(line[k] for k in group) for group in groups] for line in lines]
-    return [next(part for part in parts[rank] if rank in part) for rank in range(mesh.size)]
+    members_of_groups = [[tuple(line[k] for k in group) for group in groups] for line in lines]
+    return [
+        next(members for members in members_of_groups[rank] if rank in members) for rank in range(mesh.size)
+    ]
 
 
 AXES = [
@@ -255,11 +265,11 @@ AXES = [
 
 @pytest.mark.ranks(6)
 @pytest.mark.parametrize("axes, groups", AXES)
-def test_collectives_against_numpy(axes, groups, world):
+def test_collectives_equal_numpy(axes, groups, world):
     mesh = Mesh((2, 3), ("x", "y"))
-    members, apart = members_of(mesh, axes, groups), {"axis_index_groups": groups}
+    members, group_options = members_of(mesh, axes, groups), {"axis_index_groups": groups}
     size = len(members[0])
-    place = [group.index(rank) for rank, group in enumerate(members)]
+    positions = [group.index(rank) for rank, group in enumerate(members)]
     name = axes[0] if len(axes) == 1 else axes
 
     def check(f, expected, shape=(size, 4), collective=None, received=None):
@@ -270,58 +280,58 @@ def test_collectives_against_numpy(axes, groups, world):
             assert trace.counts() == {collective: 1}
             assert trace.nbytes(world.ranks[0]) == 8 * received
 
-    one = size * 4
+    nbytes_per_array = size * 4
     check(
-        lambda a: psum(a, name, **apart),
+        lambda a: psum(a, name, **group_options),
         lambda x, r: x[[*members[r]]].sum(0),
         collective="all_reduce",
         received=2 * (size - 1) * 4,
     )
-    check(lambda a: pmean(a, name, **apart), lambda x, r: x[[*members[r]]].sum(0) / size)
-    check(lambda a: pmax(a, name, **apart), lambda x, r: x[[*members[r]]].max(0))
-    check(lambda a: pmin(a, name, **apart), lambda x, r: x[[*members[r]]].min(0))
-    check(lambda a: psum(a[0, 0] > 0, name, **apart), lambda x, r: (x[[*members[r]], 0, 0] > 0).sum())
+    check(lambda a: pmean(a, name, **group_options), lambda x, r: x[[*members[r]]].sum(0) / size)
+    check(lambda a: pmax(a, name, **group_options), lambda x, r: x[[*members[r]]].max(0))
+    check(lambda a: pmin(a, name, **group_options), lambda x, r: x[[*members[r]]].min(0))
+    check(lambda a: psum(a[0, 0] > 0, name, **group_options), lambda x, r: (x[[*members[r]], 0, 0] > 0).sum())
     for axis in (0, 1, -1):
         check(
-            lambda a: all_gather(a, name, axis=axis, **apart),
+            lambda a: all_gather(a, name, axis=axis, **group_options),
             lambda x, r: np.stack([*x[[*members[r]]]], axis),
             collective="all_gather",
-            received=(size - 1) * one,
+            received=(size - 1) * nbytes_per_array,
         )
     for axis in (0, 1):
         check(
-            lambda a: all_gather(a, name, axis=axis, **apart, tiled=True),
+            lambda a: all_gather(a, name, axis=axis, **group_options, tiled=True),
             lambda x, r: np.concatenate([*x[[*members[r]]]], axis),
         )
-        turned = [(size, 4), (4, size)][axis]
+        scattered_shape = [(size, 4), (4, size)][axis]
         check(
-            lambda a: psum_scatter(a, name, scatter_dimension=axis, **apart),
-            lambda x, r: x[[*members[r]]].sum(0).take(place[r], axis),
-            turned,
+            lambda a: psum_scatter(a, name, scatter_dimension=axis, **group_options),
+            lambda x, r: x[[*members[r]]].sum(0).take(positions[r], axis),
+            scattered_shape,
             collective="reduce_scatter",
             received=(size - 1) * 4,
         )
-        longer = [(2 * size, 4), (4, 2 * size)][axis]
+        tiled_shape = [(2 * size, 4), (4, 2 * size)][axis]
         check(
-            lambda a: psum_scatter(a, name, scatter_dimension=axis, **apart, tiled=True),
-            lambda x, r: np.split(x[[*members[r]]].sum(0), size, axis)[place[r]],
-            longer,
+            lambda a: psum_scatter(a, name, scatter_dimension=axis, **group_options, tiled=True),
+            lambda x, r: np.split(x[[*members[r]]].sum(0), size, axis)[positions[r]],
+            tiled_shape,
         )
     for split in (0, 1):
         for join in (0, 1):
             shape = [(size, 4), (4, size)][split]
             check(
-                lambda a: all_to_all(a, name, split, join, **apart),
-                lambda x, r: np.stack([x[m].take(place[r], split) for m in members[r]], join),
+                lambda a: all_to_all(a, name, split, join, **group_options),
+                lambda x, r: np.stack([x[m].take(positions[r], split) for m in members[r]], join),
                 shape,
                 collective="all_to_all",
                 received=(size - 1) * 4,
             )
             shape = [(2 * size, 3), (3, 2 * size)][split]
             check(
-                lambda a: all_to_all(a, name, split, join, **apart, tiled=True),
+                lambda a: all_to_all(a, name, split, join, **group_options, tiled=True),
                 lambda x, r: np.concatenate(
-                    [np.split(x[m], size, split)[place[r]] for m in members[r]], join
+                    [np.split(x[m], size, split)[positions[r]] for m in members[r]], join
                 ),
                 shape,
             )
@@ -329,17 +339,17 @@ def test_collectives_against_numpy(axes, groups, world):
         return
     check(
         lambda a: [axis_rank(name), axis_index(name), axis_size(name)],
-        lambda x, r: [place[r], place[r], size],
+        lambda x, r: [positions[r], positions[r], size],
     )
     ring = [(i, (i + 1) % size) for i in range(size)]
     check(
         lambda a: ppermute(a, name, ring),
-        lambda x, r: x[members[r][place[r] - 1]],
+        lambda x, r: x[members[r][positions[r] - 1]],
         (4,),
         collective="exchange",
         received=4,
     )
-    check(lambda a: ppermute(a, name, ring[:1]), lambda x, r: x[members[r][0]] * (place[r] == 1), (4,))
+    check(lambda a: ppermute(a, name, ring[:1]), lambda x, r: x[members[r][0]] * (positions[r] == 1), (4,))
     check(lambda a: ppermute(a, name, []), lambda x, r: 0 * x[0], (4,))
 
 
@@ -347,7 +357,7 @@ def test_collectives_against_numpy(axes, groups, world):
     "groups, text",
     [([[0, 1]], r"0 to 2, .* 'x', once, .* \[\[0, 1\]\]"), ([[0, 1], [2]], "one size"), ([], "once")],
 )
-def test_groups_are_all_ranks_each_once(groups, text):
+def test_groups_must_have_each_rank_once(groups, text):
     x = tensor_of(values(3), Mesh((3,), ("x",))("x"), LockStep(3))
     with pytest.raises(RuleError, match=text):
         local_map(lambda a: pmean(a, "x", axis_index_groups=groups))(x)
@@ -355,28 +365,32 @@ def test_groups_are_all_ranks_each_once(groups, text):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("kind", [">f8", ">i4", ">f2", ">c8"])
-def test_arrays_of_another_byte_order_arrive_in_this_machines(kind, world):
+def test_collectives_return_the_native_byte_order(kind, world):
     mesh, values = Mesh((4,), ("x",)), np.arange(16).reshape(4, 4)
-    wanted, seen = values.astype(np.dtype(kind).newbyteorder("=")), {}
+    native, results_by_rank = values.astype(np.dtype(kind).newbyteorder("=")), {}
 
     def exchange(a):
-        rank, mine = axis_rank("x"), values[axis_rank("x")].astype(kind)
-        seen[rank] = {
-            "psum": (psum(mine, "x"), wanted.sum(0, dtype=wanted.dtype)),
-            "all_gather": (all_gather(mine, "x"), wanted),
-            "psum_scatter": (psum_scatter(mine, "x"), wanted.sum(0, dtype=wanted.dtype)[rank]),
-            "all_to_all": (all_to_all(mine, "x", 0, 0), wanted[:, rank]),
-            "ppermute": (ppermute(mine, "x", [(0, 1)]), wanted[0] * (rank == 1)),
+        """Collect the result of each collective on this rank with the expected array."""
+        rank, own_array = axis_rank("x"), values[axis_rank("x")].astype(kind)
+        results_by_rank[rank] = {
+            "psum": (psum(own_array, "x"), native.sum(0, dtype=native.dtype)),
+            "all_gather": (all_gather(own_array, "x"), native),
+            "psum_scatter": (psum_scatter(own_array, "x"), native.sum(0, dtype=native.dtype)[rank]),
+            "all_to_all": (all_to_all(own_array, "x", 0, 0), native[:, rank]),
+            "ppermute": (ppermute(own_array, "x", [(0, 1)]), native[0] * (rank == 1)),
         }
-        if wanted.dtype.kind != "c":
-            seen[rank] |= {"pmax": (pmax(mine, "x"), wanted[3]), "pmin": (pmin(mine, "x"), wanted[0])}
+        if native.dtype.kind != "c":
+            results_by_rank[rank] |= {
+                "pmax": (pmax(own_array, "x"), native[3]),
+                "pmin": (pmin(own_array, "x"), native[0]),
+            }
         return a
 
     local_map(exchange, out_layouts=mesh("x"))(Tensor.from_global(np.zeros(4), mesh("x"), world=world))
-    assert sorted(seen) == sorted(world.ranks)
-    for calls in seen.values():
+    assert sorted(results_by_rank) == sorted(world.ranks)
+    for calls in results_by_rank.values():
         for name, (result, expected) in calls.items():
-            assert result.dtype == wanted.dtype, name
+            assert result.dtype == native.dtype, name
             np.testing.assert_array_equal(result, expected, name)
 
 
@@ -384,19 +398,19 @@ def test_arrays_of_another_byte_order_arrive_in_this_machines(kind, world):
 @pytest.mark.parametrize(
     "shape, split, join", [((0,), 0, 0), ((0, 8), 1, 0), ((8, 0, 2), 0, 2), ((0, 4), 1, 1)]
 )
-def test_parts_of_an_empty_array_change_places(shape, split, join, world):
-    mesh, seen = Mesh((4,), ("x",)), []
+def test_all_to_all_exchanges_empty_arrays(shape, split, join, world):
+    mesh, shapes = Mesh((4,), ("x",)), []
 
     def exchange(a):
-        seen.append(all_to_all(np.zeros(shape, "f4"), "x", split, join, tiled=True).shape)
+        shapes.append(all_to_all(np.zeros(shape, "f4"), "x", split, join, tiled=True).shape)
         return a
 
     local_map(exchange, out_layouts=mesh("x"))(Tensor.from_global(np.zeros(4), mesh("x"), world=world))
-    pieces = np.split(np.zeros(shape), 4, split)
-    assert seen == [np.concatenate(pieces, join).shape] * len(world.ranks)
+    blocks = np.split(np.zeros(shape), 4, split)
+    assert shapes == [np.concatenate(blocks, join).shape] * len(world.ranks)
 
 
-def test_what_is_no_number_is_not_exchanged():
+def test_objects_that_are_no_numbers_are_not_exchanged():
     mesh = Mesh((2,), ("x",))
     x = Tensor.from_global(np.zeros(2), mesh("x"))
     for name in (psum, pmax, all_gather, psum_scatter):
@@ -407,12 +421,12 @@ def test_what_is_no_number_is_not_exchanged():
 
 
 @pytest.mark.ranks(4)
-def test_the_order_of_what_ranks_do_is_always_the_same_and_threads_end(world):
-    mesh, seen, before = Mesh((4,), ("x",)), [], threading.active_count()
+def test_ranks_run_in_a_fixed_order_and_their_threads_end(world):
+    mesh, order, before = Mesh((4,), ("x",)), [], threading.active_count()
 
     def f(a):
         for k in range(3):
-            seen.append((k, axis_rank("x")))
+            order.append((k, axis_rank("x")))
             a = a + psum(a, "x")
         return a
 
@@ -420,13 +434,13 @@ def test_the_order_of_what_ranks_do_is_always_the_same_and_threads_end(world):
     f = local_map(f)
     with record() as trace:
         f(x)
-    own = list(world.ranks)
-    assert trace.counts() == {"all_reduce": 3} and seen == [(k, r) for k in range(3) for r in own]
+    own_ranks = list(world.ranks)
+    assert trace.counts() == {"all_reduce": 3} and order == [(k, r) for k in range(3) for r in own_ranks]
     assert threading.active_count() == before
 
 
 @pytest.mark.ranks(4)
-def test_what_a_collective_gives_is_the_ranks_own(world):
+def test_results_of_collectives_are_not_shared_by_ranks(world):
     mesh = Mesh((4,), ("x",))
 
     def f(a):
@@ -438,38 +452,42 @@ def test_what_a_collective_gives_is_the_ranks_own(world):
     np.testing.assert_array_equal(y.full(), [4, 5, 6, 7])
 
 
-def test_ranks_that_disagree_in_lock_step():
+def test_ranks_that_disagree_are_reported_in_lock_step():
     mesh, before = Mesh((3,), ("x",)), threading.active_count()
     x = tensor_of(values(6), mesh("x"), LockStep(3))
 
-    def runs(f, message):
-        with pytest.raises(SpmdError, match=message) as told:
+    def expect_error(f, message):
+        with pytest.raises(SpmdError, match=message) as caught:
             local_map(f, name="f")(x)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(caught.value)
         assert threading.active_count() == before
 
-    def other(a):
+    def different_calls(a):
         return psum(a, "x") if axis_rank("x") else pmax(a, "x")
 
-    runs(
-        other,
+    expect_error(
+        different_calls,
         r"ranks disagree inside of f: ranks 1, 2 call psum over 'x' of f64\[2\] \(.*test_local_map.py:\d+\), "
         r"rank 0 calls pmax over 'x' of f64\[2\]",
     )
-    runs(
+    expect_error(
         lambda a: psum(a[: 1 + (axis_rank("x") == 1)], "x"),
         r"ranks 0, 2 call .*f64\[1\].*rank 1 calls .*f64\[2\]",
     )
-    runs(lambda a: psum(a, "x") if axis_rank("x") else a, r"ranks 1, 2 call psum .*, rank 0 has returned")
-    runs(
+    expect_error(
+        lambda a: psum(a, "x") if axis_rank("x") else a, r"ranks 1, 2 call psum .*, rank 0 has returned"
+    )
+    expect_error(
         lambda a: a if axis_rank("x") == 2 else psum(a, "x"), r"ranks 0, 1 call psum .*, rank 2 has returned"
     )
-    runs(lambda a: psum(a, "x") if axis_rank("x") < 2 else 1 / 0, "f failed on rank 2.*ZeroDivisionError")
-    runs(lambda a: psum(a, "x") if axis_rank("x") else 1 / 0, "f failed on rank 0.*ZeroDivisionError")
+    expect_error(
+        lambda a: psum(a, "x") if axis_rank("x") < 2 else 1 / 0, "f failed on rank 2.*ZeroDivisionError"
+    )
+    expect_error(lambda a: psum(a, "x") if axis_rank("x") else 1 / 0, "f failed on rank 0.*ZeroDivisionError")
 
 
 @pytest.mark.ranks(2)
-def test_misuse_on_all_ranks(world):
+def test_wrong_arguments_of_collectives_are_refused(world):
     mesh = Mesh((2,), ("rows",))
     x = tensor_of(values((4, 3)), mesh("rows", None), world)
     for f, message in [
@@ -490,14 +508,14 @@ def test_misuse_on_all_ranks(world):
     ]:
         with pytest.raises(RuleError, match=message):
             local_map(f)(x)
-    for outside in (lambda: axis_rank("rows"), lambda: psum(1, "rows")):
+    for call in (lambda: axis_rank("rows"), lambda: psum(1, "rows")):
         with pytest.raises(RuleError, match="is for functions that local_map runs, and none runs now"):
-            outside()
+            call()
 
 
 @pytest.mark.ranks(4)
-def test_a_mesh_of_some_ranks(world):
-    """Ranks outside of the mesh have nothing to run, and know the result's shape all the same."""
+def test_ranks_outside_of_the_mesh_know_the_shape(world):
+    """Ranks outside of the mesh run no function but know the result's shape."""
     mesh = Mesh((2,), ("x",), ranks=[3, 1])
     a = values((5, 2))
     y = local_map(lambda block: block + psum(block.sum(), "x"))(tensor_of(a, mesh("x", None), world))
@@ -506,7 +524,7 @@ def test_a_mesh_of_some_ranks(world):
 
 
 @pytest.mark.ranks(4)
-def test_collectives_run_by_the_algorithm_of_the_world(world):
+def test_collectives_use_the_algorithm_of_the_world(world):
     mesh = Mesh((4,), ("x",))
     x = tensor_of(values(8), mesh("x"), world)
     with world.use(all_reduce="ring"), record() as trace:
@@ -518,8 +536,9 @@ def test_collectives_run_by_the_algorithm_of_the_world(world):
 # -- shapes only, prices --------------------------------------------------------------------------------
 
 
-def test_shapes_only_counts_what_ranks_do():
+def test_shapes_only_counts_the_collectives_of_ranks():
     def program(world, n):
+        """Run a function with three collectives on ``n`` ranks; return its result and the trace."""
         mesh = Mesh((n,), ("x",))
         x = world and Tensor.from_global(np.zeros((4 * n + 1, 3)), mesh("x", None), world)
 
@@ -531,13 +550,13 @@ def test_shapes_only_counts_what_ranks_do():
             y = local_map(f)(x)
         return y, trace
 
-    real, counted = program(LockStep(4), 4)
-    shapes, expected = program(ShapeOnly(4), 4)
+    real, real_trace = program(LockStep(4), 4)
+    shapes, shapes_trace = program(ShapeOnly(4), 4)
     assert shapes.shape == real.shape == (17, 3) and shapes.layout == real.layout
-    assert expected.counts() == counted.counts() and expected.nbytes(0) == counted.nbytes(0)
+    assert shapes_trace.counts() == real_trace.counts() and shapes_trace.nbytes(0) == real_trace.nbytes(0)
 
 
-def test_shapes_only_by_a_given_shape_runs_nothing():
+def test_a_given_shape_needs_no_run_without_data():
     mesh, world = Mesh((4,), ("x",)), ShapeOnly(4)
     x = Tensor.from_global(np.zeros((9, 3), "f4"), mesh("x", None), world)
 
@@ -549,25 +568,25 @@ def test_shapes_only_by_a_given_shape_runs_nothing():
     y, z = local_map(never, out_layouts=(mesh("x"), mesh()), shape=((9,), ()))(x)
     assert (y.shape, z.shape, z.dtype) == ((9,), (), np.float32)
     doubled = local_map(lambda a: np.repeat(a, 2, axis=0))(x)
-    assert doubled.shape == (24, 3)  # rank 0's piece of 3 rows becomes 6, as an even tensor of 24 has them
+    assert doubled.shape == (24, 3)  # Rank 0's shard grows from 3 to 6 rows, as in an even tensor of 24 rows.
 
 
-def test_flops_are_those_given():
+def test_flops_may_be_a_function_a_number_or_the_default():
     mesh = Mesh((4,), ("x",))
     results = (((8, 2), np.dtype(float)),)
     params = {"places": (mesh("x", None),), "leaves": (mesh("x", None),), "results": results}
-    for flops, wanted in ((lambda s: 10 * s[0], 20), (7, 7), (None, 2 * 3 + 2 * 2)):
+    for flops, expected in ((lambda s: 10 * s[0], 20), (7, 7), (None, 2 * 3 + 2 * 2)):
         bound = local_map(lambda a: a, flops=flops)._op.bind([(8, 3)], params)
         strategy = bound.infer(())
-        assert forward_work(bound, strategy, (8,)).flops == wanted
+        assert forward_work(bound, strategy, (8,)).flops == expected
 
 
 # -- gradients ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.ranks(4)
-def test_gradients_with_a_given_vjp_and_collectives_in_it(world):
-    """Rows scaled by the maximum over all ranks' sums; a weight that every rank has whole."""
+def test_gradients_follow_a_given_vjp(world):
+    """Gradients reach a split operand and a replicated weight through a function with psum."""
     mesh = Mesh((2, 2), ("x", "y"))
     a, w = values((5, 6)), values(3, 1)
 
@@ -577,7 +596,7 @@ def test_gradients_with_a_given_vjp_and_collectives_in_it(world):
     def vjp(dy, operands, result):
         block, weight = operands
         assert result.shape == dy.shape
-        # Each rank of y saw one half of the columns, and the sum is on both: its gradient is each one's.
+        # Each rank of y has half of the columns, and both have the sum, so that both take its gradient.
         return np.outer(dy, weight), block.T @ dy
 
     x = tensor_of(a, mesh("x", "y"), world, requires_grad=True)
@@ -591,7 +610,7 @@ def test_gradients_with_a_given_vjp_and_collectives_in_it(world):
 
 
 @pytest.mark.ranks(4)
-def test_collectives_inside_of_a_vjp(world):
+def test_a_vjp_may_call_collectives(world):
     mesh = Mesh((4,), ("x",))
 
     def centred(a):
@@ -604,7 +623,7 @@ def test_collectives_inside_of_a_vjp(world):
 
 
 @pytest.mark.ranks(2)
-def test_gradients_that_cannot_be(world):
+def test_missing_and_wrong_gradients_are_refused(world):
     mesh = Mesh((2,), ("x",))
     x = tensor_of(values(4), mesh("x"), world, requires_grad=True)
     y = local_map(lambda a: a * psum(a, "x"), name="f")(x)
@@ -631,19 +650,22 @@ local_map(lambda a: psum(a, "x") if axis_rank("x") else pmax(a, "x"))(x)
 """
 
 
-def test_ranks_that_disagree_under_mpi(launcher, tmp_path):
+def test_ranks_that_disagree_are_reported_under_mpi(launcher, tmp_path):
     script = tmp_path / "misuse.py"
     script.write_text(MISUSE)
     result = run_python("-m", "spmdsim", "launch", "-n", "2", script)
     assert result.returncode != 0
-    told = [line for line in result.stderr.splitlines() if "ranks disagree" in line]
+    lines = [line for line in result.stderr.splitlines() if "ranks disagree" in line]
     assert (
-        told and "all_reduce (sum)" in told[0] and "all_reduce (max)" in told[0] and "misuse.py:8" in told[0]
+        lines
+        and "all_reduce (sum)" in lines[0]
+        and "all_reduce (max)" in lines[0]
+        and "misuse.py:8" in lines[0]
     )
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_a_vjp_cannot_write_into_what_others_have(which):
+def test_a_vjp_cannot_write_into_its_arguments(which):
     world, mesh = LockStep(2), Mesh((2,), ("x",))
 
     def vjp(dy, operands, result):

@@ -1,4 +1,7 @@
-"""``map_overlap`` and convolution: every boundary, depth and layout against the padded whole, with bytes and gradients."""
+"""Overlapping maps and convolution equal the padded full array in values, bytes and gradients.
+
+Cases cover all boundaries, and several depths and layouts.
+"""
 
 from __future__ import annotations
 
@@ -25,51 +28,61 @@ def values(shape, seed=0):
     return np.random.default_rng([seed, *shape]).integers(-9, 9, shape).astype(float)
 
 
-def tensor_of(array, layout, world, **more):
-    return Tensor.from_global(array, layout, world, **more)
+def tensor_of(array, layout, world, **options):
+    return Tensor.from_global(array, layout, world, **options)
 
 
-def weighted(sides):
-    """A function of blocks with ``sides`` added per dim, and its gradient: neighbours, each with a weight of its own."""
-    places = list(itertools.product(*[range(a + b + 1) for a, b in sides]))
+def weighted_sum(sides):
+    """Return a function of blocks with ``sides`` added per dim, and its gradient.
 
-    def parts(shape):
+    The function adds up neighbours, each with a different weight.
+    """
+    offsets = list(itertools.product(*[range(a + b + 1) for a, b in sides]))
+
+    def windows(shape):
         inner = [n - a - b for n, (a, b) in zip(shape, sides)]
-        return [tuple(slice(i, i + n) for i, n in zip(at, inner)) for at in places]
+        return [tuple(slice(i, i + n) for i, n in zip(offset, inner)) for offset in offsets]
 
     def f(block):
-        return sum((k + 1) * block[part] for k, part in enumerate(parts(block.shape)))
+        return sum((k + 1) * block[window] for k, window in enumerate(windows(block.shape)))
 
     def vjp(dy, blocks, y):
         gradient = np.zeros_like(blocks[0])
-        for k, part in enumerate(parts(gradient.shape)):
-            gradient[part] += (k + 1) * dy
+        for k, window in enumerate(windows(gradient.shape)):
+            gradient[window] += (k + 1) * dy
         return gradient
 
     return f, vjp
 
 
 def received_by(rank, layout, shape, sides, boundary):
-    """Return how many elements that a rank's extended block is made of lie in other ranks' blocks."""
+    """Return how many elements of a rank's extended block lie in other ranks' blocks.
+
+    Args:
+        rank: The rank.
+        layout: The layout of the blocks.
+        shape: The global shape.
+        sides: The added elements per dim, as pairs.
+        boundary: The name of the boundary.
+    """
     ids, bounds = np.arange(math.prod(shape)).reshape(shape), layout.bounds(shape, rank)
     if any(start == stop for start, stop in bounds):
         return 0
     needed = []
     for n, (start, stop), (before, after) in zip(shape, bounds, sides):
-        numbers = {"constant_values": -1} if boundary == "zero" else {}
-        places = np.pad(np.arange(n), (before, after), PADDED[boundary], **numbers)
-        read = places[start : stop + before + after]
-        needed.append(
-            read if boundary == "periodic" else sorted({*read} - {-1})
-        )  # periods are read one by one
-    own = set(ids[layout.slices(shape, rank)].flat)
-    return sum(i not in own for i in ids[np.ix_(*needed)].flat)
+        pad_options = {"constant_values": -1} if boundary == "zero" else {}
+        sources = np.pad(np.arange(n), (before, after), PADDED[boundary], **pad_options)
+        needed_sources = sources[start : stop + before + after]
+        # Each period is received separately.
+        needed.append(needed_sources if boundary == "periodic" else sorted({*needed_sources} - {-1}))
+    own_ids = set(ids[layout.slices(shape, rank)].flat)
+    return sum(i not in own_ids for i in ids[np.ix_(*needed)].flat)
 
 
 CASES = [
     ((13,), 1, ("x",)),
     ((13,), ((2, 0),), ("x",)),
-    ((9,), 3, (("x", "y"),)),  # pieces of two elements are thinner than the depth
+    ((9,), 3, (("x", "y"),)),  # Shards of two elements are smaller than the depth.
     ((7, 9), 1, ("x", "y")),
     ((7, 9), (0, 2), ("x", "y")),
     ((7, 9), ((1, 2), (2, 1)), ("y", None)),
@@ -80,38 +93,38 @@ CASES = [
 @pytest.mark.ranks(4, 6)
 @pytest.mark.parametrize("boundary", PADDED)
 @pytest.mark.parametrize("shape, depth, axes", CASES)
-def test_every_boundary(shape, depth, axes, boundary, world):
+def test_boundaries_equal_the_padded_array(shape, depth, axes, boundary, world):
     mesh = Mesh((2, world.size // 2), ("x", "y"))
     layout = mesh(*axes)
     pairs = [depth] * len(shape) if isinstance(depth, int) else depth
     sides = [(d, d) if isinstance(d, int) else d for d in pairs]
-    f, vjp = weighted(sides)
+    f, vjp = weighted_sum(sides)
     a, dx, dy = (values(shape, seed) for seed in range(3))
-    whole = lambda array: f(np.pad(array, sides, PADDED[boundary]))  # noqa: E731
+    reference = lambda array: f(np.pad(array, sides, PADDED[boundary]))  # noqa: E731
     x = tensor_of(a, layout, world, requires_grad=True)
     with record() as trace:
         y = map_overlap(f, x, depth=tuple(pairs), boundary=boundary, vjp=vjp)
     assert y.layout == layout
-    np.testing.assert_array_equal(y.full(), whole(a))
+    np.testing.assert_array_equal(y.full(), reference(a))
     for rank in world.ranks:
         assert trace.nbytes(rank) == 8 * received_by(rank, layout, shape, sides, boundary)
     y.backward(tensor_of(dy, layout, world))
     assert x.grad.layout == layout
-    assert (x.grad.full() * dx).sum() == (dy * whole(dx)).sum()
-    for value in (dy, dx):  # the gradient itself, against two more directions
-        assert (x.grad.full() * value).sum() == (dy * whole(value)).sum()
+    assert (x.grad.full() * dx).sum() == (dy * reference(dx)).sum()
+    for value in (dy, dx):  # Compare the gradient along two more directions.
+        assert (x.grad.full() * value).sum() == (dy * reference(value)).sum()
 
 
 @pytest.mark.ranks(1, 3)
 @pytest.mark.parametrize("boundary", ["reflect", "symmetric"])
-def test_mirrored_elements_may_lie_further_in_than_the_depth(boundary, world):
-    """Every size up to 9 and every pair of depths up to 3: values, gradients and bytes."""
+def test_mirrored_elements_may_be_further_inside_than_the_depth(boundary, world):
+    """Values, gradients and bytes are right for all sizes up to 9 and all depths up to 3."""
     layout, cases = Mesh((world.size,), ("x",))("x"), 0
     sizes = range(1, 10) if len(world.ranks) > 1 else (4, 9)
     for size, lo, hi in itertools.product(sizes, range(4), range(4)):
         if max(lo, hi) > size - (boundary == "reflect"):
             continue
-        (f, vjp), a, dy = weighted([(lo, hi)]), values((size,)), values((size,), 1)
+        (f, vjp), a, dy = weighted_sum([(lo, hi)]), values((size,)), values((size,), 1)
         x = tensor_of(a, layout, world, requires_grad=True)
         with record() as trace:
             y = map_overlap(f, x, depth=[(lo, hi)], boundary=boundary, vjp=vjp)
@@ -126,31 +139,31 @@ def test_mirrored_elements_may_lie_further_in_than_the_depth(boundary, world):
 
 
 @pytest.mark.ranks(3)
-def test_no_boundary_and_numbers(world):
+def test_boundaries_may_be_absent_or_numbers(world):
     mesh = Mesh((3,), ("x",))
     a = values((10,))
     x = tensor_of(a, mesh("x"), world)
     same = map_overlap(lambda block: np.convolve(block, [1, 2, 4], "same"), x, depth=1)
     np.testing.assert_array_equal(same.full(), np.convolve(a, [1, 2, 4], "same"))
-    for more in (
+    for options in (
         {"boundary": 7},
         {"boundary": "constant", "constant": 7},
         {"boundary": {0: 7.0}},
         {"boundary": [7]},
     ):
-        y = map_overlap(lambda block: block[2:] + block[:-2], x, depth={0: 1}, **more)
+        y = map_overlap(lambda block: block[2:] + block[:-2], x, depth={0: 1}, **options)
         b = np.pad(a, 1, constant_values=7)
         np.testing.assert_array_equal(y.full(), b[2:] + b[:-2])
-    two = map_overlap(lambda p, q: p - q[::-1][::-1], x, x, depth=(2,))
-    assert not two.full().any()
-    larger = map_overlap(lambda block: block > 0, x, depth=1, boundary="zero", dtype=bool)
-    np.testing.assert_array_equal(larger.full(), a > 0)
+    difference = map_overlap(lambda p, q: p - q[::-1][::-1], x, x, depth=(2,))
+    assert not difference.full().any()
+    is_positive = map_overlap(lambda block: block > 0, x, depth=1, boundary="zero", dtype=bool)
+    np.testing.assert_array_equal(is_positive.full(), a > 0)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("axes", [("x", None), (None, "x"), ("x", "y")])
-def test_numbers_around_go_where_the_windows_landed(axes, world, monkeypatch):
-    """What was copied once is not copied again, and who shares the memory sees numbers of its own."""
+def test_windows_with_numbers_around_share_one_copy(axes, world, monkeypatch):
+    """Blocks are copied only once, and each result has its own numbers around the blocks."""
     mesh = Mesh((2, 2), ("x", "y")) if "y" in axes else Mesh((4,), ("x",))
     a = values((9, 8))
     x = tensor_of(a, mesh(*axes), world, requires_grad=True)
@@ -175,7 +188,7 @@ def _slice_vjp(dy, blocks, _):
 
 
 @pytest.mark.ranks(4)
-def test_fewer_elements_than_ranks_and_deep_periods(world):
+def test_depths_may_exceed_the_size_of_the_tensor(world):
     mesh, a = Mesh((4,), ("x",)), values((3,))
     x = tensor_of(a, mesh("x"), world)
     for boundary in ("periodic", "zero", "nearest"):
@@ -185,30 +198,30 @@ def test_fewer_elements_than_ranks_and_deep_periods(world):
 
 
 @pytest.mark.ranks(2)
-def test_mistakes(world):
+def test_wrong_arguments_are_refused(world):
     x = tensor_of(values((6,)), Mesh((2,), ("x",))("x"), world, requires_grad=True)
-    same = lambda block: block  # noqa: E731
+    identity = lambda block: block  # noqa: E731
     for call, message in [
-        (lambda: map_overlap(same, x, boundary="perodic"), "did you mean 'periodic'"),
+        (lambda: map_overlap(identity, x, boundary="perodic"), "did you mean 'periodic'"),
         (
-            lambda: map_overlap(same, x, depth=-1),
+            lambda: map_overlap(identity, x, depth=-1),
             "map_overlap: depth must be an integer from 0 on, or a pair of them, got -1",
         ),
-        (lambda: map_overlap(same, x, depth=(1, 1)), "depth has 2 entries for a tensor of 1 dim"),
+        (lambda: map_overlap(identity, x, depth=(1, 1)), "depth has 2 entries for a tensor of 1 dim"),
         (
-            lambda: map_overlap(same, x, depth={1: 1}),
+            lambda: map_overlap(identity, x, depth={1: 1}),
             "depth names dim 1, which a tensor of 1 dim does not have",
         ),
         (
-            lambda: map_overlap(same, x, depth=6, boundary="reflect"),
+            lambda: map_overlap(identity, x, depth=6, boundary="reflect"),
             "dim 0 of size 6 cannot be continued by reflect",
         ),
-        (lambda: map_overlap(same, x, x[1:]), r"takes tensors of one shape, but got \(6,\) and \(5,\)"),
+        (lambda: map_overlap(identity, x, x[1:]), r"takes tensors of one shape, but got \(6,\) and \(5,\)"),
         (
             lambda: map_overlap(lambda b: b[:1], x, depth=1),
             r"gave an array of shape \(1,\) on rank \d, where the block has",
         ),
-        (lambda: ops.sum(map_overlap(same, x, depth=1)).backward(), "has no gradient: .*vjp"),
+        (lambda: ops.sum(map_overlap(identity, x, depth=1)).backward(), "has no gradient: .*vjp"),
         (
             lambda: ops.convolve(x, [1.0], "sme"),
             "convolve: mode must be one of 'full', 'same', 'valid', got 'sme'",
@@ -227,7 +240,7 @@ def test_mistakes(world):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
-def test_convolution_against_numpy(mode, world):
+def test_convolution_equals_numpy(mode, world):
     mesh = Mesh((4,), ("x",))
     for n, k in ((13, 3), (13, 4), (5, 5), (6, 1), (9, 7), (3, 13), (4, 9)):
         a, kernel = values((n,)), values((k,), 1)
@@ -236,15 +249,15 @@ def test_convolution_against_numpy(mode, world):
         y = ops.convolve(x, w, mode)
         expected = np.convolve(a, kernel, mode)
         np.testing.assert_array_equal(y.full(), expected)
-        assert y.layout == mesh("x" if k <= n else None)  # the longer one stays as it is
+        assert y.layout == mesh("x" if k <= n else None)  # The longer operand keeps its layout.
         dy = values(expected.shape, 2)
         y.backward(tensor_of(dy, mesh("x"), world))
-        along, other = values((n,), 3), values((k,), 4)
-        assert (x.grad.full() * along).sum() == (dy * np.convolve(along, kernel, mode)).sum()
-        assert (w.grad.full() * other).sum() == (dy * np.convolve(a, other, mode)).sum()
+        x_direction, kernel_direction = values((n,), 3), values((k,), 4)
+        assert (x.grad.full() * x_direction).sum() == (dy * np.convolve(x_direction, kernel, mode)).sum()
+        assert (w.grad.full() * kernel_direction).sum() == (dy * np.convolve(a, kernel_direction, mode)).sum()
 
 
-def test_convolution_sends_what_the_kernel_reaches():
+def test_convolution_sends_the_elements_in_reach_of_the_kernel():
     world, mesh = LockStep(4), Mesh((2, 2), ("x", "y"))
     x = tensor_of(values((16, 16)), mesh("x", "y"), world)
     with record() as trace:

@@ -1,4 +1,4 @@
-"""Every layer in float64, and clipping, beside arithmetic by hand that shares no code."""
+"""Layers in float64, and clipping, equal arithmetic by hand that shares no code with the package."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ def _mlp(x, w, name="", function=_gelu):
 
 
 def _rotated(vector, position, base, interleaved):
-    """One head's numbers at a position: each pair as a complex number, turned by its angle."""
+    """Return one head's vector at a position, with each pair of numbers turned by the pair's angle.
+
+    A pair is taken as a complex number. Pairs are neighbours if `interleaved`, else an element of the first
+    half and its counterpart in the second. Angles are ``position / base ** (2 i / len(vector))``.
+    """
     half, result = len(vector) // 2, np.empty_like(vector)
     for i in range(half):
         pair = [2 * i, 2 * i + 1] if interleaved else [i, i + half]
@@ -61,17 +65,22 @@ def _rotary(x, base=10_000.0, interleaved=False, start=0):
 
 
 def _attention(x, w, name="", heads=2, causal=True, kv_heads=None, rotate=None):
-    """One head and one position at a time; each head of keys is that of as many neighbouring heads of queries."""
-    q, k, v = (_affine(x, w, f"{name}{part}.") for part in "qkv")
+    """Return the attention of ``x`` with the weights ``w``, one head and one position at a time.
+
+    `name` is the prefix of the weights' names. `causal` hides later positions. `rotate` turns a vector by its
+    position. With `kv_heads` heads of keys, each of them serves ``heads // kv_heads`` neighbouring heads of
+    queries.
+    """
+    q, k, v = (_affine(x, w, f"{name}{projection}.") for projection in "qkv")
     width, mixed, share = x.shape[-1] // heads, np.zeros_like(x), heads // (kv_heads or heads)
     turned = rotate or (lambda vector, position: vector)
     for b, h, t in np.ndindex(x.shape[0], heads, x.shape[1]):
-        part, keys = (slice(g * width, (g + 1) * width) for g in (h, h // share))
+        columns, keys = (slice(g * width, (g + 1) * width) for g in (h, h // share))
         length = t + 1 if causal else x.shape[1]
-        query = turned(q[b, t, part], t)
-        seen = np.array([query @ turned(k[b, s, keys], s) / math.sqrt(width) for s in range(length)])
-        weights = np.exp(seen - seen.max())
-        mixed[b, t, part] = (weights / weights.sum()) @ v[b, :length, keys]
+        query = turned(q[b, t, columns], t)
+        scores = np.array([query @ turned(k[b, s, keys], s) / math.sqrt(width) for s in range(length)])
+        weights = np.exp(scores - scores.max())
+        mixed[b, t, columns] = (weights / weights.sum()) @ v[b, :length, keys]
     return _affine(mixed, w, f"{name}out.")
 
 
@@ -108,7 +117,7 @@ IDS = np.random.default_rng(1).integers(0, 6, size=(2, 3))
 IDS[0, 1] = 3
 
 
-def _grouped(kv_heads, interleaved, stream):
+def _grouped_attention(kv_heads, interleaved, stream):
     rotary = nn.RotaryEmbedding(4, 100.0, interleaved=interleaved)
     return nn.Attention(16, 4, stream, "tp", kv_heads=kv_heads, rotary=rotary, bias=False, dtype=F8)
 
@@ -153,7 +162,7 @@ LAYERS = {
     ),
     **{
         f"Attention, {kv_heads} of 4 heads{' interleaved' * interleaved}{' by sequence' * sequence}": (
-            partial(_grouped, kv_heads, interleaved, MESH("dp", "tp" if sequence else None, None)), WIDE,
+            partial(_grouped_attention, kv_heads, interleaved, MESH("dp", "tp" if sequence else None, None)), WIDE,
             partial(_attention, heads=4, kv_heads=kv_heads, rotate=partial(_rotated, base=100.0, interleaved=interleaved)),
         )
         for kv_heads, interleaved, sequence in ((1, False, False), (1, True, True), (2, True, False), (2, False, True), (4, False, True))
@@ -166,7 +175,7 @@ def _public(base):
     return {n for n in nn.__all__ if inspect.isclass(getattr(nn, n)) and issubclass(getattr(nn, n), base)}
 
 
-def test_every_public_layer_and_optimiser_is_here():
+def test_every_public_layer_and_optimiser_has_a_reference():
     assert {name.split(",")[0] for name in LAYERS} == _public(nn.Module) - {"Module", "ModuleList"}
     by_hand = {kind.__name__ for kind, _ in test_optimiser_state.OPTIMISERS.values()}
     assert by_hand == _public(nn.Optimiser) - {"Optimiser"}
@@ -174,11 +183,14 @@ def test_every_public_layer_and_optimiser_is_here():
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_by_hand(name, world):
-    """Values, and the gradient of every parameter and of the input along a random direction."""
+def test_layers_equal_their_reference_by_hand(name, world):
+    """Values equal the reference of `name`, and gradients its slopes along random directions.
+
+    Gradients are compared for every parameter and for the input.
+    """
     make, x, reference = LAYERS[name]
     layer, rng = make().materialise(world, seed=2), np.random.default_rng(5)
-    for parameter in layer.parameters():  # ones and zeros would hide a scale that is not used
+    for parameter in layer.parameters():  # Ones and zeros would hide an unused scale.
         value = Tensor.from_global(
             rng.normal(size=parameter.shape), parameter.layout, world, requires_grad=True
         )
@@ -209,8 +221,11 @@ def test_layers_by_hand(name, world):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("sequence", [False, True], ids=["tensor", "sequence"])
-def test_grouped_heads_communicate_as_equal_ones(world, kv_heads, sequence):
-    """Fewer heads of keys than ranks, too: forward there is nothing but what brings the input and adds the result up."""
+def test_grouped_heads_communicate_like_equal_heads(world, kv_heads, sequence):
+    """Grouped heads need the collectives of equal heads, also with fewer heads of keys than ranks.
+
+    The forward pass only gathers the input and adds the result up.
+    """
     mesh = Mesh((4,), ("tp",))
     stream, x = mesh(None, "tp" if sequence else None, None), np.random.default_rng(0).normal(size=(2, 4, 16))
     traces = []
@@ -228,23 +243,28 @@ def test_grouped_heads_communicate_as_equal_ones(world, kv_heads, sequence):
 
 
 @pytest.mark.ranks(2)
-def test_rotary_positions_of_a_split_sequence_and_of_its_continuation(world):
-    """No rank asks another one; `start` counts on from what came before, and half precision is rotated in float32."""
+def test_rotary_embedding_knows_positions_of_split_and_continued_sequences(world):
+    """Rotation needs no communication, and `start` is the position of the first element.
+
+    Half precision is rotated in float32.
+    """
     mesh, rotary = Mesh((2,), ("cp",)), nn.RotaryEmbedding(6)
-    whole = np.random.default_rng(4).normal(size=(1, 8, 2, 6))
+    full_array = np.random.default_rng(4).normal(size=(1, 8, 2, 6))
     with record() as trace:
-        turned = rotary(Tensor.from_global(whole, mesh(None, "cp", None, None), world))
-        later = rotary(Tensor.from_global(whole[:, 5:], mesh(None, None, "cp", None), world), start=5)
-    assert trace.counts() == {} and turned.layout == mesh(None, "cp", None, None)
-    np.testing.assert_allclose(turned.full(), _rotary(whole), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(later.full(), _rotary(whole)[:, 5:], rtol=1e-12, atol=1e-12)
-    half = whole.astype(np.float16)
+        rotated = rotary(Tensor.from_global(full_array, mesh(None, "cp", None, None), world))
+        continued = rotary(
+            Tensor.from_global(full_array[:, 5:], mesh(None, None, "cp", None), world), start=5
+        )
+    assert trace.counts() == {} and rotated.layout == mesh(None, "cp", None, None)
+    np.testing.assert_allclose(rotated.full(), _rotary(full_array), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(continued.full(), _rotary(full_array)[:, 5:], rtol=1e-12, atol=1e-12)
+    half = full_array.astype(np.float16)
     result = rotary(Tensor.from_global(half, mesh(None, "cp", None, None), world), start=1000)
     assert result.dtype == np.float16
     np.testing.assert_allclose(result.full(), _rotary(half.astype(float), start=1000), rtol=2e-3, atol=2e-3)
 
 
-def test_heads_and_sizes_that_do_not_fit():
+def test_invalid_heads_and_sizes_are_refused():
     for make, text in (
         (lambda: nn.RotaryEmbedding(5), "RotaryEmbedding: size must be an even number of 2 or more, got 5"),
         (lambda: nn.RotaryEmbedding("6"), "size must be an even number of 2 or more, got '6'"),
@@ -261,8 +281,8 @@ def test_heads_and_sizes_that_do_not_fit():
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("largest", [0.5, 3.0, 100.0])
-def test_clipping_by_hand(largest, world):
-    """Gradients of a known norm, 13: scaled to the largest norm, or left as they are."""
+def test_clipping_equals_arithmetic_by_hand(largest, world):
+    """Gradients of norm 13 are scaled to the `largest` norm, or stay if their norm is smaller."""
     layer = nn.Linear(2, 2, MESH(None, "tp"), dtype=F8).materialise(world)
     slopes = {"weight": np.array([[3.0, 0.0], [4.0, 0.0]]), "bias": np.array([0.0, 12.0])}
     for name, parameter in layer.named_parameters():
@@ -275,7 +295,7 @@ def test_clipping_by_hand(largest, world):
 
 
 @pytest.mark.parametrize("loss, by_hand", [(nn.mse_loss, np.square), (nn.l1_loss, np.abs)])
-def test_losses_by_hand(loss, by_hand):
+def test_losses_equal_arithmetic_by_hand(loss, by_hand):
     x, y = np.random.default_rng(3).normal(size=(2, 4, 6))
     world = LockStep(4)
     left, right = (Tensor.from_global(v, MESH("dp", "tp"), world) for v in (x, y))
@@ -296,7 +316,7 @@ def small_gpt() -> nn.GPT:
 
 
 @pytest.mark.parametrize(
-    "wrong, error, said",
+    "call, error, message",
     [
         (lambda: nn.Linear(6, 4, "tp"), UsageTypeError, "layout must be a layout, such as mesh('dp', None), got 'tp'"),
         (lambda: nn.Linear(6, 4, MESH), UsageTypeError, "layout must be a layout, such as"),
@@ -329,26 +349,29 @@ def small_gpt() -> nn.GPT:
         (lambda: small_gpt()(np.zeros((1, 5), int)), LayoutError, "GPT: ids must have at most 4 tokens per sequence, got shape (1, 5)"),
     ],
 )  # fmt: skip
-def test_what_layers_and_optimisers_refuse(wrong, error, said):
-    with pytest.raises(error, match=re.escape(said)):
-        wrong()
+def test_layers_and_optimisers_refuse_invalid_arguments(call, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        call()
 
 
-def test_a_layer_norm_over_several_dims_by_hand():
+def test_a_layer_norm_over_several_dims_equals_arithmetic_by_hand():
     x, world = np.random.default_rng(4).normal(size=(4, 6, 2)), LockStep(4)
     norm = nn.LayerNorm((6, 2), MESH(None, None), dtype=np.float64)
     norm.materialise(world)
     centred = x - x.mean((1, 2), keepdims=True)
-    wanted = centred / np.sqrt((centred**2).mean((1, 2), keepdims=True) + 1e-5)
-    for where in (MESH("dp", None, None), MESH(None, "dp", "tp")):
-        np.testing.assert_allclose(norm(Tensor.from_global(x, where, world)).full(), wanted, rtol=1e-10)
+    expected = centred / np.sqrt((centred**2).mean((1, 2), keepdims=True) + 1e-5)
+    for layout in (MESH("dp", None, None), MESH(None, "dp", "tp")):
+        np.testing.assert_allclose(norm(Tensor.from_global(x, layout, world)).full(), expected, rtol=1e-10)
     assert norm.scale.shape == norm.shift.shape == (6, 2)
     with pytest.raises(LayoutError, match="of 1 dim,"):
         nn.LayerNorm((6, 2), MESH(None))
 
 
-def test_cross_entropy_by_hand():
-    """Weights of classes, a label that does not count and smoothed labels; the classes are dim 1, split over an axis."""
+def test_cross_entropy_equals_a_loop_by_hand():
+    """Losses equal a loop with class weights, an ignored label and smoothed labels.
+
+    Classes are dim 1, which an axis splits.
+    """
     rng, world = np.random.default_rng(5), LockStep(4)
     x, labels, weight = rng.normal(size=(4, 6, 2)), rng.integers(0, 6, (4, 2)), rng.uniform(1, 2, 6)
     labels[1, 0] = 5
@@ -356,15 +379,15 @@ def test_cross_entropy_by_hand():
     for i, j in zip(*np.nonzero(counts)):
         logs = x[i, :, j] - np.log(np.exp(x[i, :, j]).sum())
         losses[i, j] = -0.75 * weight[labels[i, j]] * logs[labels[i, j]] - 0.25 * (weight * logs).mean()
-    tensors = [Tensor.from_global(v, where, world) for v, where in (
+    tensors = [Tensor.from_global(v, layout, world) for v, layout in (
         (x, MESH("dp", "tp", None)), (labels, MESH("dp", None)), (weight, MESH(None)))]  # fmt: skip
-    for reduction, wanted in ("none", losses), ("sum", losses.sum()), ("mean", losses.sum() / counts.sum()):
+    for reduction, expected in ("none", losses), ("sum", losses.sum()), ("mean", losses.sum() / counts.sum()):
         loss = nn.cross_entropy(*tensors, ignore_index=5, reduction=reduction, label_smoothing=0.25)
-        np.testing.assert_allclose(loss.full(), wanted, rtol=1e-12)
+        np.testing.assert_allclose(loss.full(), expected, rtol=1e-12)
         arrays = nn.cross_entropy(
             tensors[0], labels.tolist(), weight, ignore_index=5, reduction=reduction, label_smoothing=0.25
         )
-        np.testing.assert_allclose(arrays.full(), wanted, rtol=1e-12)
+        np.testing.assert_allclose(arrays.full(), expected, rtol=1e-12)
     message = re.escape(
         "Expected target size [4, 2], got [4]: classes are dim 1 of the input, of shape [4, 6, 2]"
     )
@@ -377,8 +400,8 @@ def test_cross_entropy_by_hand():
             loss(x, labels)
 
 
-def test_what_does_not_count_costs_nothing_however_unlikely():
-    """Class 0 stands for the label there; it may be ruled out, and the gradient is 0 then, too."""
+def test_ignored_labels_cost_nothing_if_their_class_is_impossible():
+    """Class 0 replaces an ignored label; the gradient stays 0 if the logit of class 0 is -inf."""
     world, x = LockStep(2), np.array([[-np.inf, 1.0, 2.0], [-np.inf, 0.0, 0.0]])
     mesh, labels = Mesh((2,), ("dp",)), np.array([-100, 1])
     for loss, values in (nn.cross_entropy, x), (nn.nll_loss, x - np.log(np.exp(x).sum(1))[:, None]):
@@ -391,28 +414,33 @@ def test_what_does_not_count_costs_nothing_however_unlikely():
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
-def test_initialisers_by_hand(dtype):
-    """The same words of bits as plain random numbers, scaled; without a scale by the root of the number of rows."""
-    whole, shape, kind = (slice(0, 9), slice(0, 40)), (9, 40), np.dtype(dtype)
+def test_initialisers_scale_random_numbers(dtype):
+    """Initialisers scale the plain random numbers of `dtype` that have an equal key.
+
+    Without a given scale they divide by the square root of the number of rows.
+    """
+    full_index, shape, kind = (slice(0, 9), slice(0, 40)), (9, 40), np.dtype(dtype)
     block = (slice(2, 5), slice(7, 40))
-    normal, uniform = (make(whole, shape, kind, 5) for make in (random.normal_block, random.uniform_block))
+    normal, uniform = (
+        make(full_index, shape, kind, 5) for make in (random.normal_block, random.uniform_block)
+    )
     expected = {
         nn.Normal(): normal / 3, nn.Normal(0.02): normal * kind.type(0.02),
         nn.Uniform(): (2 * uniform - 1) / 3, nn.Uniform(0.5): uniform - kind.type(0.5),
         nn.zeros: np.zeros(shape, kind), nn.ones: np.ones(shape, kind),
     }  # fmt: skip
     for make, values in expected.items():
-        piece = make(block, shape, kind, 5)
-        assert piece.dtype == kind
-        np.testing.assert_allclose(piece, values[block], rtol=1e-6, atol=1e-7)
+        shard = make(block, shape, kind, 5)
+        assert shard.dtype == kind
+        np.testing.assert_allclose(shard, values[block], rtol=1e-6, atol=1e-7)
 
 
 ROWS = {
     "up.weight": ((8, 32), "-t"), "up.bias": ((32,), "t"), "down.weight": ((32, 8), "t-"), "down.bias": ((8,), "-"),
 }  # fmt: skip
 HEADS = {
-    f"{part}.{name}": row
-    for part in "qkv"
+    f"{projection}.{name}": row
+    for projection in "qkv"
     for name, row in {"weight": ((8, 8), "-t"), "bias": ((8,), "t")}.items()
 }
 HEADS |= {"out.weight": ((8, 8), "t-"), "out.bias": ((8,), "-")}
@@ -424,8 +452,11 @@ BLOCK |= {f"attention.{name}": row for name, row in HEADS.items()} | {
 
 @pytest.mark.parametrize("sequence", ["tp", None])
 @pytest.mark.parametrize("tied", [False, True])
-def test_where_the_parameters_of_a_network_live(sequence, tied):
-    """Megatron's layouts: first weights by columns, second ones by rows, all else on every rank of the axis."""
+def test_parameters_of_a_network_have_megatrons_layouts(sequence, tied):
+    """First weights are split by columns, second weights by rows; other parameters are replicated.
+
+    If `tied`, the head has no weight. If `sequence` is an axis, positions are split by rows.
+    """
     gpt = nn.GPT(12, 8, 2, 2, 6, MESH("dp", sequence, None), "tp", tied=tied)
     expected = {"tokens.table": ((12, 8), "t-"), "positions": ((6, 8), "t-" if sequence else "--")}
     expected |= {f"blocks.{k}.{name}": row for k in range(2) for name, row in BLOCK.items()}
@@ -446,8 +477,11 @@ def test_where_the_parameters_of_a_network_live(sequence, tied):
         nn.Attention(8, 1, STREAM, "tp")
 
 
-def test_a_state_is_split_where_it_divides():
-    """The first dim whose pieces the axis divides; where there is none, and where the axis splits already, none."""
+def test_a_state_is_split_along_the_first_divisible_dim():
+    """`sharded_over` splits the first dim whose shards the axis divides.
+
+    The layout stays if no dim is divisible, or if the axis splits the parameter already.
+    """
     mesh = Mesh((2, 3), ("dp", "tp"))
     split = nn.sharded_over("dp")
     for entries in itertools.product([(), ("tp",), ("dp",), ("tp", "dp")], repeat=2):
@@ -456,8 +490,8 @@ def test_a_state_is_split_where_it_divides():
         for shape in itertools.product((3, 4, 6, 12), repeat=2):
             layout, expected = mesh(*entries), [*entries]
             if "dp" not in entries[0] + entries[1]:
-                pieces = [size / (3 if entry else 1) for size, entry in zip(shape, entries)]
-                dim = next((d for d, size in enumerate(pieces) if size % 2 == 0), None)
+                shard_sizes = [size / (3 if entry else 1) for size, entry in zip(shape, entries)]
+                dim = next((d for d, size in enumerate(shard_sizes) if size % 2 == 0), None)
                 if dim is not None:
                     expected[dim] = (*entries[dim], "dp")
             assert split(nn.Parameter(shape, layout)) == mesh(*expected), (shape, entries)
@@ -472,12 +506,12 @@ def test_a_list_of_modules_is_a_list():
     assert not len(nn.ModuleList()) and [*nn.ModuleList()] == []
 
 
-def test_a_parameter_knows_its_gradient_and_has_none_after():
+def test_a_parameter_returns_its_gradient_until_it_forgets_it():
     world, mesh = LockStep(4), Mesh((4,), ("dp",))
     weight = nn.Parameter((8, 2), mesh(None, None), nn.ones)
     with pytest.raises(WorldError, match=r"^parameter \(8, 2\) has no values yet; call materialise\(\)$"):
         weight.value
-    weight.forget_gradient()  # which it has none of
+    weight.forget_gradient()  # A parameter without a gradient accepts the call.
     with pytest.raises(LayoutError, match="for tensors of 1 dim, but the shape is"):
         weight.keep_gradient(lambda parameter: mesh("dp"))
     weight.materialise(world)
@@ -499,38 +533,38 @@ def test_a_parameter_knows_its_gradient_and_has_none_after():
 
 @pytest.mark.parametrize("seed", [0, 1, 77])
 def test_first_values_depend_on_the_seed_and_the_name(seed):
-    """The seed is the upper half of the key, the name's checksum the lower."""
+    """Seed and checksum of the name are the upper and the lower half of the initialiser's key."""
     model = nn.Sequential(nn.Linear(3, 4, MESH(None, "tp"))).materialise(LockStep(4), *[seed] * (seed > 0))
     key = seed * 2**32 + zlib.crc32(b"steps.0.weight")
-    whole = nn.Normal()((slice(0, 3), slice(0, 4)), (3, 4), np.dtype("f4"), key)
-    np.testing.assert_array_equal(model[0].weight.value.full(), whole)
+    expected = nn.Normal()((slice(0, 3), slice(0, 4)), (3, 4), np.dtype("f4"), key)
+    np.testing.assert_array_equal(model[0].weight.value.full(), expected)
 
 
 class _Program:
-    """Notes what it is told."""
+    """A program that records the names of the methods called on it."""
 
     def __init__(self):
-        self.told = []
+        self.recorded = []
 
     def __getattr__(self, name):
-        return lambda *_: self.told.append(name)
+        return lambda *_: self.recorded.append(name)
 
 
-def test_the_innermost_program_is_told_what_becomes_of_parameters():
+def test_only_the_innermost_program_records_updates_of_parameters():
     layer = nn.Linear(2, 2, MESH(None, "tp"), bias=False).materialise(LockStep(4))
     layer.weight.value.grad = layer.weight.value.detach()
-    listening = [_Program() for _ in range(3)]
-    programs.extend(listening)
+    recorders = [_Program() for _ in range(3)]
+    programs.extend(recorders)
     try:
         nn.SGD(layer, 0.5).step()
     finally:
         del programs[:]
-    outer, between, inner = (program.told for program in listening)
+    outer, between, inner = (program.recorded for program in recorders)
     assert outer == between == [] and "record_parameter" in inner and inner.count("record_assignment") == 1
 
 
-def test_a_tensor_is_trained_as_what_it_is():
-    """In one process, without state: its value less the rate times its gradient."""
+def test_a_tensor_is_trained_like_a_parameter():
+    """SGD subtracts the rate times the gradient from a tensor in one process."""
     tensor = Tensor.from_global(
         np.ones((2, 3)), Mesh((1,), ("x",))("x", None), LockStep(1), requires_grad=True
     )
@@ -542,8 +576,8 @@ def test_a_tensor_is_trained_as_what_it_is():
     np.testing.assert_allclose(tensor.full(), np.full((2, 3), 0.8), rtol=1e-15)
 
 
-def test_what_layers_and_optimisers_are_given_is_what_they_take():
-    """Where a bias lives, first values, one rank's heads, a rate of nothing, a parameter in two places."""
+def test_layers_and_optimisers_use_their_arguments():
+    """Layouts, initialisers, heads, rates and shared parameters have their effect."""
     world, mesh = LockStep(2), Mesh((2,), ("tp",))
     layer = nn.Linear(4, 6, mesh(None, None), bias=mesh("tp")).materialise(world)
     assert layer.bias.layout == mesh("tp") and layer.weight.layout == mesh(None, None)
@@ -556,15 +590,15 @@ def test_what_layers_and_optimisers_are_given_is_what_they_take():
         nn.Parameter((4,), mesh(None, None))
     tied = nn.Sequential(layer, layer)
     assert [name.split(".")[-1] for name, _ in tied.named_parameters()] == ["weight", "bias"]
-    for trained in (layer.weight.value, "layer", 3):
+    for argument in (layer.weight.value, "layer", 3):
         with pytest.raises(UsageTypeError, match="parameters must be a module or a list"):
-            nn.SGD(trained, 0.1)
-    assert nn.clip(layer, 1.0) == 0.0  # nothing has a gradient
+            nn.SGD(argument, 0.1)
+    assert nn.clip(layer, 1.0) == 0.0  # No parameter has a gradient.
     before = layer.bias.value.full()
     nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
-    still = nn.SGD(layer, 0)
+    zero_rate = nn.SGD(layer, 0)
     world.provenance, provenance_number = Provenance(), layer.bias.value.provenance_number
-    still.step()
+    zero_rate.step()
     np.testing.assert_array_equal(layer.bias.value.full(), before)
     assert (
         0 < layer.bias.value.provenance_number <= NUMBER_MASK
@@ -572,5 +606,5 @@ def test_what_layers_and_optimisers_are_given_is_what_they_take():
     )
     nn.backward(layer(Tensor.from_global(np.ones((2, 4), "f4"), mesh(None, None), world)).sum())
     assert layer.bias.value.grad is not None
-    still.zero_grad()
+    zero_rate.zero_grad()
     assert layer.bias.value.grad is None and layer.weight.value.grad is None

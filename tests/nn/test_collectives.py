@@ -1,4 +1,7 @@
-"""Which collectives training needs: counted, by axis and bytes, in every world. No layer asks for any of them."""
+"""Training runs the expected collectives, by axis and bytes, in every kind of world.
+
+Layers derive them from layouts: no layer calls a collective.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,16 @@ def tensor_of(array, layout, world, requires_grad=False):
     return Tensor.from_global(array, layout, world, requires_grad=requires_grad)
 
 
-def ran(trace):
-    """(collective, axes) of everything that moved data."""
+def moving_collectives(trace):
+    """Return ``(collective, axes)`` of each recorded collective that moved data."""
     return [(e.collective, e.axes) for e in trace.collectives if e.collective not in ("slice", "fill")]
 
 
 def forward_backward(model, x, merge=True):
-    """Traces of a forward pass and of the gradients of the sum of squares."""
+    """Return the traces of a forward pass and of a backward pass.
+
+    The loss is the sum of the squares of ``model(x)``. `merge` is the argument of `nn.backward`.
+    """
     with record() as forward:
         y = model(x)
     loss = ops.sum(ops.multiply(y, y))
@@ -40,18 +46,21 @@ def forward_backward(model, x, merge=True):
     return forward, backward
 
 
-def two_layers(world, weight1, weight2, **more):
+def two_layers(world, weight1, weight2, **options):
     model = nn.Sequential(
-        nn.Linear(WIDTH, HIDDEN, weight1, dtype=np.float64, **more),
+        nn.Linear(WIDTH, HIDDEN, weight1, dtype=np.float64, **options),
         ops.relu,
-        nn.Linear(HIDDEN, WIDTH, weight2, dtype=np.float64, **more),
+        nn.Linear(HIDDEN, WIDTH, weight2, dtype=np.float64, **options),
     )
     model.materialise(world)
     return model
 
 
 def check_gradients(model, x, parameters):
-    """Against plain numpy, with the same values."""
+    """Check the gradients of the two layers of `model` for input `x` against plain numpy.
+
+    `parameters` are the first layer's weight and bias, then the second layer's.
+    """
     w1, b1, w2, b2 = (p.value.full() for p in parameters)
     data = x.full().reshape(-1, WIDTH)
     h = data @ w1 + b1
@@ -72,10 +81,10 @@ def test_data_parallel_reduces_each_gradient_once(world, merge):
     model = two_layers(world, mesh(None, None), mesh(None, None))
     x = tensor_of(normal(BATCH, WIDTH), mesh("dp", None), world)
     forward, backward = forward_backward(model, x, merge)
-    assert ran(forward) == []
+    assert moving_collectives(forward) == []
     parameters = list(model.parameters())
     assert len(parameters) == 4
-    assert ran(backward) == [("all_reduce", ("dp",))] * (1 if merge else 4)
+    assert moving_collectives(backward) == [("all_reduce", ("dp",))] * (1 if merge else 4)
     total = sum(int(np.prod(p.shape)) for p in parameters) * 8
     # An all_reduce receives at least 2 (p - 1) / p of its size.
     assert backward.nbytes() == 2 * total * 7 // 8
@@ -88,8 +97,8 @@ def test_gradients_of_two_axes_are_merged_per_axis(world):
     model = two_layers(world, mesh(None, "tp"), mesh("tp", None))
     x = tensor_of(normal(BATCH, WIDTH), mesh("dp", None), world)
     forward, backward = forward_backward(model, x)
-    assert ran(forward) == [("all_reduce", ("tp",))]
-    assert ran(backward) == [("all_reduce", ("dp",))]
+    assert moving_collectives(forward) == [("all_reduce", ("tp",))]
+    assert moving_collectives(backward) == [("all_reduce", ("dp",))]
     check_gradients(model, x, list(model.parameters()))
 
 
@@ -103,17 +112,17 @@ def mlp(world, stream, axis="tp"):
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("wants", [True, False])
-def test_megatron_mlp_is_one_all_reduce_each_way(world, wants):
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_megatron_mlp_needs_one_all_reduce_per_direction(world, requires_grad):
     mesh = Mesh((4,), ("tp",))
     model = mlp(world, mesh(None, None))
-    x = tensor_of(normal(BATCH, WIDTH), mesh(None, None), world, wants)
+    x = tensor_of(normal(BATCH, WIDTH), mesh(None, None), world, requires_grad)
     forward, backward = forward_backward(model, x)
-    assert ran(forward) == [("all_reduce", ("tp",))]
-    # The input's gradient is the only one that other ranks have terms of.
-    assert ran(backward) == ([("all_reduce", ("tp",))] if wants else [])
+    assert moving_collectives(forward) == [("all_reduce", ("tp",))]
+    # Only the input's gradient has terms on other ranks.
+    assert moving_collectives(backward) == ([("all_reduce", ("tp",))] if requires_grad else [])
     nbytes = 2 * BATCH * WIDTH * 8 * 3 // 4
-    assert forward.nbytes() == nbytes and backward.nbytes() == (nbytes if wants else 0)
+    assert forward.nbytes() == nbytes and backward.nbytes() == (nbytes if requires_grad else 0)
     check_gradients(model, x, [model.up.weight, model.up.bias, model.down.weight, model.down.bias])
 
 
@@ -124,10 +133,10 @@ def test_sequence_parallel_pairs_gathers_with_scatters_of_equal_bytes(world):
     model = mlp(world, stream)
     x = tensor_of(normal(2, BATCH, WIDTH), stream, world, True)
     forward, backward = forward_backward(model, x)
-    assert sorted(ran(forward)) == [("all_gather", ("tp",)), ("reduce_scatter", ("tp",))]
-    moved = sorted(ran(backward))
-    # The row-parallel bias is whole, and every rank has seen a part of the sequence only: one small all_reduce.
-    assert moved == [("all_gather", ("tp",)), ("all_reduce", ("tp",)), ("reduce_scatter", ("tp",))]
+    assert sorted(moving_collectives(forward)) == [("all_gather", ("tp",)), ("reduce_scatter", ("tp",))]
+    collectives = sorted(moving_collectives(backward))
+    # The replicated bias needs one small all_reduce, because each rank computes with its shard of the sequence.
+    assert collectives == [("all_gather", ("tp",)), ("all_reduce", ("tp",)), ("reduce_scatter", ("tp",))]
     sizes = {
         e.nbytes
         for t in (forward, backward)
@@ -150,8 +159,8 @@ def test_weights_sharded_over_the_batch_axis_are_gathered_and_their_gradients_sc
     model = two_layers(world, mesh("dp", None), mesh("dp", None), bias=False)
     x = tensor_of(normal(512, WIDTH), mesh("dp", None), world)
     forward, backward = forward_backward(model, x)
-    assert ran(forward) == [("all_gather", ("dp",))] * 2
-    assert ran(backward) == [("reduce_scatter", ("dp",))], "both gradients in one message"
+    assert moving_collectives(forward) == [("all_gather", ("dp",))] * 2
+    assert moving_collectives(backward) == [("reduce_scatter", ("dp",))], "both gradients in one message"
     weights = WIDTH * HIDDEN * 8 * 3 // 4
     assert forward.nbytes() == backward.nbytes() == 2 * weights
     for parameter in model.parameters():
@@ -165,7 +174,17 @@ def test_weights_sharded_over_the_batch_axis_are_gathered_and_their_gradients_sc
 
 
 def zero_steps(world, grid, split, state):
-    """Two steps of two micro-batches each, clipped: the last step's collectives, gradients and parameters."""
+    """Run two clipped steps; return the last step's traces, gradients and parameters.
+
+    Each step has two micro-batches. The traces are the two of the backward passes, then of clipping and of
+    the update.
+
+    Args:
+        world: The world.
+        grid: The sizes of the axes dp and tp.
+        split: The axes that split the batch.
+        state: The layout function of the optimiser's state; None for the parameters' layouts.
+    """
     mesh = Mesh(grid, ("dp", "tp"))
     model = two_layers(world, mesh(None, None), mesh(None, None))
     optimiser = nn.Adam(model.parameters(), 0.1, weight_decay=0.01, state_layout=state)
@@ -191,29 +210,34 @@ def zero_steps(world, grid, split, state):
     ("grid", "split", "reduced"),
     [
         ((4, 1), "dp", 3 / 4),
-        ((2, 2), "dp", 1 / 2),  # copies along tp
-        ((2, 2), ("dp", "tp"), 1),  # pending along tp, too, which does not share the state
+        ((2, 2), "dp", 1 / 2),  # The gradients are replicas along tp.
+        ((2, 2), ("dp", "tp"), 1),  # They are pending along tp, too, which does not split the state.
     ],
     ids=["alone", "copies", "pending"],
 )
-def test_a_sharded_state_takes_the_bytes_of_one_reduction(world, grid, split, reduced):
-    """ZeRO: gradients come by reduce_scatter where they are updated, all parameters by one all_gather."""
+def test_a_sharded_state_moves_the_bytes_of_one_reduction(world, grid, split, reduced):
+    """ZeRO reduces gradients to the shards of the state and gathers parameters by one all_gather.
+
+    The backward pass of a batch receives `reduced` times the bytes of all parameters.
+    """
     (first, second, clipped, updated), gradients, values = zero_steps(
         world, grid, split, nn.sharded_over("dp")
     )
-    held = 8 * sum(value.size for value in values)
+    parameter_bytes = 8 * sum(value.size for value in values)
     for backward in (first, second):
-        assert [axes[0] for name, axes in ran(backward) if name == "reduce_scatter"] == ["dp"], str(backward)
-        assert len(ran(backward)) == (2 if reduced == 1 else 1), str(backward)
-        assert backward.nbytes() == reduced * held, str(backward)
+        assert [axes[0] for name, axes in moving_collectives(backward) if name == "reduce_scatter"] == [
+            "dp"
+        ], str(backward)
+        assert len(moving_collectives(backward)) == (2 if reduced == 1 else 1), str(backward)
+        assert backward.nbytes() == reduced * parameter_bytes, str(backward)
         assert {e.operator for e in backward.collectives if e.nbytes[0]} == {"gradients"}
     assert clipped.counts().get("all_reduce") == 1
-    assert ran(updated) == [("all_gather", ("dp",))]
-    assert updated.nbytes() == held * (grid[0] - 1) // grid[0]
+    assert moving_collectives(updated) == [("all_gather", ("dp",))]
+    assert updated.nbytes() == parameter_bytes * (grid[0] - 1) // grid[0]
     for gradient, value in zip(gradients, values):
         assert gradient.layout == value.layout.mesh("dp", *[None] * (value.ndim - 1))
-    _, whole, wanted = zero_steps(world, grid, split, None)
-    for one, other in zip((*gradients, *values), (*whole, *wanted)):
+    _, full_gradients, full_values = zero_steps(world, grid, split, None)
+    for one, other in zip((*gradients, *values), (*full_gradients, *full_values)):
         np.testing.assert_allclose(one.full(), other.full(), rtol=1e-10, atol=1e-12)
     shapes, *_ = zero_steps(ShapeOnly(4), grid, split, nn.sharded_over("dp"))
     for with_data, without in zip((first, second, updated), (shapes[0], shapes[1], shapes[3])):
@@ -221,8 +245,11 @@ def test_a_sharded_state_takes_the_bytes_of_one_reduction(world, grid, split, re
 
 
 @pytest.mark.ranks(4)
-def test_a_gradient_from_before_the_optimiser_joins_those_that_come_after(world):
-    """And so do those of uneven pieces: a state split by an axis that does not divide."""
+def test_gradients_from_before_and_after_the_optimiser_are_added(world):
+    """Making an optimiser changes the layout of gradients that exist already.
+
+    Uneven shards are supported, too: a state split by an axis that does not divide it.
+    """
     mesh = Mesh((4,), ("dp",))
     model = two_layers(world, mesh(None, None), mesh(None, None))
     parameters = model.parameters()
@@ -271,8 +298,11 @@ def test_weight_gradients_are_reduced_over_the_mirror_groups(world, cuts):
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("cuts", [c for c in CUTS if 1 < c[0] * c[1] * c[2] < 8], ids=str)
-def test_repeated_work_has_equal_gradients_already(world, cuts):
-    """Along the axis of repeated calculation the gradients agree: only the rest reduces them, repeats help to spread."""
+def test_repeated_calculation_needs_no_reduction(world, cuts):
+    """Gradients of repeated calculation need a reduction only along axes that cut the rows.
+
+    Axes of repeated calculation have identical gradients.
+    """
     m, k, n = cuts
     derived = shard("MatMul", ((16, 8), (8, 16)), ((m, k), (k, n)), devices=8)
     x = tensor_of(normal(16, 8), derived.inputs[0], world)
@@ -288,6 +318,10 @@ def test_repeated_work_has_equal_gradients_already(world, cuts):
 
 
 def _block_traces(world, mesh, batch, width):
+    """Return the traces of a forward and a backward pass of a transformer block in a world.
+
+    The axes of the mesh are dp and tp. The input has ones and the shape ``(batch, 16, width)``.
+    """
     stream = mesh("dp", "tp", None)
     model = nn.TransformerBlock(width, mesh.axis_size("tp"), 4 * width, stream, "tp")
     model.materialise(world)
@@ -318,8 +352,8 @@ def test_many_ranks_need_no_more_collectives():
 
 
 @pytest.mark.ranks(5, 8)
-def test_clipping_on_some_ranks_of_a_world(world):
-    """One reduction for the norm of all gradients; ranks outside of the mesh hold nothing and take no part."""
+def test_clipping_on_a_mesh_of_some_ranks_needs_one_reduction(world):
+    """Clipping adds up all squares in one reduction; ranks outside of the mesh own no shards."""
     mesh = Mesh((3,), ("a",), ranks=[1, 0, 2])
     parameters = [
         nn.Parameter(shape, mesh("a", *[None] * (len(shape) - 1)), dtype=np.float64)
@@ -338,7 +372,7 @@ def test_clipping_on_some_ranks_of_a_world(world):
 
 
 @pytest.mark.ranks(5)
-def test_gradients_of_some_ranks_share_a_call_where_there_are_several(world):
+def test_several_gradients_on_some_ranks_share_a_call(world):
     mesh = Mesh((3,), ("a",), ranks=[1, 0, 2])
     x = Tensor.from_global(np.arange(12.0).reshape(6, 2), mesh("a", None), world)
     for count, operator in ((1, "to"), (2, "gradients")):

@@ -1,4 +1,4 @@
-"""Collectives of layers against the counts that another system publishes: never more."""
+"""Layers need no more collectives than another system publishes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ R, S0, S1 = (None, None), ("tp", None), (None, "tp")
 PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
 
 
-def counted(call, result_layout, operands, world):
-    """Counts of the forward pass (brought into a layout) and of the backward pass."""
+def run_counted(call, result_layout, operands, world):
+    """Run `call` on `operands` in a world; return its result and the counts of both passes.
+
+    The counts of the forward pass include the change of the result to `result_layout`, if it is not None.
+    """
     with record() as forward:
         y = call(*operands)
         y = y if result_layout is None else y.to(result_layout)
@@ -40,18 +43,18 @@ def counted(call, result_layout, operands, world):
         ("colwise Embedding(16,16), indices [4,2] R", None, S1, None),
     ],
 )
-def test_published_counts_of_layers(world, name, x, w, out):
+def test_layers_have_the_published_counts(world, name, x, w, out):
     case = PEERS[name]
     weight = tensor_of(normal(16, 16), TP(*w), world, True)
     if x is not None:
         operand = tensor_of(normal(8, 16), TP(*x), world, True)
         product = ops.matmul.op.shard({"n": "tp"})
-        y, forward, backward = counted(product, None, (operand, weight), world)
+        y, forward, backward = run_counted(product, None, (operand, weight), world)
     else:
         shape = (4, 2) if "[4,2]" in name else (8,)
         ids = tensor_of(np.arange(8).reshape(shape), Layout.replicated(TP, len(shape)), world)
-        wanted = {None: None, "R": TP(*R), "S1": TP(*S1)}[out]
-        y, forward, backward = counted(ops.embedding, wanted, (ids, weight), world)
+        result_layout = {None: None, "R": TP(*R), "S1": TP(*S1)}[out]
+        y, forward, backward = run_counted(ops.embedding, result_layout, (ids, weight), world)
     assert (forward, backward) == (case["fwd"], case["bwd"])
     if "out_local" in case:
         local = [n if isinstance(n, int) else 16 // 4 for n in case["out_local"]]
@@ -59,7 +62,7 @@ def test_published_counts_of_layers(world, name, x, w, out):
 
 
 @pytest.mark.ranks(4)
-def test_published_counts_of_an_mlp(world):
+def test_an_mlp_has_the_published_counts(world):
     x = normal(8, 8)
     plain = mlp(world, TP(*R))
     forward, backward = forward_backward(plain, tensor_of(x, TP(*R), world))
@@ -69,7 +72,7 @@ def test_published_counts_of_an_mlp(world):
     forward, backward = forward_backward(split, tensor_of(x, TP(*S0), world))
     total = PEERS["MLP col->row sequence parallel S0 in/out (fwd+bwd)"]["total"]
     counts = _sum(forward, backward)
-    # Theirs leaves the gradient of the whole bias unreduced.
+    # The other system does not reduce the gradient of the replicated bias.
     assert counts.pop("all_reduce") == 1 and counts == total
 
 
@@ -112,25 +115,25 @@ def test_norms_along_the_sequence_are_local(world):
 @pytest.mark.parametrize(
     "kind", ["colwise embedding: (indices, V, D)", "rowwise embedding: output is masked partial"]
 )
-def test_embeddings_of_any_size(world, kind):
+def test_embeddings_of_any_size_have_the_published_counts(world, kind):
     case = PEERS[kind]
     padded = [*([*c, None] for c in case["cases"]), *case["padding_idx_cases"]]
     for shape, count, width, padding in padded:
         table, ids = normal(count, width), np.random.default_rng(1).integers(0, count, shape)
         if padding is not None:
             table[padding] = 0
-        where = TP(*S1) if kind.startswith("col") else TP(*S0)
-        weight = tensor_of(table, where, world, True)
+        layout = TP(*S1) if kind.startswith("col") else TP(*S0)
+        weight = tensor_of(table, layout, world, True)
         lookup = partial(ops.embedding, padding=padding)
-        y, forward, backward = counted(
+        y, forward, backward = run_counted(
             lookup, None, (tensor_of(ids, Layout.replicated(TP, len(shape)), world), weight), world
         )
         assert forward == case["fwd"] and backward == case.get("bwd", {})
         with record() as trace:
-            whole = y.to(Layout.replicated(TP, y.ndim))
+            replicated = y.to(Layout.replicated(TP, y.ndim))
         if kind.startswith("row"):
             assert trace.counts() == case["full_tensor"]
-        np.testing.assert_allclose(whole.full(), table[ids])
+        np.testing.assert_allclose(replicated.full(), table[ids])
         expected = np.zeros_like(table)
         np.add.at(expected, ids if padding is None else ids[ids != padding], 1.0)
         np.testing.assert_allclose(weight.grad.full(), expected)
@@ -144,7 +147,7 @@ def _placements(ndim):
 @pytest.mark.parametrize(
     "shapes", [((12, 8), (8, 16)), ((4, 8, 4), (4, 4, 8)), ((3, 4), (4, 4)), ((12, 0), (0, 4))], ids=str
 )
-def test_products_of_any_placements(world, shapes):
+def test_products_equal_numpy_from_any_placement(world, shapes):
     a, b = (normal(*shape, seed=i) for i, shape in enumerate(shapes))
     dy = normal(*(a @ b).shape)
     for left, right in itertools.product(_placements(a.ndim), _placements(b.ndim)):
@@ -159,15 +162,15 @@ def test_products_of_any_placements(world, shapes):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
-    "where", [(None, None, None, None), ("tp", None, None, None), (None, None, "tp", None)], ids=str
+    "entries", [(None, None, None, None), ("tp", None, None, None), (None, None, "tp", None)], ids=str
 )
-def test_attention_on_whole_split_batch_or_split_heads_is_local(world, where):
+def test_attention_split_by_batch_or_heads_is_local(world, entries):
     case = PEERS["sdpa with q,k,v all R / all S0 / all S1(heads)"]
-    q, k, v = (tensor_of(normal(4, 6, 4, 2, seed=i), TP(*where), world, True) for i in range(3))
+    q, k, v = (tensor_of(normal(4, 6, 4, 2, seed=i), TP(*entries), world, True) for i in range(3))
 
     def attention(q, k, v):
         scores = ops.softmax(ops.einsum("bthd,bshd->bhts", q, k))
         return ops.einsum("bhts,bshd->bthd", scores, v)
 
-    _, forward, backward = counted(attention, None, (q, k, v), world)
+    _, forward, backward = run_counted(attention, None, (q, k, v), world)
     assert (forward, backward) == (case["fwd"], case["bwd"])

@@ -1,6 +1,6 @@
-"""Complex parameters as torch trains them, each number as two real ones, and parameters of shape ().
+"""Complex parameters and parameters of shape () train as in torch.
 
-The references train the real and the imaginary part with numpy, apart from one another.
+The references train the real and the imaginary part with numpy, independently of one another.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MORE = {
 }
 
 
-def plain_descent(value, gradients, decay):
-    """The values after each step of gradient descent."""
+def descent_values(value, gradients, decay):
+    """Return the `value` after each step of descent along `gradients`, with weight `decay`."""
     history = []
     for gradient in gradients:
         value = value - RATE * (gradient + decay * value)
@@ -34,8 +34,11 @@ def plain_descent(value, gradients, decay):
     return history
 
 
-def largest_moments(value, gradients):
-    """The values after each step of Adam that divides by the largest second moment so far (Reddi et al., 2018)."""
+def amsgrad_values(value, gradients):
+    """Return the `value` after each step of AMSGrad along `gradients` (Reddi et al., 2018).
+
+    AMSGrad is Adam that divides by the largest second moment of all steps.
+    """
     first = second = largest = np.zeros_like(value)
     history = []
     for count, gradient in enumerate(gradients, 1):
@@ -47,20 +50,34 @@ def largest_moments(value, gradients):
 
 
 def expected_values(name, value, gradients):
-    """The values after each step; of complex parameters from both parts by themselves."""
+    """Return the `value` after each step of optimiser `name` along `gradients`.
+
+    Real and imaginary parts of complex parameters are trained independently.
+    """
     if np.iscomplexobj(value):
-        parts = [
-            expected_values(name, getattr(value, part), [getattr(g, part) for g in gradients])
-            for part in ("real", "imag")
+        components = [
+            expected_values(name, getattr(value, component), [getattr(g, component) for g in gradients])
+            for component in ("real", "imag")
         ]
-        return [real + 1j * imaginary for real, imaginary in zip(*parts)]
+        return [real + 1j * imaginary for real, imaginary in zip(*components)]
     if name in ("SGD", "decay"):
-        return plain_descent(value, gradients, MORE[name][1].get("weight_decay", 0.0))
-    return largest_moments(value, gradients) if name == "amsgrad" else reference(name, value, gradients)
+        return descent_values(value, gradients, MORE[name][1].get("weight_decay", 0.0))
+    return amsgrad_values(value, gradients) if name == "amsgrad" else reference(name, value, gradients)
 
 
 def train(kind, options, layout, state, values, gradients, world, compiled=False):
-    """The values of a parameter after each step with a given gradient."""
+    """Return the values of a parameter after each step with a given gradient.
+
+    Args:
+        kind: The optimiser's class.
+        options: Keyword arguments of the optimiser.
+        layout: The layout of the parameter.
+        state: The layout function of the optimiser's state, or None.
+        values: The first values.
+        gradients: One array per step.
+        world: The world.
+        compiled: Whether the step is compiled.
+    """
     weight = nn.Parameter(values.shape, layout, lambda index, *_: values[index], values.dtype)
     weight.materialise(world)
     optimiser, history = kind([weight], RATE, state_layout=state, **options), []
@@ -83,7 +100,7 @@ def train(kind, options, layout, state, values, gradients, world, compiled=False
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("name", [*OPTIMISERS, *MORE])
 @pytest.mark.parametrize("dtype", ["complex128", "float64"])
-def test_updates_with_and_without_dims(world, name, dtype, compiled):
+def test_updates_equal_the_reference_with_and_without_dims(world, name, dtype, compiled):
     (kind, options), rng = {**OPTIMISERS, **MORE}[name], np.random.default_rng(len(name))
 
     def numbers(*shape):
@@ -104,28 +121,30 @@ def test_updates_with_and_without_dims(world, name, dtype, compiled):
 @pytest.mark.parametrize(
     "kind", [nn.SGD, partial(nn.SGD, momentum=0.5), nn.Adam], ids=["SGD", "momentum", "Adam"]
 )
-def test_blocks_of_large_complex_parameters(world, kind):
-    """An update that goes through memory block by block, and may write over the old values."""
+def test_large_complex_parameters_train_like_their_real_components(world, kind):
+    """Updates that work block by block, and may write over old values, equal updates of real numbers."""
     mesh, rng = Mesh((world.size,), ("x",)), np.random.default_rng(5)
     start, slope = rng.normal(size=(2, 150_000, 2)) @ np.array([1, 1j])
     weight = nn.Parameter(start.shape, mesh("x"), lambda index, *_: start[index], np.complex128)
-    parts = [
-        nn.Parameter(start.shape, mesh("x"), lambda index, *_, part=part: part[index], np.float64)
-        for part in (start.real, start.imag)
+    components = [
+        nn.Parameter(
+            start.shape, mesh("x"), lambda index, *_, component=component: component[index], np.float64
+        )
+        for component in (start.real, start.imag)
     ]
-    for parameter in (weight, *parts):
+    for parameter in (weight, *components):
         parameter.materialise(world)
-    optimiser = kind([weight, *parts], RATE)
+    optimiser = kind([weight, *components], RATE)
     for _ in range(3):
-        for parameter, gradient in zip((weight, *parts), (slope, slope.real, slope.imag)):
+        for parameter, gradient in zip((weight, *components), (slope, slope.real, slope.imag)):
             parameter.value.grad = Tensor.from_global(gradient, mesh("x"), world)
         optimiser.step()
-    real, imaginary = [part.value.full() for part in parts]
+    real, imaginary = [component.value.full() for component in components]
     np.testing.assert_array_equal(weight.value.full(), real + 1j * imaginary)
 
 
 def complex_slopes(world, gradients):
-    """Tensors of the program with these gradients, each split over all ranks."""
+    """Return tensors with these gradients, each split over all ranks of the world."""
     mesh, tensors = Mesh((world.size,), ("x",)), []
     for gradient in gradients:
         layout = mesh("x", *[None] * (gradient.ndim - 1))
@@ -138,7 +157,7 @@ def complex_slopes(world, gradients):
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("kind", ["complex64", "complex128"])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-def test_norms_and_clipping_of_complex_gradients(world, kind, compiled):
+def test_complex_gradients_are_clipped_by_their_modulus(world, kind, compiled):
     gradients = [np.array([2 + 1j, 1], kind), np.array([[1j, 3j], [3 - 4j, 0]], kind), np.array([2.0, -1.0])]
     norm = np.sqrt(sum(np.vdot(g, g).real for g in gradients))
     tensors = complex_slopes(world, gradients)
@@ -182,10 +201,10 @@ STARTS = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("shape", [(), (4,)], ids=str)
-def test_adam_of_the_dialects(world, shape):
-    """One step by hand: of the size of the rate in both parts, against the sign of the gradient's."""
+def test_adam_of_the_dialects_takes_steps_of_the_rate(world, shape):
+    """First steps have the size of the rate in both components, against the gradient's sign."""
     start, slope = np.full(shape, 1 + 1j), np.full(shape, 3 - 4j)
-    with use_world(world):  # MindSpore's tensors live in the current world
+    with use_world(world):  # MindSpore's tensors belong to the current world.
         for name, make in STARTS.items():
             kind = mindspore.Parameter if name == "mindspore" else nn.Parameter
             if kind is nn.Parameter:
@@ -207,15 +226,15 @@ def test_adam_of_the_dialects(world, shape):
 
 
 @pytest.mark.ranks(2)
-def test_mindspores_clipping_of_complex_gradients(world):
+def test_mindspore_clips_complex_gradients(world):
     with use_world(world):
         (clipped,) = mindspore.ops.clip_by_global_norm([mindspore.Tensor(np.array([3 + 4j, 0, 12j]))], 1.0)
         np.testing.assert_allclose(clipped.asnumpy(), np.array([3 + 4j, 0, 12j]) / 13)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0)], ids=str)
-def test_default_first_values_of_parameters_without_dims_or_elements(shape):
-    """Their fan-in counts as 1: values of Uniform are in [-1, 1)."""
+def test_parameters_without_dims_or_elements_have_finite_first_values(shape):
+    """Fan-in counts as 1 for this `shape`: values of Uniform are in [-1, 1)."""
     world, layout = LockStep(2), Mesh((2,), ("x",))(*[None] * len(shape))
     for start in (None, nn.Normal(), nn.Uniform(), nn.Normal(0.5), nn.ones):
         parameter = nn.Parameter(shape, layout, start)

@@ -1,7 +1,7 @@
-"""Optimisers beside numpy written by hand: gradients that are added up differently from step to step, on any layout.
+"""Optimisers equal numpy written by hand, whatever the layout and the number of gradients per step.
 
-In lock step replicas may share their arrays, and no longer share them a step later: whatever they share, every rank
-has to have the one right value.
+In lock step replicas may share their arrays in one step and own separate arrays in the next. Every rank must
+have the right value in both cases.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ OPTIMISERS = {
 
 
 def reference(name, value, gradients):
-    """The values after each step, as the optimisers' papers and torch's documentation have them."""
+    """Return the `value` after each step of optimiser `name` along `gradients`.
+
+    The formulas are those of the optimisers' papers and of torch's documentation.
+    """
     kind, options = OPTIMISERS[name]
     decay, history = options.get("weight_decay", 0.0), []
     velocity = first = second = np.zeros_like(value)
@@ -45,20 +48,25 @@ def reference(name, value, gradients):
             step = slope + options["momentum"] * velocity if options.get("nesterov") else velocity
             value = value - RATE * step
         else:
-            one, two = options.get("betas", (0.9, 0.999))
-            own = decay if options.get("decoupled", True) else 0.0
-            gradient = gradient + (decay - own) * value
-            first, second = one * first + (1 - one) * gradient, two * second + (1 - two) * gradient**2
+            beta1, beta2 = options.get("betas", (0.9, 0.999))
+            decoupled_decay = decay if options.get("decoupled", True) else 0.0
+            gradient = gradient + (decay - decoupled_decay) * value
+            first, second = beta1 * first + (1 - beta1) * gradient, beta2 * second + (1 - beta2) * gradient**2
             step = (
-                first / (1 - one**count) / (np.sqrt(second / (1 - two**count)) + options.get("epsilon", 1e-8))
+                first
+                / (1 - beta1**count)
+                / (np.sqrt(second / (1 - beta2**count)) + options.get("epsilon", 1e-8))
             )
-            value = value - RATE * (step + own * value)
+            value = value - RATE * (step + decoupled_decay * value)
         history.append(value)
     return history
 
 
 def layouts(size):
-    """A mesh with the ways to lay a parameter of two dims out, and those of its optimiser's state."""
+    """Yield the layouts of a parameter of two dims, each with a layout function for the state or None.
+
+    The mesh has `size` ranks.
+    """
     mesh = Mesh((2, size // 2), ("dp", "tp")) if size % 2 == 0 else Mesh((size, 1), ("dp", "tp"))
     for layout in (mesh(None, None), mesh("tp", None), mesh(None, ("tp", "dp"))):
         yield layout, None
@@ -66,14 +74,14 @@ def layouts(size):
 
 
 def unshared(tensor):
-    """The same tensor, no array of it shared by two ranks."""
+    """Return a copy of a tensor in which no two ranks share an array."""
     return Tensor(tensor.world, tensor.meta, [np.array(shard) for shard in tensor.stored_shards])
 
 
 @pytest.mark.ranks(1, 2, 3, 4, 8)
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_state_is_updated_once_per_step(world, name):
-    """Micro-batches 1, 2, 1, 2, … per step, gradients shared by replicas in some steps and not in others."""
+def test_state_is_updated_once_per_step_whatever_replicas_share(world, name):
+    """Steps of one or two micro-batches equal the reference, with shared and with separate gradients."""
     kind, options = OPTIMISERS[name]
     rng = np.random.default_rng(len(name))
     start, data = rng.normal(size=(8, 4)), rng.normal(size=(6, 16, 8))
@@ -93,16 +101,16 @@ def test_state_is_updated_once_per_step(world, name):
             optimiser.step()
             gradients.append(total)
             values.append((weight.value.layout, list(weight.value.shards)))
-        for (where, shards), expected in zip(values, reference(name, start, gradients)):
+        for (value_layout, shards), expected in zip(values, reference(name, start, gradients)):
             for rank, shard in zip(world.ranks, shards):
                 np.testing.assert_allclose(
-                    shard, expected[where.slices((8, 4), rank)], rtol=1e-12, atol=1e-12
+                    shard, expected[value_layout.slices((8, 4), rank)], rtol=1e-12, atol=1e-12
                 )
 
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_parameter_that_is_not_always_used_counts_its_own_steps(world, name):
+def test_a_parameter_counts_only_the_steps_with_its_gradient(world, name):
     kind, options = OPTIMISERS[name]
     mesh = Mesh((world.size,), ("x",))
     start, rng = np.ones(8), np.random.default_rng(3)
@@ -125,8 +133,8 @@ def test_a_parameter_that_is_not_always_used_counts_its_own_steps(world, name):
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16], ids=["bf16", "f16"])
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_the_state_of_16_bit_parameters_does_not_stand_still(world, name, dtype):
-    """200 steps: in bfloat16 an average of squares with decay 0.999 would never move again."""
+def test_the_state_of_16_bit_parameters_keeps_changing(world, name, dtype):
+    """State is float32: in bfloat16 an average of squares with decay 0.999 would stop changing."""
     kind, options = OPTIMISERS[name]
     mesh = Mesh((world.size,), ("x",))
     weight = nn.Parameter((8,), mesh("x"), lambda index, *_: np.ones(8)[index], dtype)
@@ -139,7 +147,7 @@ def test_the_state_of_16_bit_parameters_does_not_stand_still(world, name, dtype)
         optimiser.step()
     state = optimiser.state[id(weight)]
     assert {array.dtype for slot in state for array in slot} == {np.dtype(np.float32)}
-    # The last step is that of exact state, from the value before it.
+    # Compare the last step with the last step of the exact reference.
     exact = reference(name, np.zeros(8), steps)
     if not options.get("weight_decay"):
         np.testing.assert_allclose(
@@ -149,8 +157,8 @@ def test_the_state_of_16_bit_parameters_does_not_stand_still(world, name, dtype)
         )
 
 
-def test_a_state_that_is_written_to_is_refused(world):
-    """Replicas may share it: an optimiser that writes into it would update it for the others."""
+def test_an_optimiser_that_writes_into_its_state_is_refused(world):
+    """State arrays are read-only, because replicas may share them."""
 
     class InPlace(SGD):
         def new_value(self, value, gradient, state):
@@ -171,31 +179,31 @@ def test_a_state_that_is_written_to_is_refused(world):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("kind", [SGD, Adam])
-def test_parameters_keep_their_type(kind, ranks):
-    """Sixteen bits are updated in float32, and are sixteen bits afterwards: 1 - 0.1, rounded."""
+def test_16_bit_parameters_keep_their_type(kind, ranks):
+    """Parameters of 16 bits are updated in float32 and rounded: 1 - 0.1 in bfloat16."""
     mesh, world = Mesh((ranks,), ("x",)), LockStep(ranks)
     weight = nn.Parameter((4,), mesh("x"), lambda index, *_: np.ones(4)[index], ml_dtypes.bfloat16)
     optimiser = kind([weight], RATE)
-    optimiser.zero_grad()  # nothing to forget yet
+    optimiser.zero_grad()  # No parameter has a gradient yet.
     weight.materialise(world)
     weight.value.grad = Tensor.from_global(np.ones(4, ml_dtypes.bfloat16), mesh("x"), world)
     optimiser.step()
-    for piece in weight.value.stored_shards:
-        assert piece.dtype == ml_dtypes.bfloat16 and (piece == ml_dtypes.bfloat16(0.9)).all()
+    for shard in weight.value.stored_shards:
+        assert shard.dtype == ml_dtypes.bfloat16 and (shard == ml_dtypes.bfloat16(0.9)).all()
 
 
-def test_an_update_depends_on_all_numbers_of_an_optimiser():
+def test_numbers_of_adam_list_all_settings():
     weight = nn.Parameter((4,), Mesh((1,), ("x",))(None))
     adam = Adam([weight], 0.25, betas=(0.5, 0.75), epsilon=2.0, weight_decay=3.0)
-    # the count, no amsgrad, no epsilon hat; decoupled, with a correction
+    # 0 is the count of steps; amsgrad and epsilon hat are off, decoupling and bias correction on.
     assert sorted(adam.numbers()) == [0, False, False, 0.25, 0.5, 0.75, True, True, 2.0, 3.0]
     for betas in ((-0.5, 0.9), (0.9, 1.0)):
         with pytest.raises(InputError, match="betas must be numbers of at least 0 and less than 1"):
             Adam([weight], 0.25, betas=betas)
 
 
-def trained(world) -> list[np.ndarray]:
-    """The parameters of a GPT after three steps of one, two and three micro-batches."""
+def trained_parameters(world) -> list[np.ndarray]:
+    """Return the parameters of a GPT after three steps of one, two and three micro-batches in a world."""
     mesh, rng = Mesh((2, 2), ("dp", "tp")), np.random.default_rng(0)
     model = nn.GPT(32, 16, 2, 1, 8, mesh("dp", "tp", None), "tp")
     model.materialise(world)
@@ -213,14 +221,14 @@ def trained(world) -> list[np.ndarray]:
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("how", ["read only", "shared by nobody"])
-def test_arrays_are_values(world, how, monkeypatch):
-    """Nobody writes into an array that a tensor has, and it does not matter which ranks share one."""
-    expected, usual = trained(world), Tensor.__init__
+@pytest.mark.parametrize("arrays", ["read only", "shared by nobody"])
+def test_tensors_may_have_read_only_or_unshared_arrays(world, arrays, monkeypatch):
+    """Training writes into no array of a tensor, and equals training with one array per rank."""
+    expected, original_init = trained_parameters(world), Tensor.__init__
 
     def init(tensor, *args, **options):
-        usual(tensor, *args, **options)
-        if how == "shared by nobody" or any(
+        original_init(tensor, *args, **options)
+        if arrays == "shared by nobody" or any(
             not isinstance(array, np.ndarray) for array in tensor.stored_shards
         ):
             tensor.stored_shards = [np.array(array) for array in tensor.stored_shards]
@@ -228,14 +236,14 @@ def test_arrays_are_values(world, how, monkeypatch):
             array.flags.writeable = False
 
     monkeypatch.setattr(Tensor, "__init__", init)
-    for result, wanted in zip(trained(world), expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for result, reference_values in zip(trained_parameters(world), expected, strict=True):
+        np.testing.assert_array_equal(result, reference_values)
 
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_a_velocity_goes_on_while_the_momentum_is_0(world, compiled, nesterov):
+def test_a_velocity_is_updated_while_the_momentum_is_0(world, compiled, nesterov):
     layout = Mesh((world.size,), ("x",))("x")
     weight = nn.Parameter((600,), layout, lambda index, *_: np.zeros(600)[index], np.float64)
     weight.materialise(world)
@@ -250,7 +258,7 @@ def test_a_velocity_goes_on_while_the_momentum_is_0(world, compiled, nesterov):
     value, velocity, slope = 0.0, 0.0, np.arange(600.0)
     for momentum in (0.5, 0.5, 0.0, 0.5, 0.5):
         optimiser.momentum = momentum
-        # Memory that is used again is not what it was.
+        # Fill free memory, so that a buffer that is reused without being written shows wrong values.
         for array in [np.full(600 // world.size, 1e9) for _ in range(9)]:
             del array
         call(Tensor.from_global(slope, layout, world))
@@ -259,7 +267,7 @@ def test_a_velocity_goes_on_while_the_momentum_is_0(world, compiled, nesterov):
         np.testing.assert_allclose(weight.value.full(), value)
 
 
-def test_the_largest_second_moment_is_kept_while_nobody_divides_by_it():
+def test_the_largest_second_moment_is_updated_while_amsgrad_is_off():
     world, layout = LockStep(1), Mesh((1,), ("x",))("x")
     gradients, values = np.random.default_rng(0).normal(size=(5, 600)), []
     for used in (True, False):
@@ -278,7 +286,7 @@ def test_the_largest_second_moment_is_kept_while_nobody_divides_by_it():
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("compiled", [False, True])
-def test_velocities_begin_with_the_first_momentum_and_go_on_without_one(world, compiled):
+def test_velocities_start_with_the_first_momentum_and_continue_without(world, compiled):
     layout = Mesh((world.size,), ("x",))(None)
     weight = nn.Parameter((2,), layout, nn.ones)
     weight.materialise(world, seed=1)
@@ -302,7 +310,7 @@ def test_velocities_begin_with_the_first_momentum_and_go_on_without_one(world, c
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("kind", [SGD, Adam])
 @pytest.mark.parametrize("compiled", [False, True])
-def test_copies_of_a_model_and_its_optimiser_go_on_by_themselves(world, kind, compiled):
+def test_copies_of_a_model_and_its_optimiser_are_independent(world, kind, compiled):
     layout = Mesh((world.size,), ("x",))
 
     class Trainer:
@@ -322,29 +330,32 @@ def test_copies_of_a_model_and_its_optimiser_go_on_by_themselves(world, kind, co
             return [parameter.value.full().tobytes() for parameter in self.model.parameters()]
 
     x = Tensor.from_global(np.ones((2, 4), np.float32), layout("x", None), world)
-    one, expected = Trainer(), Trainer()
+    trainer, expected = Trainer(), Trainer()
     for _ in range(3):
-        one.step(x)
+        trainer.step(x)
         expected.train(x)
-    other = copy.deepcopy(one)
+    copied = copy.deepcopy(trainer)
     assert (
-        other.model.weight.value.world is world
-        and other.model.weight.value.meta is one.model.weight.value.meta
+        copied.model.weight.value.world is world
+        and copied.model.weight.value.meta is trainer.model.weight.value.meta
     )
-    before = one.bits()
-    other.step(x)
-    other.step(x)
-    assert one.bits() == before == expected.bits()
+    before = trainer.bits()
+    copied.step(x)
+    copied.step(x)
+    assert trainer.bits() == before == expected.bits()
     expected.train(x)
-    one.step(x)
-    assert one.bits() == expected.bits()
+    trainer.step(x)
+    assert trainer.bits() == expected.bits()
     expected.train(x)
-    assert other.bits() == expected.bits()
+    assert copied.bits() == expected.bits()
 
 
 @pytest.mark.parametrize("kind", [nn.Adam, partial(nn.SGD, momentum=0.9)])
-def test_the_state_before_is_let_go_of_parameter_by_parameter(kind, monkeypatch):
-    """While the second one is updated, nothing is kept of the first one's old state: it takes its memory twice only once."""
+def test_old_states_are_released_parameter_by_parameter(kind, monkeypatch):
+    """While the second parameter is updated, no array of the first one's old state is alive.
+
+    So old and new state are in memory together for one parameter only.
+    """
     mesh, world = Mesh((1,), ("x",)), LockStep(1)
     weights = [Tensor.from_global(np.ones(4), mesh(None), world, requires_grad=True) for _ in range(2)]
     optimiser = kind(weights, 0.1)

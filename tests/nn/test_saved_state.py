@@ -1,4 +1,4 @@
-"""Training that stops, is saved and goes on in another model: the bits of one that did not stop."""
+"""Training that is saved and loaded into another model equals uninterrupted training bit by bit."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OPTIMISERS = {
     "AdamW": (nn.Adam, {"weight_decay": 0.1}),
     "amsgrad": (nn.Adam, {"amsgrad": True, "betas": (0.5, 0.6)}),
 }
-#: Optimisers that keep different tensors; the others keep the same as one of them.
+#: Optimisers whose states consist of different tensors; each other optimiser has the state of one of them.
 STATES = ("SGD", "momentum", "Adam", "amsgrad")
 
 
 class Network(nn.Module):
-    """Two layers, a complex one, and a scale without dims; `frozen` is not trained."""
+    """Two layers, a complex parameter and a scale without dims; `frozen` is not trained."""
 
     def __init__(self, mesh, dtype=np.float32):
         self.first = nn.Linear(8, 16, mesh(None, "tp"), dtype=dtype)
@@ -40,7 +40,7 @@ class Network(nn.Module):
         self.frozen = nn.Parameter((4,), mesh(None), nn.ones, dtype)
 
     def forward(self, x):
-        """``[batch, 8] -> [batch, 4]``."""
+        """Return the outputs of shape [batch, 4] for ``x`` of shape [batch, 8]."""
         wave = ops.real(ops.multiply(self.phase.value, 1 - 0.5j))
         return ops.multiply(self.second(ops.tanh(self.first(x))), self.scale.value) + wave + self.frozen.value
 
@@ -62,7 +62,7 @@ class Run:
         self.optimiser.step()
 
     def train(self, first, last):
-        """Steps with data of their own and a rate that falls."""
+        """Run steps number `first` to ``last - 1``, each with its own data and with a falling rate."""
         for number in range(first, last):
             data = np.random.default_rng(number).normal(size=(8, 8)).astype(np.float32)
             x = ops.cast(Tensor.from_global(data, self.mesh("dp", None), self.world), self.model.scale.dtype)
@@ -70,7 +70,7 @@ class Run:
             self.optimiser.rate *= 0.9
 
     def tensors(self):
-        """Parameters and state by name."""
+        """Return parameters and state by name."""
         parameters = {name: parameter.value for name, parameter in self.model.named_parameters()}
         return parameters | {f"optimiser.{name}": t for name, t in self.optimiser.state_dict().items()}
 
@@ -96,18 +96,18 @@ class Run:
 
 
 def meshes(size):
-    """Two meshes of all ranks."""
+    """Return two meshes of all `size` ranks."""
     pairs = {1: ((1, 1), (1, 1)), 2: ((2, 1), (1, 2)), 4: ((2, 2), (1, 4))}[size]
     return [Mesh(shape, ("dp", "tp")) for shape in pairs]
 
 
 @pytest.fixture
 def folder(world, tmp_path) -> Path:
-    """One folder for all ranks."""
+    """Return one folder for all ranks of the world."""
     return Path(world.gather_objects([str(tmp_path)] * len(world.ranks))[0]) / "saved"
 
 
-#: Every pair of options, each on and off.
+# Together the cases have every pair of options, each on and off.
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     "compiled, zero, dtype",
@@ -120,54 +120,54 @@ def folder(world, tmp_path) -> Path:
     ids=["eager-f32", "eager-ZeRO-bf16", "compiled-ZeRO-f32", "compiled-bf16"],
 )
 @pytest.mark.parametrize("name", STATES)
-def test_a_loaded_training_has_the_bits_of_one_that_did_not_stop(world, folder, name, compiled, zero, dtype):
+def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(world, folder, name, compiled, zero, dtype):
     kind, options = OPTIMISERS[name]
     mesh, state = meshes(world.size)[0], nn.sharded_over("dp") if zero else None
-    whole = Run(mesh, world, kind, options, state, dtype, compiled)
-    whole.train(0, 3)
-    whole.save(folder)
-    whole.train(3, 6)
+    uninterrupted = Run(mesh, world, kind, options, state, dtype, compiled)
+    uninterrupted.train(0, 3)
+    uninterrupted.save(folder)
+    uninterrupted.train(3, 6)
     resumed = Run(mesh, world, kind, options, state, dtype, compiled, seed=4)
     resumed.load(folder)
     resumed.train(3, 6)
-    assert resumed.bits() == whole.bits()
+    assert resumed.bits() == uninterrupted.bits()
     names = set(resumed.optimiser.state_dict())
     assert "scale.step" in names and not any(name.startswith("frozen") for name in names)
     assert resumed.optimiser.state_dict()["first.weight.step"].item() == 6
     assert resumed.optimiser.rate == pytest.approx(0.05 * 0.9**6)
-    # Without the state it is another training: what is compared above is not blind.
-    forgetful = Run(mesh, world, kind, options, state, dtype, compiled, seed=4)
-    forgetful.load(folder)
+    # Without the state the bits differ, so the comparison above can fail.
+    without_state = Run(mesh, world, kind, options, state, dtype, compiled, seed=4)
+    without_state.load(folder)
     if options or kind is nn.Adam:
-        forgetful.optimiser.load_state_dict(
+        without_state.optimiser.load_state_dict(
             Run(mesh, world, kind, options, state, dtype).optimiser.state_dict()
         )
-        forgetful.optimiser.rate = 0.05 * 0.9**3
-        forgetful.train(3, 6)
-        assert forgetful.bits() != whole.bits()
+        without_state.optimiser.rate = 0.05 * 0.9**3
+        without_state.train(3, 6)
+        assert without_state.bits() != uninterrupted.bits()
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_a_training_goes_on_on_another_mesh(world, folder, name):
-    """From ZeRO on one mesh to another one and back, and to other numbers of ranks, as the mesh that did not change has it."""
+def test_a_training_resumes_on_another_mesh(world, folder, name):
+    """State of ZeRO loads on another mesh and on 1 or 3 ranks; training on agrees to rounding."""
     kind, options = OPTIMISERS[name]
-    one, other = meshes(world.size)
-    whole = Run(one, world, kind, options, nn.sharded_over("dp"))
-    whole.train(0, 3)
-    whole.save(folder)
-    before = whole.values()
-    whole.train(3, 6)
-    places = [(other, world, None), (other, world, nn.sharded_over("tp"))]
-    places += [(Mesh((1, n), ("dp", "tp")), LockStep(n), None) for n in (1, 3)]
-    for mesh, where, state in places:
-        resumed = Run(mesh, where, kind, options, state, seed=4)
+    first_mesh, second_mesh = meshes(world.size)
+    uninterrupted = Run(first_mesh, world, kind, options, nn.sharded_over("dp"))
+    uninterrupted.train(0, 3)
+    uninterrupted.save(folder)
+    before = uninterrupted.values()
+    uninterrupted.train(3, 6)
+    targets = [(second_mesh, world, None), (second_mesh, world, nn.sharded_over("tp"))]
+    targets += [(Mesh((1, n), ("dp", "tp")), LockStep(n), None) for n in (1, 3)]
+    for mesh, target_world, state in targets:
+        resumed = Run(mesh, target_world, kind, options, state, seed=4)
         resumed.load(folder)
         for key, value in resumed.values().items():
             np.testing.assert_array_equal(value, before[key], err_msg=key)
         resumed.train(3, 6)
         for key, value in resumed.values().items():
-            np.testing.assert_allclose(value, whole.values()[key], rtol=2e-3, atol=1e-5, err_msg=key)
+            np.testing.assert_allclose(value, uninterrupted.values()[key], rtol=2e-3, atol=1e-5, err_msg=key)
     world.barrier()
 
 
@@ -186,7 +186,7 @@ print(sorted(run.bits().items()))
 """
 
 
-def test_a_fresh_process_goes_on(tmp_path):
+def test_a_new_process_resumes_a_training(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     runs = [("a", 0, 5), ("b", 0, 2), ("b", 2, 5)]
     printed = []
@@ -197,7 +197,7 @@ def test_a_fresh_process_goes_on(tmp_path):
     assert printed[0] == printed[2] != printed[1]
 
 
-def test_names_and_shapes_of_the_state():
+def test_the_state_has_names_and_shapes_of_the_parameters():
     mesh, world = Mesh((2, 2), ("dp", "tp")), LockStep(4)
     run = Run(mesh, world, nn.Adam, {"amsgrad": True}, nn.sharded_over("dp"), ml_dtypes.bfloat16)
     fresh = run.optimiser.state_dict()
@@ -211,7 +211,7 @@ def test_names_and_shapes_of_the_state():
     assert fresh["scale.step"].dtype == np.int64 and fresh["scale.step"].shape == ()
 
 
-def test_parameters_without_names_or_with_equal_ones():
+def test_parameters_without_unique_names_get_numbers():
     layout, world = Mesh((1,), ("x",))("x"), LockStep(1)
     loose = [Tensor.from_global(np.ones(2), layout, world, requires_grad=True) for _ in range(2)]
     assert [*nn.SGD(loose).state_dict()] == ["0.step", "1.step", "rate"]
@@ -222,7 +222,7 @@ def test_parameters_without_names_or_with_equal_ones():
     assert [*both.state_dict()] == ["0.weight.step", "1.weight.step", "rate"]
 
 
-def test_a_state_of_something_else_is_refused_and_nothing_is_changed():
+def test_a_state_that_does_not_fit_is_refused_without_changes():
     mesh, world = Mesh((1, 2), ("dp", "tp")), LockStep(2)
     run = Run(mesh, world, nn.Adam, {})
     run.train(0, 2)
@@ -254,10 +254,14 @@ DIALECTS = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", DIALECTS)
-def test_the_dialects_optimisers_go_on(world, name):
+def test_optimisers_of_the_dialects_resume(world, name):
     gradients = np.random.default_rng(0).normal(size=(6, 8)).astype(np.float32)
 
     def run(value, first, last, state=None):
+        """Train `value` by the gradients `first` to ``last - 1``; return it and the optimiser's state.
+
+        `state` is loaded before the first step if it is not None.
+        """
         if name == "mindspore":
             weight = mindspore.Parameter(mindspore.Tensor(value), name="w")
             weight.everywhere()
@@ -279,12 +283,12 @@ def test_the_dialects_optimisers_go_on(world, name):
         return weight.value.full(), optimiser.state_dict()
 
     with use_world(world):
-        whole, after = run(np.ones(8, np.float32), 0, 6)
+        uninterrupted, expected_state = run(np.ones(8, np.float32), 0, 6)
         half, state = run(np.ones(8, np.float32), 0, 3)
-        resumed, again = run(half, 3, 6, state)
-        np.testing.assert_array_equal(resumed, whole)
-        assert [*again] == [*after] == [*state] and "w.step" in state
-        for key, tensor in after.items():
-            np.testing.assert_array_equal(again[key].full(), tensor.full(), err_msg=key)
+        resumed, resumed_state = run(half, 3, 6, state)
+        np.testing.assert_array_equal(resumed, uninterrupted)
+        assert [*resumed_state] == [*expected_state] == [*state] and "w.step" in state
+        for key, tensor in expected_state.items():
+            np.testing.assert_array_equal(resumed_state[key].full(), tensor.full(), err_msg=key)
         assert state["w.step"].item() == 3
         assert "rate" in state if name != "mindspore" else state["global_step"].item() == 3

@@ -1,4 +1,4 @@
-"""Published numbers of tensor-parallel layers, on real shards."""
+"""Tensor-parallel layers return published numbers, on real shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ V = "operators_oneflow_paddle"
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("case", cases(V, "embedding_numeric"))
-def test_embedding_numbers(case, world):
+def test_a_split_embedding_has_the_published_numbers(case, world):
     mesh = Mesh((case["num_partitions"],), ("mp",))
     table = Tensor.from_global(np.arange(64).reshape(8, 8), mesh("mp", None), world)
     ids = Tensor.from_global(np.array(case["ids"]), mesh(None, None), world)
@@ -40,13 +40,13 @@ def test_a_row_parallel_bias_is_added_once(case, world):
     for rank in world.ranks:
         assert product.local(rank).tolist() == case["rank_partials"][rank]
     assert ops.linear(x, w, b).full().tolist() == case["expected"]
-    # An addition of its own accord may not add the bias on every rank, either.
+    # A separate addition must not add the bias on every rank, either.
     assert ops.add(product, b).full().tolist() == case["expected"] != case["wrong_if_bias_added_per_rank"]
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("case", cases(V, "column_linear_numeric"))
-def test_column_parallel_numbers(case, world):
+def test_a_column_parallel_layer_has_the_published_numbers(case, world):
     mesh = Mesh((case["p"],), ("mp",))
     x = Tensor.from_global(np.array(case["x"]), mesh(None, None), world)
     w = Tensor.from_global(np.array(case["w_in_out"]), mesh(None, "mp"), world)
@@ -69,7 +69,7 @@ def _logits(case):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", cases(V, "vocab_parallel_cross_entropy"))
-def test_cross_entropy_with_the_vocabulary_split(case, world):
+def test_cross_entropy_with_a_split_vocabulary_has_the_published_losses(case, world):
     logits, labels, parts = _logits(case)
     mesh = Mesh((4 // parts, parts), ("dp", "tp"))
     x = Tensor.from_global(logits, mesh(None, "tp"), world, requires_grad=True)

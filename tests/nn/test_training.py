@@ -1,4 +1,4 @@
-"""Networks train like one process, whatever their layouts; parameters are the same bits on any number of ranks."""
+"""Networks train as in one process on any layout; first values have equal bits on any number of ranks."""
 
 from __future__ import annotations
 
@@ -44,8 +44,11 @@ def single():
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_process_of_one_rank_trains_by_the_same_bits_while_somebody_records(single, tied):
-    """Then gradients take the way of many ranks, and nothing is written over."""
+def test_recording_changes_no_bit_of_training_on_one_rank(single, tied):
+    """Recorded training takes the general path of many ranks, which writes over no array.
+
+    Its results equal those of the unrecorded training, `single`, with weights `tied` and not.
+    """
     mesh = Mesh((1, 1), ("dp", "tp"))
     with record() as trace:
         losses, weights = train_gpt(LockStep(1), mesh, mesh("dp", None, None), tied=tied)
@@ -55,7 +58,7 @@ def test_a_process_of_one_rank_trains_by_the_same_bits_while_somebody_records(si
         np.testing.assert_array_equal(weight, single[tied][1][name])
 
 
-#: Every pair of options, each on and off.
+# Together the cases have every pair of options, each on and off.
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize(
     "sequence, tied, zero",
@@ -73,7 +76,7 @@ def test_gpt_on_dp_and_tp_equals_one_process(world, single, sequence, tied, zero
 
 
 @pytest.mark.ranks(1, 2, 3, 8)
-def test_parameters_are_the_same_bits_on_any_number_of_ranks(world):
+def test_first_values_have_equal_bits_on_any_number_of_ranks(world):
     line = Mesh((world.size,), ("x",))
     with record() as trace:
         layers = [
@@ -87,8 +90,8 @@ def test_parameters_are_the_same_bits_on_any_number_of_ranks(world):
         assert layer.weight.value.full().tobytes() == lonely.weight.value.full().tobytes()
 
 
-def test_a_key_stands_for_the_name():
-    """A model that names its parameters in another way has the same first values."""
+def test_first_values_depend_on_the_key_instead_of_the_name():
+    """Models with other names of parameters get equal first values if the keys are equal."""
     world, layout = LockStep(2), Mesh((2,), ("x",))("x")
     values = {}
     for name, key in (("a", ""), ("b", "a"), ("b", "")):
@@ -127,7 +130,7 @@ def test_the_tutorials_network_equals_one_process(world, strategies):
 
 
 @pytest.mark.ranks(4)
-def test_merged_gradients_are_one_call_and_the_same_values(world):
+def test_merged_gradients_need_one_call_and_keep_their_values(world):
     mesh = Mesh((4,), ("dp",))
 
     def run(merge):
@@ -149,13 +152,17 @@ def test_merged_gradients_are_one_call_and_the_same_values(world):
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("optimiser", [nn.SGD, nn.Adam])
-def test_a_whole_step_shares_messages(world, optimiser):
-    """One all_reduce for the norm of all gradients, one all_gather for what a split optimiser left split."""
+def test_a_training_step_shares_messages(world, optimiser):
+    """Clipping needs one all_reduce for all gradients, and a split update one all_gather."""
     mesh, rng = Mesh((world.size // 2, 2), ("dp", "tp")), np.random.default_rng(1)
     columns, rows = mesh(None, "tp"), mesh("tp", None)
     data = rng.normal(size=(8, 6))
 
     def run(state):
+        """Train one step with a layout function for the state.
+
+        Returns the norm, the gradients, the traces of clipping and of the update, and the parameters.
+        """
         model = nn.Sequential(
             *(nn.Linear(6, 8, columns, dtype=np.float64), nn.Linear(8, 6, rows, False, dtype=np.float64)),
             *(
@@ -173,19 +180,19 @@ def test_a_whole_step_shares_messages(world, optimiser):
             optimiser(model.parameters(), 0.1, state_layout=state).step()
         return norm, gradients, clipped, updated, [p.value.full() for p in model.parameters()]
 
-    norm, gradients, clipped, updated, whole = run(None)
+    norm, gradients, clipped, updated, unsplit = run(None)
     assert norm == pytest.approx(np.sqrt(sum((g * g).sum() for g in gradients)), rel=1e-12)
     assert clipped.counts() == {"all_reduce": 1} and updated.counts() == {}
     assert [event.operator for event in clipped.collectives if event.collective == "all_reduce"] == ["norm"]
     norm, _, clipped, updated, split = run(nn.sharded_over("dp"))
     assert clipped.counts() == {"all_reduce": 1}
-    # Their first dims are split over dp, in rows after tp: what a rank gathers is alike.
+    # First dims are split over dp, in rows after tp, so that all parameters need an identical gather.
     assert updated.counts() == ({"all_gather": 1} if world.size == 4 else {}), str(updated)
-    for one, other in zip(whole, split):
+    for one, other in zip(unsplit, split):
         np.testing.assert_array_equal(one, other)
 
 
-def test_what_training_refuses():
+def test_training_refuses_invalid_arguments():
     from spmdsim.errors import InputError, LayoutError
 
     mesh, world = Mesh((2,), ("dp",)), LockStep(2)
@@ -193,9 +200,9 @@ def test_what_training_refuses():
     x = Tensor.from_global(np.ones((2, 4), np.float32), mesh("dp", None), world)
     with pytest.raises(LayoutError, match=r"^backward: loss must have one element, got shape \(2, 4\)"):
         nn.backward(layer(x))
-    for wrong in (-0.1, float("nan"), float("inf")):
+    for rate in (-0.1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="SGD: rate must be a number of 0 or more, got "):
-            nn.SGD(layer.parameters(), wrong)
+            nn.SGD(layer.parameters(), rate)
     with pytest.raises(InputError, match="betas must be numbers of at least 0 and less than 1"):
         nn.Adam(layer.parameters(), betas=(0.9, 1.0))
     nn.backward(ops.sum(layer(x)))
@@ -204,8 +211,8 @@ def test_what_training_refuses():
 
 
 @pytest.mark.ranks(2)
-def test_parameters_without_dims_and_without_elements(world):
-    """Their gradients share the all_reduce of the others."""
+def test_parameters_without_dims_share_an_all_reduce(world):
+    """Gradients of parameters without dims share one all_reduce."""
     mesh = Mesh((2,), ("dp",))
 
     class Affine(nn.Module):
@@ -226,8 +233,8 @@ def test_parameters_without_dims_and_without_elements(world):
         bool(x)
 
 
-def test_a_gpt_looks_back_and_widens_fourfold():
-    """What stands later changes nothing before it; the hidden layer of each block has four times the width."""
+def test_a_gpt_is_causal_and_has_hidden_layers_of_four_widths():
+    """Later tokens change no earlier output, and hidden layers have four times the width."""
     mesh = Mesh((1, 1), ("dp", "tp"))
     world = LockStep(1)
     model = nn.GPT(VOCABULARY, WIDTH, 4, 2, LENGTH, mesh("dp", None, None), "tp", dtype=np.float64)
@@ -241,10 +248,11 @@ def test_a_gpt_looks_back_and_widens_fourfold():
     assert (first[-1] != second[-1]).any()
 
 
-def test_weights_that_share_a_gather_of_their_inner_dim():
-    """Weights split by their second dim are updated as in one process, with the state split and gathered again."""
+def test_updates_may_gather_the_inner_dim_of_weights():
+    """Weights are updated as in one process if their state is split by the second dim."""
 
-    def trained(world, mesh):
+    def trained_weights(world, mesh):
+        """Return the weights of two layers after three steps of SGD with momentum."""
         model = nn.Sequential(nn.Linear(8, 8, mesh(None, None), bias=False, dtype=np.float64),
                               nn.Linear(8, 4, mesh(None, None), bias=False, dtype=np.float64))  # fmt: skip
         model.materialise(world, seed=1)
@@ -257,32 +265,32 @@ def test_weights_that_share_a_gather_of_their_inner_dim():
             optimiser.step()
         return [p.value.full() for p in model.parameters()]
 
-    one = trained(LockStep(1), Mesh((1,), ("dp",)))
+    one = trained_weights(LockStep(1), Mesh((1,), ("dp",)))
     with record() as trace:
-        four = trained(LockStep(4), Mesh((4,), ("dp",)))
+        four = trained_weights(LockStep(4), Mesh((4,), ("dp",)))
     for value, wanted in zip(four, one, strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-12)
     assert "all_gather" in {event.collective for event in trace.collectives}
 
 
 @pytest.mark.ranks(4)
-def test_tensors_of_the_program_are_trained_as_parameters_are(world):
-    """Adam with clipping on two matrices, beside the same by hand in numpy; one tensor is pending nowhere and split."""
+def test_tensors_are_trained_like_parameters(world):
+    """Adam with clipping trains two matrices like numpy by hand, in every world."""
     mesh = Mesh((2, world.size // 2), ("dp", "tp"))
     draw = np.random.default_rng(5)
     first, second = draw.normal(size=(6, 8)), draw.normal(size=(8, 3))
-    batch, wanted = draw.normal(size=(4, 6)), draw.normal(size=(4, 3))
+    batch, goal = draw.normal(size=(4, 6)), draw.normal(size=(4, 3))
     a = Tensor.from_global(first, mesh(None, "tp"), world, requires_grad=True)
     b = Tensor.from_global(second, mesh("tp", None), world, requires_grad=True)
     x = Tensor.from_global(batch, mesh("dp", None), world)
     optimiser = nn.Adam((a, b), 0.1)
     moments = [(np.zeros_like(v), np.zeros_like(v)) for v in (first, second)]
     for step in range(1, 4):
-        error = x @ a @ b - wanted
+        error = x @ a @ b - goal
         ops.sum(error * error).backward()
         nn.clip([a, b], 1.0)
         optimiser.step()
-        slope = 2 * (batch @ first @ second - wanted)
+        slope = 2 * (batch @ first @ second - goal)
         slopes = [batch.T @ slope @ second.T, (batch @ first).T @ slope]
         norm = np.sqrt(sum((s**2).sum() for s in slopes))
         for value, gradient, (mean, square) in zip((first, second), slopes, moments):
@@ -295,7 +303,7 @@ def test_tensors_of_the_program_are_trained_as_parameters_are(world):
         np.testing.assert_allclose(b.full(), second, rtol=1e-9)
 
 
-def test_what_cannot_be_trained_is_said():
+def test_optimisers_refuse_tensors_that_are_no_leaves():
     mesh, world = Mesh((2,), ("x",)), LockStep(2)
     fixed = Tensor.from_global(np.ones(4), mesh("x"), world, name="fixed")
     leaf = Tensor.from_global(np.ones(4), mesh("x"), world, requires_grad=True)
@@ -311,7 +319,7 @@ def test_what_cannot_be_trained_is_said():
         nn.SGD([np.ones(3)], 0.1)
 
 
-def test_a_module_prints_what_it_is_made_of():
+def test_a_module_prints_its_layers_and_parameters():
     mesh = Mesh((2,), ("tp",))
     assert repr(nn.MLP(4, 8, mesh(None, None), "tp")) == (
         "MLP(\n  up: Linear(\n    weight: f32[4,8] S(1)\n    bias: f32[8] S(0)\n  )\n"
@@ -322,7 +330,7 @@ def test_a_module_prints_what_it_is_made_of():
 
 
 @pytest.mark.ranks(2)
-def test_tensors_of_the_program_take_values_that_are_under_way_at_once(world):
+def test_tensors_wait_for_values_that_are_assigned_later(world):
     layout = Mesh((2,), ("dp",))("dp")
     tensor = Tensor.from_global(np.zeros(4), layout, world, requires_grad=True)
     (parameter,) = nn.module.parameters_of([tensor])
@@ -333,8 +341,11 @@ def test_tensors_of_the_program_take_values_that_are_under_way_at_once(world):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("state", [None, "dp"])
-def test_gradients_that_wait_for_a_reduction_take_a_bucket_at_most(world, monkeypatch, state, merged):
-    """Each is there once where it is kept; those not yet reduced, what is sent, and what comes are a bucket each."""
+def test_unreduced_gradients_take_one_bucket_of_memory_at_most(world, monkeypatch, state, merged):
+    """Memory is limited to the reduced gradients, split by `state`, and three buckets.
+
+    The buckets are unreduced gradients, sent data and received data. `merged` gradients share messages.
+    """
     layers, width = 24, 128
     weight = 8 * width * width
     monkeypatch.setattr(gradients, "BUCKET_BYTES", 2 * weight)
@@ -344,14 +355,14 @@ def test_gradients_that_wait_for_a_reduction_take_a_bucket_at_most(world, monkey
     weights = [
         Tensor.from_global(np.eye(width), mesh(None, None), world, requires_grad=True) for _ in range(layers)
     ]
-    for one in weights if state else ():
-        one.gradient_layout = mesh(state, None)
-    for _ in range(2):  # what is derived once is not measured
+    for tensor in weights if state else ():
+        tensor.gradient_layout = mesh(state, None)
+    for _ in range(2):  # The second run measures without the plans that the first run derives.
         loss = ops.sum(reduce(ops.matmul, weights, x))
         tracemalloc.start()
         nn.backward(loss, merge=merged)
-        taken = tracemalloc.get_traced_memory()[1] / (weight * len(world.ranks))
+        peak = tracemalloc.get_traced_memory()[1] / (weight * len(world.ranks))
         tracemalloc.stop()
-        for one in weights:
-            one.grad = None
-    assert taken < (layers / (2 if state else 1)) + 3 * 2 + 1
+        for tensor in weights:
+            tensor.grad = None
+    assert peak < (layers / (2 if state else 1)) + 3 * 2 + 1

@@ -1,4 +1,4 @@
-"""What numpy copies is a tensor of its own here: an assignment to the one leaves the other as it was."""
+"""Results that numpy copies are separate tensors: assigning to a result leaves the operand unchanged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import spmdsim.array_api as xp
 from spmdsim import LockStep, Mesh, Tensor
 
-#: Functions that have nothing to do for this operand, and give a copy of it in numpy.
+#: Functions that change nothing of this operand, and return a copy of it in numpy.
 IDLE = {
     **{
         name: getattr(np, name)
@@ -41,19 +41,18 @@ IDLE = {
 @pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("dtype", [np.float64, np.int64])
 @pytest.mark.parametrize("name", IDLE)
-def test_a_function_with_nothing_to_do_gives_another_tensor(name, dtype):
+def test_a_function_that_changes_nothing_returns_a_new_tensor(name, dtype):
     array = np.arange(1, 9).astype(dtype)
     x = Tensor.from_global(array, Mesh((2,), ("x",))("x"), LockStep(2))
-    if (
-        "round" not in name or np.lib.NumpyVersion(np.__version__) >= "2.3.0"
-    ):  # before, round gave integers as they are
-        assert not np.shares_memory(IDLE[name](array), array)  # so numpy does
+    # Earlier versions of round return arrays of integers themselves.
+    if "round" not in name or np.lib.NumpyVersion(np.__version__) >= "2.3.0":
+        assert not np.shares_memory(IDLE[name](array), array)  # NumPy returns a copy.
     y = IDLE[name](x)
     y[2:5] = 99
     np.testing.assert_array_equal(x.full(), array)
 
 
-def test_the_standards_functions_give_another_tensor_too():
+def test_functions_of_the_standard_return_a_new_tensor():
     array = np.arange(8)
     x = Tensor.from_global(array, Mesh((2,), ("x",))("x"), LockStep(2))
     for function in (

@@ -1,4 +1,4 @@
-"""numpy's functions on tensors: computed where the pieces are, or refused in one line with the name to use."""
+"""NumPy's functions on tensors compute with shards, or are refused in one line with the name to use."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ NAN = [
 
 
 def holes(x, row=-1):
-    """With nan here and there, or in a whole row."""
+    """Return ``x`` with nan in scattered elements, and in all of a `row` of 0 or more."""
     return np.where(((A * 100).astype(int) % 3 == 0) | (np.arange(6)[:, None] == row), np.nan, x)
 
 
 def cube(x):
-    """In three dims."""
+    """Return the elements of ``x`` in three dims."""
     return x.reshape(3, 4, 2)
 
 
 def with_put(x, ids, values, axis):
-    """A copy with other values at places of a dim."""
+    """Return a copy of ``x`` with `values` at indices ``ids`` along `axis`."""
     copy = np.copy(x)
     np.put_along_axis(copy, ids, values, axis)
     return copy
 
 
 def with_diagonal(x, value):
-    """A copy with another diagonal."""
+    """Return a copy of ``x`` with `value` on the diagonal."""
     copy = np.copy(x)
     np.fill_diagonal(copy, value)
     return copy
 
 
 def with_new(function, x, *args, **options):
-    """A copy that a function has put values into."""
+    """Return a copy of ``x`` into which `function` has written values."""
     copy = np.copy(x)
     function(copy, *args, **options)
     return copy
@@ -107,7 +107,7 @@ FUNCTIONS = [
     lambda x: np.nanmax(holes(x), 0, None, True), lambda x: np.nansum(holes(x), 1, np.float32), lambda x: np.nanstd(holes(x), 0, None, None, 1), lambda x: np.nanmedian(holes(x), 0),
     lambda x: np.cbrt((x * 99).astype(np.uint8)), lambda x: np.cov(x.astype("f4")), lambda x: np.polyval([1, 2], x.astype("f4")),
     lambda x: np.searchsorted([1, 2, 3], x[0]), lambda x: np.bincount(x[0].astype(int), weights=A[1]), lambda x: np.bincount(x[:, 0].astype(int), None, 9),
-    # computed in the type that is asked for, not turned into it afterwards
+    # Compute these in the type of the argument dtype, instead of converting the result.
     lambda x: np.exp((x * 9).astype(np.uint8), dtype=np.float64), lambda x: np.power((x * 2).astype(np.uint8), 5, dtype=np.float64),
     lambda x: np.prod((x * 1e5).astype(np.int64), 0, dtype=complex), lambda x: x.sum(0, dtype=np.float32), lambda x: x.mean(dtype=np.float32),
     lambda x: np.nanmean(holes(x).astype("f4"), 0), lambda x: np.nanvar(holes(x).astype("f4"), 1), lambda x: np.nanvar(holes(x + 1j * A), 0),
@@ -128,9 +128,9 @@ FUNCTIONS = [
     lambda x: np.correlate(x[0], A.ravel()[:9] * (1 + 2j), "same"), lambda x: np.select([x > 2], [x.astype("f4")], 7),
     lambda x: np.select([x > 3, x > 2], [1, x.astype("f4")], 7), lambda x: np.gradient((x * 40).astype(np.int8), axis=0), lambda x: np.take_along_axis(x, np.argsort(A, 0), 0),
     lambda x: np.trapezoid((x * 30).astype(np.uint8).astype(np.uint16)), lambda x: np.max(x > 2, 0, where=A > 2, initial=0), lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
-    # as numpy has them since 2.4: before, the sinc of 0 was no number in float16, and no dict said what to pad
+    # NumPy supports these since 2.4: before, sinc(0) was nan in float16, and pad took no dict.
     *([lambda x: np.sinc(np.trunc(x - 2).astype(np.float16)), lambda x: np.pad(x, {0: 1, -1: (0, 2)})] if np.lib.NumpyVersion(np.__version__) >= "2.4.0" else []),
-    # what numpy's pairs would add up in a short type
+    # NumPy's pairwise contractions would add these up in a short type.
     lambda x: np.einsum("j,ij->", x[0], A > 1), lambda x: np.einsum("j,ij->", x[0], (x * 50).astype(np.uint8)), lambda x: np.einsum("ij,ij,ik->k", x > 1, x, x > 0),
     lambda x: np.take(x, 1, axis=0), lambda x: np.take(x, -1), *[lambda x, m=m: np.quantile((x * 9).astype(np.int8), [0.3, 0.5], 0, method=m) for m in ("lower", "higher", "nearest")],
     lambda x: np.percentile((x * 9).astype(np.int64) + 2**60, 30, method="lower"), lambda x: np.histogram(x.astype("f4"), 5)[1], lambda x: np.histogram(x.astype("f2"), 5, (1, 2))[1],
@@ -159,7 +159,7 @@ FUNCTIONS = [
 
 
 @pytest.mark.ranks(4)
-def test_an_element_by_its_place_comes_alone(world):
+def test_item_moves_only_one_element(world):
     mesh = Mesh((4,), ("a",))
     x = Tensor.from_global(A, mesh("a", None), world)
     with record() as trace:
@@ -170,13 +170,16 @@ def test_an_element_by_its_place_comes_alone(world):
 @pytest.mark.ranks(4)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("first", range(0, len(FUNCTIONS), 20))
-def test_numpys_functions_give_tensors(world, first):
+def test_numpys_functions_on_tensors_equal_numpy(world, first):
     for number in range(first, min(first + 20, len(FUNCTIONS))):
         compare_with_numpy(world, FUNCTIONS[number], number)
 
 
 def compare_with_numpy(world, function, number):
-    """Compare a function's results with NumPy's; a failure shows its number in FUNCTIONS."""
+    """Compare a function's results on tensors of a world with NumPy's; a failure shows its `number`.
+
+    The number is the function's index in FUNCTIONS.
+    """
     mesh = Mesh((2, 2), ("a", "b"))
     expected = function(A)
     for dims in (("a", "b"), (("a", "b"), None), (None, None)):
@@ -188,14 +191,14 @@ def compare_with_numpy(world, function, number):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("dims", [("x", None), (None, "x")])
-def test_what_needs_no_other_piece_moves_nothing(world, dims):
-    x, whole = Tensor.from_global(A, Mesh((4,), ("x",))(*dims), world), dims.index(None)
+def test_functions_of_local_elements_move_nothing(world, dims):
+    x, axis = Tensor.from_global(A, Mesh((4,), ("x",))(*dims), world), dims.index(None)
     with record() as trace:
-        y = np.exp(x) + np.sum(x, axis=whole, keepdims=True)
+        y = np.exp(x) + np.sum(x, axis=axis, keepdims=True)
         products = np.vdot(x, y)
         np.multiply(y, 2, out=x)
     assert not trace.nbytes() and x.layout == y.layout and products.layout.partial_axes == ("x",)
-    expected = np.exp(A) + A.sum(whole, keepdims=True)
+    expected = np.exp(A) + A.sum(axis, keepdims=True)
     np.testing.assert_allclose(x.full(), 2 * expected)
     np.testing.assert_allclose(products.full(), np.vdot(A, expected))
 
@@ -254,7 +257,7 @@ def test_what_needs_no_other_piece_moves_nothing(world, dims):
         (lambda x: np.asarray(x), r"use .full\(\) on all ranks"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_one_line(call, text):
+def test_unsupported_calls_are_refused_in_one_line(call, text):
     x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), LockStep(4))
     with pytest.raises(SpmdError, match=text) as caught:
         call(x)
@@ -267,7 +270,7 @@ _OF_NUMBERS = {"fftfreq", "rfftfreq"}
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("dims", [("x", None), (None, "x")], ids=str)
-def test_gradients_go_to_what_stays_and_to_the_last_value_of_a_place(world, dims):
+def test_gradients_belong_to_remaining_elements_and_to_last_values(world, dims):
     layout = Mesh((4,), ("x",))(*dims)
     x, v = (Tensor.from_global(a, layout, world, requires_grad=True) for a in (A, A[:3]))
     ids = np.array([[0, 1, 2, 5], [3, 1, 2, 0], [0, 4, 4, 5]])
@@ -286,7 +289,7 @@ def test_gradients_go_to_what_stays_and_to_the_last_value_of_a_place(world, dims
 
 
 @pytest.mark.ranks(4)
-def test_entries_are_replaced_where_they_are(world):
+def test_entries_are_replaced_without_communication(world):
     x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), world)
     with record() as trace:
         np.put_along_axis(x, np.array([[5, 0, 1, 2]]), 7.0, 0)
@@ -294,7 +297,7 @@ def test_entries_are_replaced_where_they_are(world):
 
 
 @pytest.mark.parametrize("value", [3.0, A[0]], ids=["number", "row"])
-def test_a_copy_hands_gradients_on(value):
+def test_gradients_pass_through_a_copy(value):
     x = Tensor.from_global(A, Mesh((2,), ("x",))("x", None), LockStep(2), requires_grad=True)
     y = x.copy()
     y[1] = value
@@ -302,29 +305,29 @@ def test_a_copy_hands_gradients_on(value):
     np.testing.assert_array_equal(x.grad.full(), np.where(np.arange(6)[:, None] == 1, 0, A))
 
 
-@pytest.mark.parametrize("room", [ops, linalg, fft], ids=lambda room: room.__name__)
-def test_what_is_no_tensor_is_refused_in_words(room):
-    names = [name for name in room.__all__ if not inspect.isclass(getattr(room, name))]
+@pytest.mark.parametrize("package", [ops, linalg, fft], ids=lambda package: package.__name__)
+def test_operands_that_are_no_tensors_are_refused(package):
+    names = [name for name in package.__all__ if not inspect.isclass(getattr(package, name))]
     for name in sorted(set(names) - _OF_NUMBERS):
         for operands in ((np.ones((4, 4)), np.ones((4, 4))), ([np.ones(3)],), (np.ones((4, 4)), 1)):
             try:
-                getattr(room, name)(*operands)
+                getattr(package, name)(*operands)
             except (SpmdError, TypeError) as error:
-                # Python's own word for too many or too few arguments
+                # Python itself reports too many or too few arguments.
                 assert isinstance(error, SpmdError) or "argument" in str(error), (name, operands, error)
 
 
-def test_heats_names_are_numpys_here_or_have_what_to_write():
+def test_heats_names_are_numpys_or_have_a_documented_spelling():
     text = (Path(__file__).parents[2] / "docs/howto/numpy.md").read_text().split("## Heat's names")[1]
     same, table = text.split("| Heat | here |\n|---|---|\n")
     names = re.findall(r"`([a-z_]\w+(?:\.\w+)*)`", same)
     assert len(names) > 140
     for name in names:
-        parts = name.removeprefix("np.").split(".")
-        called = getattr(getattr(np, parts[0]) if parts[1:] else np, parts[-1])
+        names_of_path = name.removeprefix("np.").split(".")
+        called = getattr(getattr(np, names_of_path[0]) if names_of_path[1:] else np, names_of_path[-1])
         spelled = (
             getattr(called, "__name__", "")
-            if parts[1:]
+            if names_of_path[1:]
             else protocols.SPELLED.get(called.__name__, called.__name__)
         )
         assert spelled in {*protocols._OWN, *ops.__all__, *linalg.__all__} or called in (
@@ -337,7 +340,7 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
         Tensor.from_global(a, layout) for a, layout in ((A[:, :2], rows), (A[:, 2:], rows), (A[0] * 2, row))
     )
     v, a = np.append(v, v), A
-    world = {
+    variables = {
         "np": np,
         "ops": ops,
         "xp": array_api,
@@ -347,12 +350,18 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
         "vh": x.T,
         "a": a,
     }
-    world |= {"x": x, "y": y, "v": v, "mesh": mesh, "rows": rows, "row": row, "columns": columns}
-    written = [one for line in table.splitlines() for one in re.findall(r"`([^`]+)`", line.split("|")[2])]
-    run = [one for one in written if re.search(r"[(\[]|[-+*/%<=] ", one) and "path" not in one]
-    assert len(run) > 35
-    for one in run:
-        eval(one, dict(world))
+    variables |= {"x": x, "y": y, "v": v, "mesh": mesh, "rows": rows, "row": row, "columns": columns}
+    spellings = [
+        spelling for line in table.splitlines() for spelling in re.findall(r"`([^`]+)`", line.split("|")[2])
+    ]
+    expressions = [
+        spelling
+        for spelling in spellings
+        if re.search(r"[(\[]|[-+*/%<=] ", spelling) and "path" not in spelling
+    ]
+    assert len(expressions) > 35
+    for spelling in expressions:
+        eval(spelling, dict(variables))
 
 
 @pytest.mark.ranks(4)
@@ -360,7 +369,7 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
 @pytest.mark.parametrize(
     "function",
     [
-        # Functions that are none of elements make arrays of numbers first; a condition's type says nothing.
+        # Functions that do not work by element convert numbers to arrays first; a condition's type does not count.
         lambda x: np.append(x, 1e40), lambda x: np.dot(x, 2), lambda x: np.kron(x, 0.5), lambda x: np.outer(300, x[0]), lambda x: np.inner(x, 2.0),
         lambda x: np.vdot(x[0, 0], 3), lambda x: np.polyval(x[0], 1e6), lambda x: np.setdiff1d(x, 300), lambda x: np.intersect1d(x, [0.5, 2]),
         lambda x: np.where(x, 1e6, 0), lambda x: np.where(x, np.uint8(200), 2), lambda x: np.where(x, x, 2), lambda x: np.float_power(1e6, x),
@@ -373,7 +382,7 @@ def test_heats_names_are_numpys_here_or_have_what_to_write():
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("dtype", ["f2", "i1", "u4", "f8"])
-def test_numbers_and_types_meet_as_in_numpy(world, function, dtype):
+def test_numbers_and_types_are_promoted_as_in_numpy(world, function, dtype):
     array = np.array([[2, 1, 0, 3], [1, 0, 2, 2], [5, 3, 1, 0], [4, 4, 1, 2], [0, 1, 2, 3]]).astype(dtype)
     expected = function(array)
     for dims in (("a", "b"), (None, None)):
@@ -384,7 +393,7 @@ def test_numbers_and_types_meet_as_in_numpy(world, function, dtype):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (
             lambda x: np.mean(x, dtype=np.int64),
@@ -403,7 +412,7 @@ def test_numbers_and_types_meet_as_in_numpy(world, function, dtype):
         (lambda x: np.pad(x, 1, constant_values=1j), "pad: 1j cannot be an element of int8"),
     ],
 )
-def test_what_a_type_cannot_be_is_refused(world, function, said):
+def test_types_and_numbers_that_do_not_fit_are_refused(world, function, message):
     x = Tensor.from_global(np.arange(4, dtype=np.int8), Mesh((2,), ("a",))("a"), world)
-    with pytest.raises(SpmdError, match=re.escape(said)):
+    with pytest.raises(SpmdError, match=re.escape(message)):
         function(x)

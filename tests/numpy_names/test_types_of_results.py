@@ -1,4 +1,4 @@
-"""Types and values at the edges of NumPy's functions: quantiles by parts of several types, numbers out of range, no entries."""
+"""NumPy's functions keep NumPy's types and values in quantiles, out of range and without entries."""
 
 from __future__ import annotations
 
@@ -11,32 +11,36 @@ import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, compile
 from spmdsim.errors import InputError, SpmdError
 
-PARTS = (0.77, np.float64(0.77), np.float32(0.5), np.float16(0.5), [0.77, 0.3], np.array([0.77]), np.array(0.3), np.array([0.5, 0.25], "f4"), (0.1,))  # fmt: skip
+FRACTIONS = (0.77, np.float64(0.77), np.float32(0.5), np.float16(0.5), [0.77, 0.3], np.array([0.77]), np.array(0.3), np.array([0.5, 0.25], "f4"), (0.1,))  # fmt: skip
 
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32"])
 def test_quantiles_have_numpys_type_and_its_precision(world, dtype):
-    """Compare float64 quantiles to float64 precision, also those of float32 entries."""
+    """Quantiles of float64 have float64 precision, also if the entries are float32."""
     mesh = Mesh((world.size,), ("x",))
     entries = (np.random.default_rng(0).normal(size=(11, 3)) * 20 + 90).astype(dtype)
     x = Tensor.from_global(entries, mesh("x", None), world)
     for name, scale in (("quantile", 1), ("percentile", 100), ("nanquantile", 1), ("nanpercentile", 100)):
-        for part in PARTS:
-            q = [scale * one for one in part] if isinstance(part, (list, tuple)) else part * scale
+        for fraction in FRACTIONS:
+            q = (
+                [scale * element for element in fraction]
+                if isinstance(fraction, (list, tuple))
+                else fraction * scale
+            )
             for axis in (None, 0):
                 expected, result = getattr(np, name)(entries, q, axis), getattr(np, name)(x, q, axis)
-                assert result.dtype == expected.dtype, (name, part, axis)
+                assert result.dtype == expected.dtype, (name, fraction, axis)
                 wide = getattr(np, name)(entries.astype(np.float64), np.asarray(q, np.float64), axis)
                 steps = 4 * np.finfo(result.dtype).eps * np.abs(wide)
                 assert (
                     np.abs(result.full() - wide)
-                    <= steps + 8 * np.abs(wide) * np.finfo(np.asarray(part).dtype).eps
+                    <= steps + 8 * np.abs(wide) * np.finfo(np.asarray(fraction).dtype).eps
                 ).all()
 
 
 @pytest.mark.ranks(1, 2)
-def test_quotients_of_integers_by_any_int(world):
+def test_quotients_of_integers_by_any_int_equal_numpy(world):
     mesh = Mesh((world.size,), ("x",))
     for dtype in ("uint8", "int8", "uint16", "int64"):
         numbers = np.arange(1, 9, dtype=dtype)
@@ -54,8 +58,8 @@ def test_quotients_of_integers_by_any_int(world):
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_choice_out_of_range_is_one_line(world):
-    """NumPy wraps it around without a word: -1 is 255."""
+def test_a_choice_out_of_range_is_refused_in_one_line(world):
+    """NumPy would wrap the number around silently: -1 is 255."""
     numbers = np.array([3, 5], np.uint8)
     x = Tensor.from_global(numbers, Mesh((world.size,), ("x",))("x"), world)
     for choices, default, number in (([x], -1, "-1"), ([x], 300, "300"), ([-1], x, "-1")):
@@ -70,7 +74,7 @@ def test_a_choice_out_of_range_is_one_line(world):
 
 
 @pytest.mark.ranks(1, 2)
-def test_what_has_no_entries(world):
+def test_averages_and_medians_of_no_entries_follow_numpy(world):
     mesh = Mesh((world.size,), ("x",))
 
     def empty(*shape, dtype="f8"):
@@ -110,7 +114,7 @@ def test_what_has_no_entries(world):
 
 @pytest.mark.ranks(1, 2)
 def test_weights_that_add_up_to_0_are_refused_as_in_numpy(world) -> None:
-    """All ranks raise one error of one line, whatever the layout; other weights have NumPy's average."""
+    """Ranks raise one error of one line on any layout; other weights give NumPy's average."""
     mesh = Mesh((world.size,), ("a",))
     values = np.arange(6.0).reshape(2, 3)
     for weights, axis in (
@@ -126,11 +130,11 @@ def test_weights_that_add_up_to_0_are_refused_as_in_numpy(world) -> None:
         for split in ("a", None):
             x = Tensor.from_global(values, mesh(split, None), world)
             w = Tensor.from_global(weights, mesh(split, *[None] * (weights.ndim - 1)), world)
-            for heavy in (w, weights):
+            for given_weights in (w, weights):
                 with pytest.raises(
                     ZeroDivisionError, match=r"^np\.average: the weights must not add up"
                 ) as raised:
-                    np.average(x, axis, heavy)
+                    np.average(x, axis, given_weights)
                 assert isinstance(raised.value, SpmdError) and "\n" not in str(raised.value)
             np.testing.assert_allclose(
                 np.average(x, axis, w + 1).full(), np.average(values, axis, weights + 1)
@@ -143,7 +147,7 @@ def test_weights_that_add_up_to_0_are_refused_as_in_numpy(world) -> None:
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("dtype", ["float16", "float32", "complex64"])
-def test_what_replaces_nan_takes_the_type_of_the_entries(world, dtype):
+def test_replacements_of_nan_keep_the_type_of_the_entries(world, dtype):
     entries = np.array([1, np.nan, np.inf, -np.inf], dtype)
     x = Tensor.from_global(entries, Mesh((world.size,), ("x",))("x"), world)
     for number in (7, np.float64(7), np.int64(7)):
@@ -164,7 +168,7 @@ def test_weights_are_summed_in_the_type_of_the_average(dtype: str, weights: np.n
     with np.errstate(all="ignore"):
         expected = np.average(values, weights=weights)
         if not np.isfinite(expected):
-            return  # too large for the result's type, too
+            return  # The average itself is out of range for the result's type.
         average = np.average(Tensor.from_global(values, layout), weights=Tensor.from_global(weights, layout))
     assert average.dtype == expected.dtype
     np.testing.assert_allclose(average.full(), expected, rtol=2e-3)

@@ -1,4 +1,4 @@
-"""The strategy chosen for operands as they are, against what another system was seen to do."""
+"""Chosen strategies move no more bytes than another system, and no strategy has a lower price."""
 
 from __future__ import annotations
 
@@ -47,44 +47,50 @@ def layout(mesh, texts, ndim):
     return Layout.from_placements(mesh, [PLACEMENTS[text] for text in texts], ndim)
 
 
-def received(src, dst, shape, dtype):
+def largest_received(src, dst, shape, dtype):
+    """Return the bytes that the busiest rank receives in a redistribution."""
     route = plan(src, dst, shape, dtype)
     return max(route.nbytes(rank) for rank in src.mesh.rank_list)
 
 
 def total(bound, strategy, layouts, dtypes):
-    """Bytes the busiest rank receives: for the operands, and to complete the result."""
-    moved = sum(
-        received(src, dst, shape, dtype)
+    """Return the bytes that the busiest rank receives for the operands and to complete the result."""
+    operand_bytes = sum(
+        largest_received(src, dst, shape, dtype)
         for src, dst, shape, dtype in zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes)
     )
     result = bound.output_layouts(strategy)[0]
-    completed = received(result, result.reduced, bound.output_shapes[0], "float32") if result.partial else 0
-    return moved + completed
+    result_bytes = (
+        largest_received(result, result.reduced, bound.output_shapes[0], "float32") if result.partial else 0
+    )
+    return operand_bytes + result_bytes
 
 
-def chosen(bound, layouts, dtypes):
+def infer_or_choose(bound, layouts, dtypes):
+    """Return the strategy that the rule infers, or the one with the fewest bytes."""
     try:
         return bound.infer(layouts)
     except RuleError:
         return choose(bound, layouts, [np.dtype(d) for d in dtypes], ONLY_BYTES)
 
 
-def possible(bound, mesh, layouts, result):
-    """All strategies that leave the result where the other system left it, without making operands partial."""
+def strategies_with_result(bound, mesh, layouts, result):
+    """Yield the strategies with the other system's `result` layout that make no operand partial."""
     for strategy in bound.strategies(mesh, empty=True):
         before = bound.input_layouts(strategy)
         if bound.output_layouts(strategy)[0].placements == result.placements and all(
-            set(wanted.partial) <= set(have.partial) for wanted, have in zip(before, layouts)
+            set(needed.partial) <= set(current.partial) for needed, current in zip(before, layouts)
         ):
             yield strategy
 
 
 def check(bound, mesh, layouts, dtypes, result):
-    ours = chosen(bound, layouts, dtypes)
-    theirs = list(possible(bound, mesh, layouts, result))
-    assert theirs, "their result is a strategy of the rule"
-    assert total(bound, ours, layouts, dtypes) <= min(total(bound, s, layouts, dtypes) for s in theirs)
+    strategy = infer_or_choose(bound, layouts, dtypes)
+    their_strategies = list(strategies_with_result(bound, mesh, layouts, result))
+    assert their_strategies, "their result is a strategy of the rule"
+    assert total(bound, strategy, layouts, dtypes) <= min(
+        total(bound, s, layouts, dtypes) for s in their_strategies
+    )
 
 
 @pytest.mark.parametrize("case", cases("operators_peers", "mm_strategy_runs"))
@@ -97,17 +103,19 @@ def test_products_never_move_more(case):
 
 @pytest.mark.parametrize("case", cases("operators_peers", "xla_matmul_runs"))
 def test_products_with_a_wanted_result_never_receive_more(case):
-    """Among the strategies of the rule there is one, redistributions included, that XLA's program does not beat."""
+    """Strategies of the rule, redistributions included, need no more bytes than XLA's program."""
     mesh, shape = mesh_of(case), (case["size"], case["size"])
     bound = ops.matmul.op.bind([shape, shape], {})
-    layouts, wanted = [layout(mesh, case[k], 2) for k in ("a", "b")], layout(mesh, case["out"], 2)
+    layouts, result_layout = [layout(mesh, case[k], 2) for k in ("a", "b")], layout(mesh, case["out"], 2)
 
-    def moved(strategy):
-        arriving = zip(layouts, bound.input_layouts(strategy))
-        operands = sum(received(src, dst, shape, "float32") for src, dst in arriving)
-        return operands + received(bound.output_layouts(strategy)[0], wanted, shape, "float32")
+    def total_bytes(strategy):
+        moves = zip(layouts, bound.input_layouts(strategy))
+        operands = sum(largest_received(src, dst, shape, "float32") for src, dst in moves)
+        return operands + largest_received(bound.output_layouts(strategy)[0], result_layout, shape, "float32")
 
-    assert min(moved(s) for s in bound.strategies(mesh, empty=True, partial=False)) <= 4 * case["elements"]
+    assert (
+        min(total_bytes(s) for s in bound.strategies(mesh, empty=True, partial=False)) <= 4 * case["elements"]
+    )
 
 
 @pytest.mark.parametrize("case", cases("operators_peers", "embedding_strategy_runs"))
@@ -119,20 +127,20 @@ def test_embeddings_never_move_more(case):
     check(bound, mesh, layouts, ("int64", "float32"), layout(mesh, out, 3))
 
 
-def test_a_choice_that_only_looks_at_the_operands_loses():
-    """Moving the smaller operand leaves a pending product of full size; the whole sum decides."""
+def test_the_choice_includes_the_reduction_of_the_result():
+    """Moving the smaller operand would leave a pending product of full size."""
     mesh = Mesh((8,), ("d0",))
     bound = ops.matmul.op.bind([(4096, 64), (64, 4096)], {})
     layouts = [mesh("d0", None), mesh("d0", None)]
-    strategy = chosen(bound, layouts, ("float32", "float32"))
+    strategy = infer_or_choose(bound, layouts, ("float32", "float32"))
     assert bound.output_layouts(strategy)[0] == mesh("d0", None)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", ["max", "min", "prod", "sum", "mean"])
 @pytest.mark.parametrize("pending", ["sum", "max", "min"])
-def test_a_reduction_of_pending_values_reduces_them_first(world, name, pending):
-    """No choice pretends that a pending sum is a pending maximum, which would cost nothing."""
+def test_pending_operands_are_reduced_before_other_reductions(world, name, pending):
+    """Pending sums never become pending maxima, which would cost nothing."""
     from spmdsim.arrays import Tensor
 
     mesh, x = Mesh((2, 2), ("a", "b")), np.random.default_rng(0).normal(size=(8, 4)) - 2
@@ -149,35 +157,38 @@ PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)
 
 
 def arithmetic_of(bound, strategy, dtypes, machine):
-    """Seconds of the first rank, which has the largest pieces: every element of its points, or bytes, once.
+    """Return the compute seconds of the first rank, which has the largest shards.
 
-    A look-up has one operation per element of its result, and reads of its table only what it writes.
+    Each element of the iteration space is computed once, and each byte is moved once. A look-up has one
+    operation per element of its result, and reads only as many bytes of its table as it writes.
     """
 
-    def held(layout, shape):
+    def count_elements(layout, shape):
         return math.prod(stop - start for start, stop in layout.bounds(shape, 0))
 
     factors = Layout(strategy.mesh, [strategy.axes_of(f) for f in bound.sizes])
-    points = held(factors, tuple(bound.sizes.values()))
-    result = held(bound.output_layouts(strategy)[0], bound.output_shapes[0])
+    points = count_elements(factors, tuple(bound.sizes.values()))
+    result = count_elements(bound.output_layouts(strategy)[0], bound.output_shapes[0])
     ends = list(zip(bound.input_layouts(strategy), bound.shapes, dtypes))
     if bound.rule.indexed:
         table = next(
             k for k, term in enumerate(bound.inputs) if any(bound.rule.indexed & {*dim} for dim in term)
         )
         (_, _, dtype), (ids, shape, number) = ends[table], ends[1 - table]
-        nbytes = 2 * result * np.dtype(dtype).itemsize + held(ids, shape) * np.dtype(number).itemsize
+        nbytes = (
+            2 * result * np.dtype(dtype).itemsize + count_elements(ids, shape) * np.dtype(number).itemsize
+        )
         return machine.compute_seconds(result, nbytes)
     sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
-    nbytes = sum(held(layout, shape) * size for (layout, shape, _), size in zip(ends, sizes)) + result * max(
-        sizes
-    )
+    nbytes = sum(
+        count_elements(layout, shape) * size for (layout, shape, _), size in zip(ends, sizes)
+    ) + result * max(sizes)
     products = len(dtypes) > 1 and "k" in bound.sizes
     return machine.compute_seconds((2 if products else 1) * points, nbytes)
 
 
 def seconds_of(bound, strategy, layouts, dtypes, machine):
-    """The planner's price of everything a strategy moves, and the computation."""
+    """Return the planner's price of all moves of a strategy plus the computation."""
     total = arithmetic_of(bound, strategy, dtypes, machine)
     for src, dst, shape, dtype in zip(layouts, bound.input_layouts(strategy), bound.shapes, dtypes):
         total += plan(src, dst, shape, dtype, machine).seconds
@@ -187,8 +198,8 @@ def seconds_of(bound, strategy, layouts, dtypes, machine):
     return total
 
 
-def some_operator(rng):
-    """An operator with shapes and types: products, look-ups, sums, functions of elements and of rows."""
+def random_operator(rng):
+    """Return a random operator, bound to shapes, and the types of its operands."""
     a = rng.choice([(64, 64), (1024, 256), (33, 784), (7, 5)])
     f4 = "float32"
     return rng.choice(
@@ -211,32 +222,38 @@ def some_operator(rng):
     "mesh", [Mesh((4,), ("a",)), Mesh((2, 3), ("a", "b")), Mesh((2, 2, 2), ("a", "b", "c"))], ids=str
 )
 def test_the_choice_is_the_least_of_the_planners_prices(machine, mesh):
-    """Random operators and operands, pending ones and sizes that do not divide among them: none has a lower price."""
+    """Other strategies of random operators, with pending and uneven operands, are not cheaper."""
     rng = random.Random(str((machine.name, mesh)))
     layouts = every_layout(mesh, 2, partial=True)
     best_split = 0
     for _ in range(5):
-        bound, dtypes = some_operator(rng)
-        here = [rng.choice(layouts) for _ in bound.shapes]
-        partial = any(one.partial for one in here)
+        bound, dtypes = random_operator(rng)
+        operand_layouts = [rng.choice(layouts) for _ in bound.shapes]
+        partial = any(operand_layout.partial for operand_layout in operand_layouts)
         prices = {}
         for strategy in bound.strategies(mesh, partial=partial, empty=True):
-            if all(dict(here[i].partial).get(axis) == op for axis, some, op in strategy.passed for i in some):
-                prices[strategy] = seconds_of(bound, strategy, here, dtypes, machine)
-        choice = choose(bound, here, [np.dtype(dtype) for dtype in dtypes], machine)
-        assert seconds_of(bound, choice, here, dtypes, machine) <= min(prices.values()) * (1 + 1e-8)
+            if all(
+                dict(operand_layouts[i].partial).get(axis) == op
+                for axis, operands, op in strategy.passed
+                for i in operands
+            ):
+                prices[strategy] = seconds_of(bound, strategy, operand_layouts, dtypes, machine)
+        choice = choose(bound, operand_layouts, [np.dtype(dtype) for dtype in dtypes], machine)
+        assert seconds_of(bound, choice, operand_layouts, dtypes, machine) <= min(prices.values()) * (
+            1 + 1e-8
+        )
         best_split += min(prices.values()) < 0.99 * max(prices.values())
     assert best_split > 0
 
 
-def test_a_look_up_does_not_go_through_its_table():
-    """Rows of a table of any size take the same arithmetic, and the choice does not split a replicated one for it."""
+def test_the_price_of_a_look_up_does_not_depend_on_its_table():
+    """Tables of any size take the same arithmetic, and a replicated table is not split for it."""
     mesh, machine = Mesh((4,), ("tp",)), Machine.laptop()
     costs = {}
     for rows in (1000, 1_000_000):
         bound = ops.embedding.op.bind([(32,), (rows, 64)], {})
-        alone = forward_work(bound, Strategy.of(mesh, {}), (8, 4))
-        costs[rows] = alone.flops, alone.nbytes
+        unsplit = forward_work(bound, Strategy.of(mesh, {}), (8, 4))
+        costs[rows] = unsplit.flops, unsplit.nbytes
         strategy = choose(
             bound, [mesh(None), mesh(None, None)], [np.dtype("int64"), np.dtype("float32")], machine
         )
@@ -244,8 +261,8 @@ def test_a_look_up_does_not_go_through_its_table():
     assert costs[1000] == costs[1_000_000] == (32 * 64, 32 * 8 + 2 * 32 * 64 * 4)
 
 
-def test_what_two_ranks_receive_costs_no_more_than_a_plan():
-    """Also where what is pending stays so: then nothing is reduced, and ranks keep what they have."""
+def test_the_least_price_of_a_move_is_a_lower_bound():
+    """Bounds are right also for pending layouts that stay pending, which need no reduction."""
     mesh, machine = Mesh((2, 2), ("a", "b")), Machine.laptop()
     layouts = [one for one in every_layout(mesh, 1, partial=True) if "a" in dict(one.partial)]
     assert len(layouts) == 3
@@ -256,21 +273,24 @@ def test_what_two_ranks_receive_costs_no_more_than_a_plan():
                 assert least_seconds(*move) <= planned_seconds(*move) * (1 + 1e-9), move
 
 
-def test_what_two_ranks_receive_by_hand():
-    """The first and the last rank, whichever misses more; a message takes 1,000 seconds and a byte one."""
+def test_the_least_price_of_a_move_equals_bytes_by_hand():
+    """Prices count the rank that lacks more, the first or the last.
+
+    A message takes 1,000 seconds, and each byte takes one.
+    """
     machine, (flat, two, thin) = (
         Machine("by hand", 1000.0, 1.0),
         [Mesh(sizes, ("x", "y")[: len(sizes)]) for sizes in ((4,), (2,), (2, 1))],
     )
     for src, dst, shape, elements in (
-        (flat("x"), flat(None), (5,), 4),  # the last has one of five
-        (two("x", None), two(None, "x"), (2, 5), 3),  # the first has a row of three
+        (flat("x"), flat(None), (5,), 4),  # The last rank has one of five elements.
+        (two("x", None), two(None, "x"), (2, 5), 3),  # The first rank lacks three elements.
         (flat(None), flat("x"), (5,), 0),
         (flat("x"), flat("x"), (5,), 0),
         (flat(None, partial="x"), flat(None), (5,), 5),
         (flat(None, partial="x"), flat("x"), (5,), 2),
         (two(None, partial="x"), two(None), (5,), 5),
-        (thin("x", partial="y"), thin(None), (5,), 3),  # one rank has nothing to reduce
+        (thin("x", partial="y"), thin(None), (5,), 3),  # An axis of one rank needs no reduction.
     ):
         seconds = least_seconds(src, dst, shape, np.dtype("f4"), machine)
         assert seconds == (1000 + 4 * elements if elements else 0), (src, dst)
@@ -280,15 +300,15 @@ def test_what_two_ranks_receive_by_hand():
 
 
 def test_operands_keep_the_order_of_their_axes():
-    """The inner axis first, as the operands have it, moves nothing."""
+    """Strategies split with the inner axis first if the operands do, which moves nothing."""
     mesh, kinds = Mesh((2, 4), ("a", "b")), [np.dtype("f4")] * 2
-    bound, here = ops.add.op.bind([(64, 64)] * 2, {}), [mesh(("b", "a"), None)] * 2
+    bound, operand_layouts = ops.add.op.bind([(64, 64)] * 2, {}), [mesh(("b", "a"), None)] * 2
     for machine in (None, Machine.laptop()):
-        assert [*choose(bound, here, kinds, machine).axes.values()] == [("b", "a")]
+        assert [*choose(bound, operand_layouts, kinds, machine).axes.values()] == [("b", "a")]
 
 
 def test_collectives_in_the_middle_of_an_operator_are_priced():
-    """Equations whose rows are split take 16 collectives, so one gathering of the matrix is less."""
+    """Solving with split rows takes 16 collectives, so gathering the matrix once is cheaper."""
     mesh, operands = Mesh((4,), ("x",)), [(64, 64), (64, 4)]
     layouts = [mesh("x", None), mesh(None, "x")]
     machine, kinds = Machine("priced", alpha=1e-5, beta=1e-9, flops=1e12), [np.dtype("f8")] * 2
@@ -296,18 +316,22 @@ def test_collectives_in_the_middle_of_an_operator_are_priced():
     counts = [len(bound.steps(Strategy.of(mesh, {factor: "x"}))) for factor in "mk"]
     assert counts == [16, 0]
     assert choose(bound, layouts, kinds, machine).axes == {"k": ("x",)}
-    assert choose(bound, layouts, kinds).axes == {"k": ("x",)}  # without a machine on a laptop
+    assert choose(bound, layouts, kinds).axes == {"k": ("x",)}  # The default machine is a laptop.
     assert choose(unpriced, layouts, kinds, machine).axes == {"m": ("x",)}
 
 
-def test_a_product_whose_small_operand_is_copied_keeps_its_large_one():
-    """A local copy of 96 microseconds of the second operand loses to 12 microseconds of messages of the first."""
+def test_local_copies_of_large_operands_are_priced():
+    """Copying the second operand takes 96 microseconds, messages of the first one take 12."""
     mesh, machine = Mesh((2, 4), ("a", "b")), Machine.laptop()
     bound = ops.matmul.op.bind([(32, 784), (784, 1024)], {})
     choice = choose(bound, [mesh("b", None), mesh(None, None)], [np.dtype("float32")] * 2, machine)
     prices = {
-        one: seconds_of(bound, one, [mesh("b", None), mesh(None, None)], ("float32",) * 2, machine)
-        for one in (choice, Strategy.of(mesh, {"m": "b", "n": "a"}), Strategy.of(mesh, {"m": ("b", "a")}))
+        strategy: seconds_of(bound, strategy, [mesh("b", None), mesh(None, None)], ("float32",) * 2, machine)
+        for strategy in (
+            choice,
+            Strategy.of(mesh, {"m": "b", "n": "a"}),
+            Strategy.of(mesh, {"m": ("b", "a")}),
+        )
     }
     assert choice.axes == {"n": ("a", "b")}
     assert prices[choice] == min(prices.values())

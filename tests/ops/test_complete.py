@@ -1,4 +1,4 @@
-"""Every public operator is compared with something: none is added without a sample."""
+"""Public operators all have a sample that compares them with a reference."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_every_public_operator_has_a_sample():
     assert missing == {sample.name for sample in COMPOSED}
 
 
-#: Operators without a row of their own: parts of functions that are compared as a whole, and where.
-PARTS = {
+#: Operators without a sample: steps of functions that are compared as a unit, and the tests that do it.
+STEPS_OF_FUNCTIONS = {
     "column": "nonzero, tests/ops/test_selecting.py",
     "fft": "tests/test_fft.py",
     "following": "unique_*, tests/ops/test_selecting.py",
@@ -38,12 +38,12 @@ PARTS = {
 }
 
 
-def test_every_operator_that_is_declared_has_a_sample_or_is_part_of_what_has():
+def test_every_declared_operator_has_a_sample_or_belongs_to_a_function():
     sampled = {id(sample.op) for sample in [*SAMPLES, padded_sample(2)]}
     modules = [
-        import_module(f"{room.__name__}.{entry.name}")
-        for room in (ops, numpy_names)
-        for entry in iter_modules(room.__path__)
+        import_module(f"{package.__name__}.{entry.name}")
+        for package in (ops, numpy_names)
+        for entry in iter_modules(package.__path__)
     ]
     declared = {
         id(value): value.name
@@ -52,7 +52,7 @@ def test_every_operator_that_is_declared_has_a_sample_or_is_part_of_what_has():
         if isinstance(value, Op)
     }
     assert len(declared) > 60
-    assert {name for number, name in declared.items() if number not in sampled} == {*PARTS}
+    assert {name for number, name in declared.items() if number not in sampled} == {*STEPS_OF_FUNCTIONS}
 
 
 def test_every_function_of_numpy_without_nan_has_a_sample():
@@ -61,7 +61,7 @@ def test_every_function_of_numpy_without_nan_has_a_sample():
 
 @pytest.mark.parametrize("sample", [*COMPOSED, *WITHOUT_NAN], ids=lambda sample: sample.name)
 @pytest.mark.ranks(8)
-def test_functions_made_of_several_operators(sample: Composed, world):
+def test_functions_of_several_operators_equal_numpy(sample: Composed, world):
     expected, rng = sample.reference(*sample.operands), np.random.default_rng(0)
     ndims = [x.ndim for x in sample.operands]
     dy, along = rng.normal(size=np.shape(expected)), [rng.normal(size=x.shape) for x in sample.operands]
@@ -94,15 +94,15 @@ def test_functions_made_of_several_operators(sample: Composed, world):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_a_table_with_padding_rows(parts, world):
-    """The rows looked up, and their gradients added up one by one; a padding row has none, whoever looks there."""
+def test_padding_rows_of_a_table_have_no_gradient(parts, world):
+    """Looked-up rows add up their gradients, and padding rows have none."""
     sample = padded_sample(parts)
     ids, padded = sample.operands
     mesh = Mesh((parts, 4 // parts), ("tp", "dp"))
-    places = [mesh(None), mesh("dp")] if len(ids) % (4 // parts) == 0 else [mesh(None)]
-    for place in places:
+    ids_layouts = [mesh(None), mesh("dp")] if len(ids) % (4 // parts) == 0 else [mesh(None)]
+    for ids_layout in ids_layouts:
         table = Tensor.from_global(padded, mesh("tp", None), world, requires_grad=True)
-        y = ops.padded_embedding(Tensor.from_global(ids, place, world), table)
+        y = ops.padded_embedding(Tensor.from_global(ids, ids_layout, world), table)
         np.testing.assert_array_equal(y.full(), sample.reference(ids, padded))
         dy = np.random.default_rng(1).normal(size=y.shape)
         y.backward(Tensor.from_global(dy, mesh(None, None), world))
@@ -114,19 +114,19 @@ def test_a_table_with_padding_rows(parts, world):
 
 
 def test_every_operator_has_an_example_that_runs() -> None:
-    """They are objects, so no collector of docstrings finds them."""
+    """Operators are objects, so the collector of docstrings does not find their examples."""
     import doctest
 
-    seen = 0
+    composed_count = 0
     for name in ops.__all__:
         text = cleandoc(getattr(ops, name).__doc__ or "")
-        if "the element type of the result is NumPy's." in text:  # made of the declaration
+        if "the element type of the result is NumPy's." in text:  # The declaration composes this docstring.
             assert "Raises:\n    RuleError" in text and "gradient." in text
-            seen += 1
-        beside = {**unwrap(getattr(ops, name)).__globals__}
-        test = doctest.DocTestParser().get_doctest(text, beside, name, name, 0)
-        told: list[str] = []
+            composed_count += 1
+        names = {**unwrap(getattr(ops, name)).__globals__}
+        test = doctest.DocTestParser().get_doctest(text, names, name, name, 0)
+        output: list[str] = []
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-        runner.run(test, out=told.append)
-        assert test.examples and not runner.failures, f"{name}: {''.join(told)}"
-    assert seen > 70
+        runner.run(test, out=output.append)
+        assert test.examples and not runner.failures, f"{name}: {''.join(output)}"
+    assert composed_count > 70

@@ -1,4 +1,7 @@
-"""Einstein's notation against numpy: broadcasting sizes, implied results, repeated letters, lists of labels, gradients."""
+"""Einsum equals numpy for broadcasting sizes, implied results, repeated letters and lists of labels.
+
+Gradients are checked, too.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,7 @@ def arrays_of(shapes):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_equations_as_numpy_reads_them(case, world):
+def test_equations_equal_numpy(case, world):
     equation, *shapes = case
     mesh, arrays = Mesh((2, 2), ("a", "b")), arrays_of(shapes)
     for turn in (0, 1):
@@ -51,7 +54,7 @@ def test_equations_as_numpy_reads_them(case, world):
         np.testing.assert_array_equal(ops.einsum(equation, *xs).full(), expected)
         np.testing.assert_array_equal(np.einsum(equation, *xs).full(), expected)
     if 0 not in np.concatenate(shapes):
-        assert check_gradient(lambda *some: ops.einsum(equation, *some), *xs)
+        assert check_gradient(lambda *operands: ops.einsum(equation, *operands), *xs)
 
 
 LISTS = [
@@ -65,7 +68,7 @@ LISTS = [
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("labels", LISTS, ids=str)
-def test_lists_of_labels(labels, world):
+def test_einsum_takes_lists_of_labels(labels, world):
     mesh, (a, b) = Mesh((2,), ("x",)), arrays_of([(4, 4), (4, 4)])
     x, y = Tensor.from_global(a, mesh("x", None), world), Tensor.from_global(b, mesh(None, "x"), world)
     first, second, *result = labels
@@ -85,7 +88,7 @@ def test_a_dim_that_broadcasts_is_not_repeated(world):
 
 
 @pytest.mark.ranks(2)
-def test_mistakes(world):
+def test_wrong_equations_are_refused(world):
     x = Tensor.from_global(np.ones((4, 3)), Mesh((2,), ("x",))("x", None), world)
     for call, message in [
         (lambda: ops.einsum("ij,jk->ik", x, x), "j"),

@@ -1,4 +1,4 @@
-"""The error function against the one of the C library, and the forms of GELU against what defines them."""
+"""Erf equals the C library, and the forms of GELU equal their formulas."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_every_form_is_its_formula_and_has_its_slope(form):
+def test_every_form_equals_its_formula_and_slope(form):
     numbers, formula, h = np.linspace(-6, 6, 61), FORMS[form], 1e-5
     x = _of(numbers, requires_grad=True)
     y = ops.gelu(x, approximate=form)
@@ -53,7 +53,7 @@ def test_every_form_is_its_formula_and_has_its_slope(form):
     np.testing.assert_allclose(x.grad.full(), slopes, rtol=0, atol=1e-9)
 
 
-def test_how_far_the_forms_are_apart():
+def test_differences_between_the_forms_have_known_bounds():
     x = _of(np.linspace(-6, 6, 12_001))
     exact = ops.gelu(x, "none").full()
     assert 4e-4 < np.abs(ops.gelu(x).full() - exact).max() < 5e-4
@@ -61,12 +61,12 @@ def test_how_far_the_forms_are_apart():
 
 
 @pytest.mark.parametrize("word", ["erf", 1, None, "Tanh"])
-def test_other_words_are_refused(word):
+def test_unknown_forms_are_refused(word):
     with pytest.raises(InputError, match="approximate must be 'tanh', 'none'"):
         ops.gelu(_of(np.ones(3)), word)
 
 
-def test_what_has_no_order_is_refused():
+def test_complex_numbers_are_refused():
     for call in (ops.erf, lambda x: ops.gelu(x, "none")):
         with pytest.raises(RuleError):
             call(_of(np.ones(3, complex)))

@@ -1,4 +1,4 @@
-"""``check_gradient``: right gradients pass, wrong ones are named with operator, operand, element and both numbers."""
+"""Right gradients pass ``check_gradient``; wrong ones are named with operand, element and numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spmdsim.errors import RuleError, UsageTypeError, WorldError
 POINTWISE = Rule.parse("... -> ...")
 
 
-def operand(world, shape, dtype=np.float32, **more):
+def operand(world, shape, dtype=np.float32, **options):
     rng = np.random.default_rng(len(shape))
     numbers = rng.normal(size=shape) + (1j * rng.normal(size=shape) if np.dtype(dtype).kind == "c" else 0)
     layout = Mesh((world.size,), ("x",))("x", *[None] * (len(shape) - 1))
-    return Tensor.from_global(numbers.astype(dtype), layout, world, **more)
+    return Tensor.from_global(numbers.astype(dtype), layout, world, **options)
 
 
 @pytest.mark.ranks(2)
-def test_right_gradients_pass_whatever_type_the_operands_have(world):
+def test_right_gradients_of_any_type_pass(world):
     x, y = operand(world, (3, 4)), operand(world, (5, 4))
     z = operand(world, (4,), np.complex64)
     for function, operands in [
@@ -52,37 +52,37 @@ def test_a_wrong_vjp_is_named_with_operand_element_and_both_numbers(world):
     assert (wrong.name, wrong.operand) == ("scale", 1) and wrong.index == (1,)
     assert wrong.gradient == pytest.approx(1.001 * wrong.differences, rel=1e-7)
     assert str(report).startswith("WRONG: scale: operand 1, element (1,): the gradient is ")
-    whole = check_gradient(lambda a, b: ops.sum(ops.tanh(scale(ops.exp(a), b))), x, w)
-    assert {one.name for one in whole.wrong} == {"scale"} and whole.checked == 8
-    assert check_gradient(lambda a: scale(a, w.detach()), x)  # the other gradient is right
+    composed = check_gradient(lambda a, b: ops.sum(ops.tanh(scale(ops.exp(a), b))), x, w)
+    assert {mistake.name for mistake in composed.wrong} == {"scale"} and composed.checked == 8
+    assert check_gradient(lambda a: scale(a, w.detach()), x)  # The gradient of the other operand is right.
 
 
 @pytest.mark.ranks(2)
-def test_a_function_that_forgets_an_operand_is_named_itself(world):
+def test_a_function_that_forgets_an_operand_is_named(world):
     x = operand(world, (4,), np.float64)
 
     def forgetful(a):
         return a * a.detach()
 
     report = check_gradient(forgetful, x)
-    assert [one.name for one in report.wrong] == ["forgetful"] * 4
-    for one in report.wrong:
-        assert one.differences == pytest.approx(2 * one.gradient, rel=1e-8)
+    assert [mistake.name for mistake in report.wrong] == ["forgetful"] * 4
+    for mistake in report.wrong:
+        assert mistake.differences == pytest.approx(2 * mistake.gradient, rel=1e-8)
 
 
 @pytest.mark.ranks(2)
-def test_large_operands_are_sampled_and_wanted_ones_alone_are_checked(world):
+def test_large_operands_are_sampled_and_only_marked_ones_are_checked(world):
     x, y = operand(world, (40, 5)), operand(world, (40, 5), requires_grad=True)
     report = check_gradient(ops.multiply, x, x, samples=7)
     assert report and (report.checked, report.elements) == (14, 400)
     assert check_gradient(ops.multiply, x, y).elements == 200
     assert y.grad is None
     wrong = Op("wrong", POINTWISE, np.exp, lambda dy, xs, y: (dy,))
-    first, again, other = (check_gradient(wrong, x, samples=5, seed=seed).wrong for seed in (1, 1, 2))
-    assert first == again != other and len(first) == 5
+    first, repeated, other = (check_gradient(wrong, x, samples=5, seed=seed).wrong for seed in (1, 1, 2))
+    assert first == repeated != other and len(first) == 5
 
 
-def test_what_cannot_be_checked_is_refused():
+def test_functions_without_gradients_are_refused():
     world = LockStep(2)
     x = operand(world, (4,))
     with pytest.raises(UsageTypeError, match="takes at least one floating or complex tensor"):
@@ -94,7 +94,7 @@ def test_what_cannot_be_checked_is_refused():
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_vjp_that_looks_at_a_result_that_is_not_kept_says_how_to_keep_it(world):
+def test_a_vjp_that_reads_an_unsaved_result_is_refused_with_advice(world):
     x = operand(world, (4,), requires_grad=True)
     expected = r"^the vjp of e must not read its third argument, the result, unless it is kept; use Op\(\.\.\., saves_result=True\): "
     for back in (
@@ -105,5 +105,5 @@ def test_a_vjp_that_looks_at_a_result_that_is_not_kept_says_how_to_keep_it(world
         with pytest.raises(RuleError, match=expected):
             ops.sum(Op("e", POINTWISE, np.exp, back)(x)).backward()
     assert check_gradient(Op("e", POINTWISE, np.exp, lambda dy, _, y: (dy * y,), saves_result=True), x)
-    with pytest.raises(TypeError, match="int"):  # other mistakes are told as they are
+    with pytest.raises(TypeError, match="int"):  # Other errors are raised unchanged.
         ops.sum(Op("e", POINTWISE, np.exp, lambda dy, xs, y: (len(3),))(x)).backward()

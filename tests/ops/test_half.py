@@ -1,7 +1,7 @@
-"""Every operator on 16-bit floats, on any layout: as far from numpy's float64 as the type's own rounding, no farther.
+"""Operators on 16-bit floats equal numpy's float64 up to the type's own rounding, on any layout.
 
-Operands are the same numbers of 16 bits on both sides. What an operator computes in 16 bits anywhere on its way, or
-adds up rounded on different ranks, is farther away.
+Operands are the same numbers of 16 bits on both sides. An operator that computes a step in 16 bits, or adds
+up rounded terms of different ranks, has larger errors.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spmdsim.worlds import MPIWorld
 
 #: Half the distance of two numbers just above 1: the largest relative error of rounding once.
 ROUNDOFF = {np.dtype(ml_dtypes.bfloat16): 2.0**-8, np.dtype(np.float16): 2.0**-11}
-#: What float32 on the way may add, relative to the largest number: the parts of pending operands are larger.
+#: The error that float32 may add, relative to the largest number: terms of pending operands are larger.
 ON_THE_WAY = 2e-5
-#: Functions whose operators each give a number to the next one.
+#: Functions of several operators that round in turn.
 TWICE = ("linear", "methods")
-#: Layouts that are tried for each operator, rank count and type; under mpirun one, on all ranks.
+#: The number of layouts per operator, rank count and type; under mpirun one layout on all ranks.
 LAYOUTS = 2
 
 
@@ -40,7 +40,7 @@ def _entropy(x, i):
 
 LONG, LABELS = _normal(6, 40), _ids(40, 6)
 
-#: Functions that are made of several operators where rows are split.
+#: Functions that consist of several operators if rows are split.
 FUNCTIONS = [
     _of("mean", lambda x: ops.mean(x, 1), (LONG,), lambda x: x.mean(1)),
     _of("mean_all", ops.mean, (LONG,), np.mean),
@@ -61,7 +61,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 
 
-def _plain(sample: Sample) -> Sample:
+def _sample_of_operator(sample: Sample) -> Sample:
     call = lambda *operands: sample.op(*operands, **sample.params)  # noqa: E731
     return _of(f"{sample.name}.op", call, sample.operands, sample.reference, graded=sample.graded,
                differentiable=sample.differentiable and sample.op.has_gradient)  # fmt: skip
@@ -69,7 +69,7 @@ def _plain(sample: Sample) -> Sample:
 
 KINDS = [
     *(
-        _plain(sample)
+        _sample_of_operator(sample)
         for sample in SAMPLES
         if not sample.name.startswith(("bincount", "cast", "one_hot", "nextafter"))
     ),
@@ -78,36 +78,39 @@ KINDS = [
 
 
 def layouts(mesh: Mesh, ndim: int) -> list[Layout]:
-    """All ways to lay a tensor out with the axes of a mesh, pending sums among them."""
+    """Return all layouts of a tensor of `ndim` dims on a mesh, pending sums included."""
     choices = []
-    for places in itertools.product(range(-2, ndim), repeat=len(mesh.axes)):
+    for dims_of_axes in itertools.product(range(-2, ndim), repeat=len(mesh.axes)):
         for axes in (mesh.axes, mesh.axes[::-1]):
-            dims = [tuple(a for a, d in zip(mesh.axes, places) if d == dim) for dim in range(ndim)]
+            dims = [tuple(a for a, d in zip(mesh.axes, dims_of_axes) if d == dim) for dim in range(ndim)]
             dims = [tuple(a for a in axes if a in entry) for entry in dims]
-            pending = [(a, "sum") for a, d in zip(mesh.axes, places) if d == -2]
+            pending = [(a, "sum") for a, d in zip(mesh.axes, dims_of_axes) if d == -2]
             choices.append(Layout(mesh, dims, pending))
     return list(dict.fromkeys(choices))
 
 
-def place(value: np.ndarray, layout: Layout, world, graded: bool) -> Tensor:
-    """A tensor with these values; where they are pending, in parts that are larger and cancel."""
+def distribute(value: np.ndarray, layout: Layout, world, graded: bool) -> Tensor:
+    """Return a tensor of a world with the elements of `value`, for a gradient if `graded`.
+
+    Terms of a pending layout are larger than the value and cancel.
+    """
     ranks = layout.mesh.axis_size(*layout.partial_axes)
     rng = np.random.default_rng(value.size)
-    parts = [rng.normal(size=value.shape).astype("f4") * 8 for _ in range(ranks - 1)]
-    parts.append(value.astype("f8") - sum(part.astype("f8") for part in parts))
+    terms = [rng.normal(size=value.shape).astype("f4") * 8 for _ in range(ranks - 1)]
+    terms.append(value.astype("f8") - sum(term.astype("f8") for term in terms))
 
     def shard(rank: int) -> np.ndarray:
         if ranks == 1:
             return value[layout.slices(value.shape, rank)].copy()
         number = layout.mesh.group(rank, *layout.partial_axes).index(rank)
-        return parts[number][layout.slices(value.shape, rank)].astype("f4")
+        return terms[number][layout.slices(value.shape, rank)].astype("f4")
 
     meta = Meta.of(layout, value.shape, value.dtype)
     return Tensor(world, meta, [np.asarray(shard(rank)) for rank in world.ranks], requires_grad=graded)
 
 
 def rounded(operand, dtype: np.dtype):
-    """A fractional operand in 16 bits."""
+    """Return an operand with its fractions rounded to the 16-bit type `dtype`."""
     operand = np.asarray(operand)
     return operand.astype(dtype) if operand.dtype.kind == "f" else operand
 
@@ -117,10 +120,14 @@ def exact(operand: np.ndarray) -> np.ndarray:
 
 
 @cache
-def truth(
+def exact_results(
     number: int, dtype: np.dtype
 ) -> tuple[list[np.ndarray], np.ndarray | None, list[np.ndarray | None]]:
-    """The results in float64, a gradient of the graded one in 16 bits, and what follows from it per operand."""
+    """Return the results in float64, a random gradient, and the gradients of the operands.
+
+    The gradient belongs to the graded result and has the type `dtype`; it is None if sample `number` is not
+    differentiable. Gradients of integer operands are None.
+    """
     sample = KINDS[number]
     arrays = [exact(rounded(x, dtype)) for x in sample.operands]
 
@@ -148,29 +155,35 @@ def truth(
 
 
 def compare(
-    result: Tensor, wanted: np.ndarray, dtype: np.dtype, roundings: float, loose: float, what: str
+    result: Tensor, expected: np.ndarray, dtype: np.dtype, roundings: float, tolerance: float, message: str
 ) -> None:
-    """Compare with float64: an error relative to each number, and one relative to the largest."""
+    """Compare a result with float64; `message` is the text of a failure.
+
+    The error is limited by `roundings` times the rounding error of each number of the type `dtype`, plus
+    `tolerance` times the largest number.
+    """
     values = result.full()
-    if wanted.dtype.kind != "f":
-        np.testing.assert_array_equal(values, wanted, err_msg=what)
+    if expected.dtype.kind != "f":
+        np.testing.assert_array_equal(values, expected, err_msg=message)
         return
-    assert values.dtype == dtype, what
-    assert {shard.dtype for shard in result.shards} == {dtype}, what
-    allowed = roundings * ROUNDOFF[dtype] * np.abs(wanted) + loose * np.abs(wanted).max(initial=0.0) + 1e-7
-    worst = np.abs(values.astype("f8") - wanted) - allowed
-    assert worst.max(initial=-1.0) <= 0, f"{what}: {values} for {wanted}"
+    assert values.dtype == dtype, message
+    assert {shard.dtype for shard in result.shards} == {dtype}, message
+    limits = (
+        roundings * ROUNDOFF[dtype] * np.abs(expected) + tolerance * np.abs(expected).max(initial=0.0) + 1e-7
+    )
+    worst = np.abs(values.astype("f8") - expected) - limits
+    assert worst.max(initial=-1.0) <= 0, f"{message}: {values} for {expected}"
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("dtype", ROUNDOFF, ids=["bf16", "f16"])
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=[sample.name for sample in KINDS])
-def test_results_and_gradients_are_as_exact_as_their_type(world, number, dtype):
+def test_results_and_gradients_have_only_the_rounding_of_their_type(world, number, dtype):
     under_mpi = isinstance(world, MPIWorld)
     if under_mpi and world.size < 8:
         pytest.skip("tried in lock step; each collective costs a context switch per rank")
     sample = KINDS[number]
-    results, dy, slopes = truth(number, dtype)
+    results, dy, slopes = exact_results(number, dtype)
     operands = [rounded(x, dtype) for x in sample.operands]
     meshes = [Mesh((world.size,), ("x",))]
     if world.size > 1:
@@ -178,17 +191,24 @@ def test_results_and_gradients_are_as_exact_as_their_type(world, number, dtype):
     rng = np.random.default_rng(number)
     for turn in range(1 if under_mpi or world.size == 1 else LAYOUTS):
         mesh = meshes[(turn + number) % len(meshes)]
-        ways = [layouts(mesh, x.ndim) for x in operands]
-        ways = [w if x.dtype == dtype else [o for o in w if not o.partial] for x, w in zip(operands, ways)]
-        chosen = [way[rng.integers(len(way))] for way in ways]
-        what = f"{sample.name} of {', '.join(map(str, chosen))}"
+        choices = [layouts(mesh, x.ndim) for x in operands]
+        choices = [
+            w if x.dtype == dtype else [o for o in w if not o.partial] for x, w in zip(operands, choices)
+        ]
+        chosen = [layouts_of_operand[rng.integers(len(layouts_of_operand))] for layouts_of_operand in choices]
+        message = f"{sample.name} of {', '.join(map(str, chosen))}"
         graded = [slope is not None for slope in slopes]
-        tensors = [place(x, layout, world, g) for x, layout, g in zip(operands, chosen, graded)]
+        tensors = [distribute(x, layout, world, g) for x, layout, g in zip(operands, chosen, graded)]
         outputs = sample.call(*tensors)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        for result, wanted in zip(outputs, results, strict=True):
+        for result, expected in zip(outputs, results, strict=True):
             compare(
-                result, wanted, dtype, 1.01, ON_THE_WAY + 2 * ROUNDOFF[dtype] * (sample.name in TWICE), what
+                result,
+                expected,
+                dtype,
+                1.01,
+                ON_THE_WAY + 2 * ROUNDOFF[dtype] * (sample.name in TWICE),
+                message,
             )
         if dy is None:
             continue
@@ -196,4 +216,4 @@ def test_results_and_gradients_are_as_exact_as_their_type(world, number, dtype):
         result.backward(Tensor.from_global(dy, Layout(mesh, [()] * dy.ndim), world))
         for tensor, slope in zip(tensors, slopes):
             if slope is not None:
-                compare(tensor.grad, slope, dtype, 2, 2 * ROUNDOFF[dtype], f"gradient of {what}")
+                compare(tensor.grad, slope, dtype, 2, 2 * ROUNDOFF[dtype], f"gradient of {message}")

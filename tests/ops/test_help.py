@@ -1,4 +1,4 @@
-"""Docstrings of operators: help() shows text that stands in a source file or that one function composes."""
+"""Docstrings of operators are in a source file, or one function composes them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def public_functions() -> dict[str, object]:
     return {name: value for name, value in values.items() if callable(value) and not isinstance(value, type)}
 
 
-def test_docstrings_stand_in_the_source() -> None:
-    """Nothing cuts docstrings into pieces at import and puts them together anew."""
+def test_docstrings_are_in_the_source() -> None:
+    """Docstrings are not assembled at import, except those of declared operators."""
     in_source, composed = docstrings_in_source(), 0
     functions = public_functions()
     for name, function in functions.items():
@@ -69,7 +69,7 @@ def test_names_of_the_standard_show_the_operators_docstrings() -> None:
 
 
 def test_numpys_names_have_docstrings() -> None:
-    """Functions that NumPy calls with tensors, such as ``np.nansum(x)``."""
+    """Functions that NumPy calls with tensors, as in ``np.nansum(x)``, have docstrings."""
     modules = [
         importlib.import_module(f"spmdsim.arrays.numpy_names.{path.stem}")
         for path in (ROOT / "arrays" / "numpy_names").glob("[a-z]*.py")

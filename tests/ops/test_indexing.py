@@ -1,4 +1,4 @@
-"""``x[...]`` is numpy's: negative steps, arrays of integers, masks, their gradients, and what is refused."""
+"""Indexing equals numpy's: negative steps, arrays of integers, masks, gradients and refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INDICES = [
     S[:, :, [True, False] * 3],
     S[np.zeros(7, bool)],
     S[np.array(3), ..., np.int64(-2)],
-    # Integers beside an array: its dims stay in place; apart from it: they come first.
+    # Dims of an array stay in place if integers are next to it; otherwise they come first.
     S[0, [1, 2]],
     S[[1, 2], 0],
     S[0, :, [1, 2]],
@@ -52,7 +52,7 @@ def layouts(world):
 
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("index", INDICES, ids=str)
-def test_against_numpy_with_gradients(world, index):
+def test_indices_and_gradients_equal_numpy(world, index):
     expected = A[index]
     weight = np.random.default_rng(1).normal(size=expected.shape)
     slope = np.zeros_like(A)
@@ -67,21 +67,21 @@ def test_against_numpy_with_gradients(world, index):
 
 
 @pytest.mark.ranks(4)
-def test_a_tensor_of_integers_as_index(world):
+def test_a_tensor_of_integers_is_an_index(world):
     mesh = Mesh((2, 2), ("a", "b"))
     ids = np.array([[1, -1, 0], [3, 2, -4]])
     x = Tensor.from_global(A, mesh("a", "b", None), world)
     for layout in (mesh("a", None), mesh(None, None)):
-        where = Tensor.from_global(ids, layout, world)
-        np.testing.assert_array_equal(x[:, where].full(), A[:, ids])
-        np.testing.assert_array_equal(x[:, where.astype("i4"), 2].full(), A[:, ids, 2])
+        index = Tensor.from_global(ids, layout, world)
+        np.testing.assert_array_equal(x[:, index].full(), A[:, ids])
+        np.testing.assert_array_equal(x[:, index.astype("i4"), 2].full(), A[:, ids, 2])
     outside = Tensor.from_global(np.array([4]), mesh(None), world)
     with pytest.raises(InputError, match=r"id 4 is outside 0\.\.3"):
         x[:, outside]
 
 
 @pytest.mark.ranks(4)
-def test_flip(world):
+def test_flip_equals_numpy(world):
     mesh = Mesh((2, 2), ("a", "b"))
     x = Tensor.from_global(A, mesh("a", "b", None), world)
     for axis in (None, 0, (1, -1), ()):
@@ -112,7 +112,7 @@ def test_shapes_are_known_without_data():
     ],
     ids=str,
 )
-def test_what_is_refused(index, message):
+def test_wrong_indices_are_refused(index, message):
     x = Tensor.from_global(A, Mesh((2,), ("a",))("a", None, None), LockStep(2))
     with pytest.raises(RuleError, match=message) as caught:
         x[index]
@@ -128,16 +128,16 @@ def test_a_computed_mask_needs_values():
 @pytest.mark.ranks(3)
 @pytest.mark.parametrize("dims", [("x", None, None), (None, None, "x")])
 def test_tensors_without_dims_are_indices(world, dims):
-    """Several of them, and beside arrays, slices and integers, as numpy has it."""
+    """Tensors without dims are indices beside arrays, slices and integers, as in numpy."""
     mesh, array = Mesh((3,), ("x",)), np.arange(27).reshape(3, 3, 3)
     x = Tensor.from_global(array, mesh(*dims), world)
 
-    def placed(part):
-        if isinstance(part, slice):
-            return part
-        return Tensor.from_global(np.asarray(part, "i1"), mesh(*[None] * np.ndim(part)), world)
+    def to_index(entry):
+        if isinstance(entry, slice):
+            return entry
+        return Tensor.from_global(np.asarray(entry, "i1"), mesh(*[None] * np.ndim(entry)), world)
 
-    one = slice(None)
+    full_slice = slice(None)
     for key in [
         (2,),
         (2, 0),
@@ -145,14 +145,14 @@ def test_tensors_without_dims_are_indices(world, dims):
         (2, [0, 1]),
         ([0, 1], 2),
         ([[0], [1]], 1, [2, 0]),
-        (1, one, 2),
-        (one, 0, -1),
+        (1, full_slice, 2),
+        (full_slice, 0, -1),
     ]:
-        expected = array[tuple(part if isinstance(part, slice) else np.asarray(part) for part in key)]
-        np.testing.assert_array_equal(x[tuple(map(placed, key))].full(), expected, str(key))
+        expected = array[tuple(entry if isinstance(entry, slice) else np.asarray(entry) for entry in key)]
+        np.testing.assert_array_equal(x[tuple(map(to_index, key))].full(), expected, str(key))
 
 
-PLACES = [
+ASSIGNED_INDICES = [
     [0, 2], np.array([[1, 1], [4, 0]]), (slice(None), [0, 3]), ([0, 2], slice(1, 3)), ([0, 2, 2], [3, 1, 1]), (2, [1, 3]),
     ([4, 1], slice(None, None, -1)), np.array([True, False, True, False, True]), (Ellipsis, [3, 0]), (None, [1, 2]),
     (np.array([], int),), (np.arange(20).reshape(5, 4) % 3 == 0),
@@ -160,11 +160,11 @@ PLACES = [
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("number", range(len(PLACES)))
+@pytest.mark.parametrize("number", range(len(ASSIGNED_INDICES)))
 @pytest.mark.parametrize("dims", [("a", "b"), (None, ("b", "a")), (None, None)], ids=str)
-def test_values_go_where_arrays_say_and_their_gradients_come_back(world, number, dims):
-    """Beside numpy; gradients by their definition: what was overwritten has none, and a value that stayed has its place's."""
-    array, index, mesh = np.arange(20.0).reshape(5, 4), PLACES[number], Mesh((2, 2), ("a", "b"))
+def test_assignment_by_arrays_equals_numpy_and_has_gradients(world, number, dims):
+    """Overwritten elements have no gradient, and values have the gradients of their elements."""
+    array, index, mesh = np.arange(20.0).reshape(5, 4), ASSIGNED_INDICES[number], Mesh((2, 2), ("a", "b"))
     weights = np.random.default_rng(3).normal(size=array.shape)
     values = np.random.default_rng(4).normal(size=array[index].shape)
     x = Tensor.from_global(array, mesh(*dims), world, requires_grad=True)
@@ -184,7 +184,7 @@ def test_values_go_where_arrays_say_and_their_gradients_come_back(world, number,
 
 
 @pytest.mark.ranks(4)
-def test_values_go_where_a_split_mask_holds(world):
+def test_assignment_by_a_split_mask_equals_numpy(world):
     array, mesh = np.arange(20.0).reshape(5, 4), Mesh((2, 2), ("a", "b"))
     mask, x = array % 3 == 1, Tensor.from_global(array, mesh("a", "b"), world)
     x[Tensor.from_global(mask, mesh("a", "b"), world)] = -np.arange(1.0, 8)
@@ -210,14 +210,14 @@ def test_values_go_where_a_split_mask_holds(world):
         (lambda x: ops.one_hot(ops.cast(x, int), -1), r"^one_hot: depth must be an integer from 0 on, got -1$"),
     ],
 )  # fmt: skip
-def test_dims_and_numbers_out_of_range_are_said(call, text):
+def test_dims_and_numbers_out_of_range_are_refused(call, text):
     x = Tensor.from_global(np.ones((4, 6)), Mesh((2,), ("a",))("a", None), LockStep(2))
     with pytest.raises(RuleError, match=text):
         call(x)
 
 
-def test_arrays_that_something_separates_leave_their_dims_in_front():
-    """As numpy has it: ``...`` separates even where it stands for no dim, and integers beside a mask belong to it."""
+def test_dims_of_separated_index_arrays_come_first():
+    """Separators follow numpy: ``...`` separates even without a dim, and integers join a mask."""
     array, every, w = np.arange(120.0).reshape(3, 2, 4, 5), slice(None), LockStep(2)
     mask, row = np.arange(8).reshape(2, 4) % 3 == 0, np.array([True, False, True, False])
     two = [0, 1]
@@ -233,26 +233,31 @@ def test_arrays_that_something_separates_leave_their_dims_in_front():
             np.testing.assert_array_equal(x[index].full(), array[index], err_msg=str(index))
 
 
-def _owned(layout, ids, rank):
+def _owned_ids(layout, ids, rank):
     return {*ids[layout.slices(ids.shape, rank)].flat}
 
 
 @pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("dims", [("x", None), (None, "x")], ids=str)
-def test_flat_and_back_each_element_goes_to_its_new_owner_only(world, dims):
-    """Blocks that end within rows: bytes are those of the elements that a rank has afterwards and had not before."""
+def test_reshaping_to_1_dim_and_back_moves_only_missing_elements(world, dims):
+    """Ranks receive the bytes of elements that they own after the reshape and not before.
+
+    Blocks of the flat tensor end within rows.
+    """
     mesh, array = Mesh((world.size,), ("x",)), np.random.default_rng(5).normal(size=(13, 5))
     ids = np.arange(array.size).reshape(array.shape)
     x = Tensor.from_global(array, mesh(*dims), world, requires_grad=True)
-    with record() as there:
+    with record() as forward_trace:
         flat = np.ravel(x)
-    with record() as back:
+    with record() as backward_trace:
         y = flat.reshape(array.shape)
     assert (flat.layout, y.layout) == (mesh("x"), mesh("x", None))
     for rank in world.ranks:
-        held = [_owned(a, b, rank) for a, b in ((x.layout, ids), (flat.layout, ids.ravel()), (y.layout, ids))]
-        assert there.nbytes(rank) == 8 * len(held[1] - held[0])
-        assert back.nbytes(rank) == 8 * len(held[2] - held[1])
+        owned_ids = [
+            _owned_ids(a, b, rank) for a, b in ((x.layout, ids), (flat.layout, ids.ravel()), (y.layout, ids))
+        ]
+        assert forward_trace.nbytes(rank) == 8 * len(owned_ids[1] - owned_ids[0])
+        assert backward_trace.nbytes(rank) == 8 * len(owned_ids[2] - owned_ids[1])
     ops.sum(y * array).backward()
     np.testing.assert_array_equal(x.grad.full(), array)
     np.testing.assert_array_equal(flat.full(), array.ravel())

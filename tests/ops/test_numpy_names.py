@@ -1,4 +1,4 @@
-"""numpy's names for parameters: ``axis`` wherever a dim is meant, ``ddof`` beside ``correction``."""
+"""Operators take numpy's names of parameters: ``axis`` for a dim, and ``ddof`` beside ``correction``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FUNCTIONS = {
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_axis_is_a_dim(world, name):
+def test_axis_names_a_dim(world, name):
     x, expected = tensor(world), FUNCTIONS[name]
     for axis in (0, -1, np.int64(1)):
         np.testing.assert_allclose(
@@ -48,7 +48,7 @@ def test_axis_is_a_dim(world, name):
 
 
 @pytest.mark.ranks(4)
-def test_the_other_functions_and_names(world):
+def test_functions_and_methods_take_dim_or_axis(world):
     x, m = tensor(world), tensor(world, MASK)
     ids = np.array([1, 0, 3])
     for result, expected in [
@@ -75,14 +75,14 @@ def test_the_other_functions_and_names(world):
         lambda x: ops.concat([x, x], 0, axis=1),
     ],
 )
-def test_both_names_are_one_too_many(call):
+def test_two_names_of_one_argument_are_refused(call):
     from spmdsim import LockStep
 
     with pytest.raises(UsageTypeError, match=r"^\w+ got dims?=\d and (axis|dim)=\d, two names of one thing$"):
         call(tensor(LockStep(4)))
 
 
-def test_functions_stay_themselves():
+def test_operators_pickle_and_suggest_arguments():
     import pickle
 
     assert pickle.loads(pickle.dumps(ops.sum)) is ops.sum

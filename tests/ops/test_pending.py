@@ -1,4 +1,7 @@
-"""What is pending passes an operator only where the result is that of the reduced operand, for every type."""
+"""Pending operands pass an operator only if the result equals that of reduced operands.
+
+All element types are tried.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,15 @@ from spmdsim.layout.element_type import is_additive
 
 MESH = Mesh((2, 2), ("a", "b"))
 WORLD = LockStep(4)
-#: One of each kind and width that behaves differently; those of 16 bits are rounded on the way and have their own tests.
+#: One type of each kind and width that behaves differently; types of 16 bits have separate tests, because they round.
 KINDS = [np.dtype(name) for name in ("?", "u1", "i8", "f4", "c8")]
 
 
-def parts(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> list[np.ndarray]:
-    """Two arrays: whole numbers that wrap around when they are added, fractions that are whole only together.
+def terms_of(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> list[np.ndarray]:
+    """Return two arrays of the type `dtype` and of `shape`, random by `seed`.
 
-    The first elements of fractions are large and cancel.
+    Integers wrap around in their sum, and fractions add up to integers. The first elements of fractions are
+    large and cancel.
     """
     rng = np.random.default_rng([seed, *shape])
     if dtype.kind == "b":
@@ -39,11 +43,11 @@ def parts(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> list[np.ndarray
 
 
 def pending(arrays: Sequence[np.ndarray], op: str) -> Tensor:
-    """The arrays as what is to be reduced over a, split over b."""
+    """Return the arrays as the terms of a pending reduction `op` over axis a, split over axis b."""
     layout = MESH("b", None, partial=(("a", op),))
-    pieces = [np.array_split(array, 2) for array in arrays]
+    blocks = [np.array_split(array, 2) for array in arrays]
     return Tensor.from_local(
-        [pieces[rank // 2][rank % 2] for rank in range(4)], layout, WORLD, shape=arrays[0].shape
+        [blocks[rank // 2][rank % 2] for rank in range(4)], layout, WORLD, shape=arrays[0].shape
     )
 
 
@@ -62,29 +66,29 @@ def reductions(dtype: np.dtype) -> Iterator[str]:
 def outcome(row: Row, operands: Sequence[Tensor]) -> np.ndarray | None:
     try:
         return row.call(*operands).full()
-    except (RuleError, WorldError, ValueError):  # numpy refuses negative powers of integers
+    except (RuleError, WorldError, ValueError):  # NumPy refuses negative powers of integers.
         return None
 
 
 def compare(name: str, operands: Sequence[Tensor]) -> None:
-    """The operator on what is pending, and on the same reduced first."""
+    """Compare the operator `name` on pending operands with its result on reduced operands."""
     row = ROWS[name]
     result = outcome(row, operands)
     want = outcome(row, [x.to(x.layout.reduced) for x in operands])
-    where = f"{name} of {operands}"
-    assert (result is None) == (want is None), where
+    message = f"{name} of {operands}"
+    assert (result is None) == (want is None), message
     if want is None:
         return
     if want.dtype.kind in "biu":
-        np.testing.assert_array_equal(result, want, where)
+        np.testing.assert_array_equal(result, want, message)
     else:
         wide = "c16" if want.dtype.kind == "c" else "f8"
         steps = [x.dtype if x.dtype.kind in "fcV" else np.exp(np.ones(1, x.dtype)).dtype for x in operands]
         eps = max(float(ml_dtypes.finfo(dtype).eps) for dtype in (*steps, want.dtype))
-        # Where the large parts cancel, their rounding is left.
-        left = 4e5 * min(eps, 1.2e-7)
+        # Large terms cancel and leave their rounding error.
+        remainder = 4e5 * min(eps, 1.2e-7)
         np.testing.assert_allclose(
-            result.astype(wide), want.astype(wide), 64 * eps + left, left, err_msg=where
+            result.astype(wide), want.astype(wide), 64 * eps + remainder, remainder, err_msg=message
         )
 
 
@@ -93,45 +97,45 @@ PAIRS = [name for name, row in ROWS.items() if row.operands == 2]
 
 
 @pytest.mark.parametrize("name", SINGLE)
-def test_one_operand(name):
-    """Sums of every type; of the other reductions each operator has every second, the next operator the others."""
+def test_operators_of_one_pending_operand_equal_the_reduced_operand(name):
+    """Sums of every type are tried, and every second case of the other reductions."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         combinations = [(dtype, op) for dtype in KINDS for op in reductions(dtype)]
         for k, (dtype, op) in enumerate(combinations, SINGLE.index(name)):
             if op in ("sum", "any") or k % 2:
-                compare(name, [pending(parts(dtype, (2, 3), 0), op)])
+                compare(name, [pending(terms_of(dtype, (2, 3), 0), op)])
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_two_operands(name):
-    """Either is pending, or both over the same axis; of the pairs of types each operator has every fourth."""
+def test_operators_of_two_pending_operands_equal_reduced_operands(name):
+    """Either operand is pending, or both over one axis; operators try a quarter of all pairs of types."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for a, b in [*itertools.product(KINDS, KINDS)][PAIRS.index(name) % 4 :: 4]:
             op = ["any" if dtype.kind == "b" else "sum" for dtype in (a, b)]
-            x, y = pending(parts(a, (2, 3), 0), op[0]), pending(parts(b, (2, 3), 1), op[1])
+            x, y = pending(terms_of(a, (2, 3), 0), op[0]), pending(terms_of(b, (2, 3), 1), op[1])
             for operands in ([x, y], [x.to(x.layout.reduced), y], [x, y.to(y.layout.reduced)]):
                 compare(name, operands)
 
 
-def test_conversions_that_pass():
-    """By the definition: cast(a + b) is cast(a) + cast(b), for numbers that overflow, cancel and have fractions."""
+def test_additive_conversions_equal_their_definition():
+    """Conversions pass if cast(a + b) equals cast(a) + cast(b) for large, small and fractional numbers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for src, dst in itertools.product(TYPES, TYPES):
             if "b" in src.kind + dst.kind:
                 assert is_additive(src, dst) == (src == dst)
                 continue
-            a, b = parts(src, (8, 8), 2)
-            whole, added = (a + b).astype(dst), a.astype(dst) + b.astype(dst)
+            a, b = terms_of(src, (8, 8), 2)
+            cast_sum, sum_of_casts = (a + b).astype(dst), a.astype(dst) + b.astype(dst)
             if is_additive(src, dst):
-                close = np.abs(whole.astype("c16") - added.astype("c16")) <= 2 * _gap(src) * np.abs(
-                    a.astype("c16")
-                )
-                assert (close | ~np.isfinite(whole.astype("c16"))).all(), (src, dst)
+                is_close = np.abs(cast_sum.astype("c16") - sum_of_casts.astype("c16")) <= 2 * _gap(
+                    src
+                ) * np.abs(a.astype("c16"))
+                assert (is_close | ~np.isfinite(cast_sum.astype("c16"))).all(), (src, dst)
             elif src.kind in "iu" and dst.kind in "iu":
-                assert (whole != added).any(), (src, dst)
+                assert (cast_sum != sum_of_casts).any(), (src, dst)
 
 
 def _gap(dtype: np.dtype) -> float:
@@ -139,8 +143,8 @@ def _gap(dtype: np.dtype) -> float:
 
 
 @pytest.mark.ranks(2)
-def test_converted_sums(world):
-    """Each rank's part says something else than the whole."""
+def test_sums_are_reduced_before_their_conversion(world):
+    """Terms of single ranks would convert to other numbers than their sum."""
     mesh = Mesh((2,), ("a",))
     x = Tensor.from_global(np.array([0.6, 0.6], "f4"), mesh("a"), world)
     assert x.sum().astype(int).item() == 1
@@ -160,14 +164,14 @@ def test_widened_sums_stay_pending(world):
     mesh = Mesh((2,), ("a",))
     x = Tensor.from_global(np.array([0.5, 0.25], "f4"), mesh("a"), world).sum()
     assert x.astype("f8").layout.partial and not x.astype("i8").layout.partial
-    whole = Tensor.from_global(np.array([300, 300], "i8"), mesh("a"), world).sum()
-    assert whole.astype("i1").layout.partial and whole.astype("i1").item() == 88
-    assert not whole.astype("f8").layout.partial
+    integer_sum = Tensor.from_global(np.array([300, 300], "i8"), mesh("a"), world).sum()
+    assert integer_sum.astype("i1").layout.partial and integer_sum.astype("i1").item() == 88
+    assert not integer_sum.astype("f8").layout.partial
 
 
 @pytest.mark.ranks(1, 2, 3)
-def test_lookups_of_truth_values(world):
-    """Where the table is split a rank has nothing to say of others' entries: what is left is ``any``, not a sum."""
+def test_lookups_of_truth_values_equal_numpy(world):
+    """Ranks without an entry contribute False, so the pending reduction is ``any``."""
     mesh = Mesh((world.size,), ("a",))
     truth = np.array([True, False, False, True])
     table = np.array([[True, False], [False, False], [True, True], [False, True]])

@@ -1,4 +1,4 @@
-"""Products with a bias, on every mesh and from every placement that another system publishes as checked."""
+"""Products with a bias are right on every mesh and placement that another system publishes as checked."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.nn.test_collectives import mlp, normal, tensor_of
 PEERS = {c.values[0]["case"]: c.values[0] for c in cases("operators_peers", "dtensor_tp_asserted")}
 TP = Mesh((4,), ("tp",))
 M, K, N = 12, 8, 4
-WHOLE, ROWS, COLUMNS = (None, None), ("tp", None), (None, "tp")
+REPLICATED, ROWS, COLUMNS = (None, None), ("tp", None), (None, "tp")
 
 
-def _spread(layout, array, world):
-    """An array in a layout; pending, every rank holds a term of its own."""
+def _distribute(layout, array, world):
+    """Return an array as a tensor in a layout; each rank has a different term of a pending one."""
     return (
         tensor_of(array, layout.reduced, world, True).to(layout)
         if not layout.partial
@@ -32,7 +32,7 @@ def _terms(layout, array, world):
     from spmdsim.arrays import Tensor
 
     size = layout.mesh.size
-    weights = np.arange(size) - (size - 1) / 2 + 1 / size  # they add up to one
+    weights = np.arange(size) - (size - 1) / 2 + 1 / size  # The weights add up to 1.
     return Tensor.from_local(
         lambda rank: array * weights[rank], layout, world, shape=array.shape, requires_grad=True
     )
@@ -40,30 +40,30 @@ def _terms(layout, array, world):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("bias_shape", [(N,), (M, N), (), (1, N), (M, 1)], ids=str)
-@pytest.mark.parametrize(("left", "right"), [(ROWS, WHOLE), (WHOLE, COLUMNS), (COLUMNS, ROWS)])
-def test_products_with_a_bias(world, left, right, bias_shape):
+@pytest.mark.parametrize(("left", "right"), [(ROWS, REPLICATED), (REPLICATED, COLUMNS), (COLUMNS, ROWS)])
+def test_products_with_a_bias_equal_numpy(world, left, right, bias_shape):
     assert any("(N),(M,N),(),(1,N),(M,1)" in name for name in PEERS)
     a, b, c = normal(M, K), normal(K, N), normal(*bias_shape, seed=3)
     dims = len(bias_shape)
-    where = [TP(*[None] * dims), TP(*[None] * dims, partial="tp")]
+    bias_layouts = [TP(*[None] * dims), TP(*[None] * dims, partial="tp")]
     if dims and bias_shape[0] == M:
-        where.append(TP("tp", *[None] * (dims - 1)))
-    for layout in where:
+        bias_layouts.append(TP("tp", *[None] * (dims - 1)))
+    for layout in bias_layouts:
         x, w = tensor_of(a, TP(*left), world, True), tensor_of(b, TP(*right), world, True)
-        bias = _spread(layout, c, world)
+        bias = _distribute(layout, c, world)
         y = ops.add(ops.matmul(x, w), bias)
         np.testing.assert_allclose(y.full(), a @ b + c, atol=1e-12)
         y.backward(tensor_of(np.ones((M, N)), y.layout.dual(), world))
         np.testing.assert_allclose(x.grad.full(), np.ones((M, N)) @ b.T, atol=1e-12)
         np.testing.assert_allclose(w.grad.full(), a.T @ np.ones((M, N)), atol=1e-12)
         summed = tuple(d for d in range(2) if d < 2 - dims or bias_shape[d - (2 - dims)] == 1)
-        wanted = np.ones((M, N)).sum(axis=summed).reshape(bias_shape)
-        np.testing.assert_allclose(bias.grad.full(), wanted, atol=1e-12)
+        expected = np.ones((M, N)).sum(axis=summed).reshape(bias_shape)
+        np.testing.assert_allclose(bias.grad.full(), expected, atol=1e-12)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("shape", [(2, 2), (4, 1), (1, 4)], ids=str)
-def test_rows_by_columns_on_two_axes(world, shape):
+def test_rows_by_columns_on_two_axes_need_no_communication(world, shape):
     assert any("(n/2,2),(n,1),(1,n): [S0,R]@[R,S1]" in name for name in PEERS)
     mesh = Mesh(shape, ("a", "b"))
     a, b = normal(256, 128), normal(128, 256)
@@ -74,11 +74,10 @@ def test_rows_by_columns_on_two_axes(world, shape):
 
 
 @pytest.mark.ranks(4)
-def test_fewer_rows_than_ranks(world):
-    """One rank has no row at all; it takes part all the same."""
+def test_products_of_fewer_rows_than_ranks_equal_numpy(world):
     assert any("rows < ranks: (n-1,n)@(n,n)" in name for name in PEERS)
     a, b = normal(3, 4), normal(4, 4)
-    for left, right in itertools.product((ROWS, WHOLE, COLUMNS), repeat=2):
+    for left, right in itertools.product((ROWS, REPLICATED, COLUMNS), repeat=2):
         x, w = tensor_of(a, TP(*left), world, True), tensor_of(b, TP(*right), world, True)
         y = ops.matmul(x, w)
         np.testing.assert_allclose(y.full(), a @ b, atol=1e-12)
@@ -87,7 +86,7 @@ def test_fewer_rows_than_ranks(world):
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("right", [WHOLE, ROWS, COLUMNS], ids=str)
+@pytest.mark.parametrize("right", [REPLICATED, ROWS, COLUMNS], ids=str)
 def test_an_empty_contraction_leaves_the_bias(world, right):
     assert "empty contraction: (12,0)@(0,4)+bias" in PEERS
     bias = normal(4)
@@ -98,14 +97,14 @@ def test_an_empty_contraction_leaves_the_bias(world, right):
 
 @pytest.mark.ranks(4)
 def test_the_second_layer_of_an_mlp_reduces(world):
-    """Forward, the only collective belongs to the row-parallel layer: the module that another system names."""
+    """Only the row-parallel layer has a collective, as in the other system's counts per module."""
     case = PEERS["MLPModule col/row fwd"]
     with record() as trace:
-        mlp(world, TP(*WHOLE))(tensor_of(normal(8, 8), TP(*WHOLE), world))
+        mlp(world, TP(*REPLICATED))(tensor_of(normal(8, 8), TP(*REPLICATED), world))
     events = [e for e in trace.collectives if e.collective != "slice"]
-    wanted = [name for counts in case["modules"].values() for name, n in counts.items() for _ in range(n)]
-    assert [e.collective for e in events] == wanted
-    # It is the second of two products that leaves something to reduce.
+    expected = [name for counts in case["modules"].values() for name, n in counts.items() for _ in range(n)]
+    assert [e.collective for e in events] == expected
+    # The second of two products leaves a pending reduction.
     products = [e for e in trace.operators if e.name in ("matmul", "linear")]
     assert len(products) == 2 and events[0].step.src.partial
     assert products[0].start + products[0].seconds <= events[0].start

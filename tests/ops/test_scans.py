@@ -1,4 +1,4 @@
-"""Running sums and products over split dims: values, gradients, one exclusive scan, and its bytes in all worlds."""
+"""Running sums and products over split dims equal numpy and need one exclusive scan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ SHAPES = [(13, 3), (3, 2), (8, 1), (0, 2), (1, 4)]
 
 
 def layouts(size: int, ndim: int = 2) -> list[Layout]:
-    """Split, replicated, nested in both orders, turned ranks, and a subset of the ranks; each third one on real ranks."""
+    """Return layouts of tensors of `ndim` dims on `size` ranks; under mpirun every third one.
+
+    They split dims in several orders, replicate, reverse the ranks, and leave out a rank.
+    """
     if size == 1:
         return [Mesh((1,), ("x",))(*[None] * ndim)]
     line = Mesh((size,), ("x",), ranks=range(size)[::-1])
@@ -24,8 +27,12 @@ def layouts(size: int, ndim: int = 2) -> list[Layout]:
     choices.append(Mesh((size - 1,), ("x",), ranks=range(1, size))("x", *[None] * (ndim - 1)))
     if size % 2 == 0:
         grid = Mesh((2, size // 2), ("a", "b"))
-        rest = [None] * (ndim - 1)
-        choices += [grid(("b", "a"), *rest), grid("b", *rest), grid("b", *rest, partial="a")]
+        other_dims = [None] * (ndim - 1)
+        choices += [
+            grid(("b", "a"), *other_dims),
+            grid("b", *other_dims),
+            grid("b", *other_dims, partial="a"),
+        ]
     return choices[::3] if launched() else choices
 
 
@@ -34,7 +41,7 @@ def tensor_of(array: np.ndarray, layout: Layout, world) -> Tensor:
 
 
 @pytest.mark.ranks(1, 3, 4, 8)
-def test_numpy_s_running_sums_and_products(world):
+def test_running_sums_and_products_equal_numpy(world):
     rng = np.random.default_rng(0)
     types = [(SHAPES[0], dtype) for dtype in ("int8", "uint8", "bool", "complex64")]
     for shape, dtype in [*((shape, "float64") for shape in SHAPES), *types]:
@@ -53,7 +60,7 @@ def test_numpy_s_running_sums_and_products(world):
 
 
 @pytest.mark.ranks(4)
-def test_where_running_sums_begin_and_in_which_type(world):
+def test_running_sums_take_a_type_and_an_initial_value(world):
     x = np.arange(10, dtype="float32").reshape(5, 2)
     for layout in layouts(4):
         result = ops.cumulative_sum(
@@ -66,8 +73,8 @@ def test_where_running_sums_begin_and_in_which_type(world):
 
 
 @pytest.mark.ranks(4)
-def test_sums_of_16_bits_are_carried_on_in_32(world):
-    """4096 ones of bfloat16: each rank's total is a number of that type, but not all running sums of it are."""
+def test_running_sums_of_16_bits_continue_in_32_bits(world):
+    """Totals of ranks are exact in bfloat16, but not all running sums of 4096 ones are."""
     x = np.ones(4096, ml_dtypes.bfloat16)
     result = ops.cumulative_sum(tensor_of(x, Mesh((4,), ("x",))("x"), world))
     assert result.dtype == ml_dtypes.bfloat16
@@ -75,8 +82,8 @@ def test_sums_of_16_bits_are_carried_on_in_32(world):
 
 
 @pytest.mark.ranks(8)
-def test_one_exclusive_scan_and_its_bytes(world):
-    """Every rank but the first receives one row; the world of shapes says the same of rank 0's neighbour."""
+def test_a_running_sum_needs_one_exclusive_scan(world):
+    """Ranks except the first receive one row; a world without data predicts the step."""
     mesh, x = Mesh((2, 4), ("a", "b")), np.arange(19.0 * 5).reshape(19, 5)
     for axes, first in ((("a", "b"), 0), (("b", "a"), 0)):
         with record() as trace:
@@ -98,8 +105,8 @@ def test_one_exclusive_scan_and_its_bytes(world):
 
 
 @pytest.mark.ranks(4)
-def test_large_totals_go_from_rank_to_rank(world):
-    """Which MPI's own scan does, in the order of the ranks; the other way round all are gathered."""
+def test_large_totals_are_sent_from_rank_to_rank(world):
+    """MPI's own scan sends large totals in the order of the ranks."""
     x = np.arange(8 * 40_000).reshape(8, -1) % 1000
     mesh = Mesh((4,), ("x",))
     with record() as trace:
@@ -111,8 +118,8 @@ def test_large_totals_go_from_rank_to_rank(world):
 
 
 @pytest.mark.ranks(2, 4)
-def test_gradients_of_products_with_zeros(world):
-    """Against the derivative by a step in the imaginary direction, which has no rounding error of its own."""
+def test_running_products_with_zeros_have_gradients(world):
+    """Gradients equal derivatives by an imaginary step, which has no rounding error."""
     rng = np.random.default_rng(1)
     for x in (np.array([1.5, 2, -3, 0.5, 4]), np.array([1.5, 0, 2, 0, 3, 0.5]), np.array([0.0, 1, 2])):
         dy = rng.normal(size=x.shape)
@@ -127,7 +134,7 @@ def test_gradients_of_products_with_zeros(world):
 
 
 @pytest.mark.ranks(4)
-def test_differences(world):
+def test_differences_equal_numpy(world):
     x = np.random.default_rng(2).integers(-9, 9, (7, 5))
     for layout in layouts(4):
         t = tensor_of(x, layout, world)
@@ -140,7 +147,7 @@ def test_differences(world):
 
 
 @pytest.mark.ranks(2)
-def test_what_cannot_be_scanned(world):
+def test_wrong_dims_and_counts_are_refused(world):
     x = tensor_of(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
     with pytest.raises(RuleError, match="cumulative_sum of a tensor of 2 dims needs the dim to go along"):
         ops.cumulative_sum(x)

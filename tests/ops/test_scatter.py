@@ -1,4 +1,7 @@
-"""``np.add.at`` and its kin, and assignment by tensors of ids: values, duplicates, gradients, bytes."""
+"""Functions like ``np.add.at``, and assignment by tensors of ids, equal numpy.
+
+Duplicate ids, gradients and bytes are checked, too.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def tensor_of_ids(mesh, world, entry):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", INDICES)
-def test_places_named_several_times_as_numpy(name, world):
+def test_repeated_indices_equal_numpy(name, world):
     mesh, array = Mesh((2, 2), ("a", "b")), np.arange(35.0).reshape(7, 5)
     index = INDICES[name]
     index = index if isinstance(index, tuple) else np.array(index)
@@ -45,26 +48,26 @@ def test_places_named_several_times_as_numpy(name, world):
     )
     values = np.random.default_rng(0).integers(-3, 9, array[index].shape).astype(float)
     for axes in LAYOUTS:
-        for written in (index, of_tensors):
+        for given_index in (index, of_tensors):
             functions = (np.add, np.subtract, np.multiply, np.maximum, np.minimum)
-            for function in functions if written is index else (np.add,):
+            for function in functions if given_index is index else (np.add,):
                 for value in (values, 2.0):
                     expected = array.copy()
                     function.at(expected, index, value)
                     x = Tensor.from_global(array, mesh(*axes), world)
-                    assert function.at(x, written, value) is None
+                    assert function.at(x, given_index, value) is None
                     np.testing.assert_array_equal(x.full(), expected)
                     assert x.layout == mesh(*axes)
             expected = array.copy()
             expected[index] = values
             x = Tensor.from_global(array, mesh(*axes), world)
-            x[written] = Tensor.from_global(values, mesh(*[None] * values.ndim), world)
+            x[given_index] = Tensor.from_global(values, mesh(*[None] * values.ndim), world)
             np.testing.assert_array_equal(x.full(), expected)
-            np.testing.assert_array_equal(x[written].full(), expected[index])
+            np.testing.assert_array_equal(x[given_index].full(), expected[index])
 
 
 @pytest.mark.ranks(2)
-def test_one_id_is_added_at(world):
+def test_a_single_id_is_an_index(world):
     layout = Mesh((2,), ("a",))("a", None)
     x = Tensor.from_global(np.zeros((4, 3)), layout, world)
     for ids in (2, np.array(2), Tensor.from_global(np.array(2), layout.mesh(), world)):
@@ -82,14 +85,15 @@ def test_a_cache_is_written_at_a_position_that_is_a_tensor(world):
         expected[:, k] = k + 1
         np.testing.assert_array_equal(cache[:, position].full(), expected[:, k])
         position += 1
-    own = Tensor.from_global(np.array([5, 4]), mesh("x"), world)  # a position of each sequence
-    cache[np.arange(2), own] = 9
+    # Each sequence has a different position.
+    positions = Tensor.from_global(np.array([5, 4]), mesh("x"), world)
+    cache[np.arange(2), positions] = 9
     expected[[0, 1], [5, 4]] = 9
     np.testing.assert_array_equal(cache.full(), expected)
 
 
 @pytest.mark.ranks(2)
-def test_gradients_of_what_is_added_and_of_what_stays(world):
+def test_added_values_and_remaining_elements_have_gradients(world):
     mesh, rng = Mesh((2,), ("x",)), np.random.default_rng(0)
     x = Tensor.from_global(rng.normal(size=(5, 3)), mesh("x", None), world)
     ids = Tensor.from_global(np.array([4, 1, 1, -5]), mesh(None), world)
@@ -115,20 +119,20 @@ def test_gradients_of_what_is_added_and_of_what_stays(world):
     y = leaf * 1
     y[ids] = values
     y.sum().backward()
-    np.testing.assert_array_equal(leaf.grad.full()[:, 0], [0, 0, 1, 1, 0])  # row 1 is written twice
+    np.testing.assert_array_equal(leaf.grad.full()[:, 0], [0, 0, 1, 1, 0])  # Row 1 is written twice.
     with pytest.raises(UsageTypeError, match=r"np.maximum.at has no gradient; detach\(\) its operands"):
         np.maximum.at(leaf * 1, [1], 3.0)
 
 
 @pytest.mark.ranks(4)
-def test_only_ids_and_values_are_brought_together(world):
+def test_only_ids_and_values_are_gathered(world):
     mesh = Mesh((4,), ("x",))
     x = Tensor.from_global(np.zeros((8, 5)), mesh("x", None), world)
-    whole = Tensor.from_global(np.ones((4, 5)), mesh(None, None), world)
+    replicated = Tensor.from_global(np.ones((4, 5)), mesh(None, None), world)
     split = Tensor.from_global(np.ones((4, 5)), mesh("x", None), world)
     ids = Tensor.from_global(np.array([0, 7, 7, 3]), mesh(None), world)
     with record() as trace:
-        y = ops.scatter_add(x, ids, whole)
+        y = ops.scatter_add(x, ids, replicated)
     assert y.layout == x.layout and not trace.nbytes() and not trace.counts()
     with record() as trace:
         ops.scatter_add(x, ids, split)
@@ -137,12 +141,12 @@ def test_only_ids_and_values_are_brought_together(world):
     columns = Tensor.from_global(np.zeros((8, 8)), mesh(None, "x"), world)
     across = Tensor.from_global(np.ones((4, 8)), mesh(None, "x"), world)
     with record() as trace:
-        columns[ids] = across  # dims that are not looked up stay split
+        columns[ids] = across  # Dims without ids stay split.
     assert not trace.nbytes()
 
 
 @pytest.mark.ranks(2)
-def test_types_and_mistakes(world):
+def test_types_are_kept_and_wrong_arguments_refused(world):
     mesh = Mesh((2,), ("x",))
     small = Tensor.from_global(np.zeros(4, np.float16), mesh("x"), world)
     np.add.at(small, [0, 0, 0], np.float16(1))

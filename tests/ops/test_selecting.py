@@ -1,4 +1,4 @@
-"""Masks, places, sets, order statistics and counts on split tensors: numpy's answers, in balanced blocks."""
+"""Masks, indices, sets, order statistics and counts of split tensors equal numpy, in balanced blocks."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def mixed(shape: tuple[int, ...], dtype: str = "float64") -> np.ndarray:
     return x
 
 
-def whole(array: np.ndarray, layout: Layout, world) -> Tensor:
+def replicated(array: np.ndarray, layout: Layout, world) -> Tensor:
     return tensor_of(array, Layout.replicated(layout.mesh, array.ndim), world)
 
 
 def check_balanced(y: Tensor, expected: np.ndarray, world) -> None:
-    """The whole, and each rank's block by the layout."""
+    """Check the elements of ``y`` against `expected`, and each rank's block in its world by the layout."""
     np.testing.assert_array_equal(y.full(), expected)
     for rank, shard in zip(world.ranks, y.shards):
         np.testing.assert_array_equal(shard, expected[y.layout.slices(expected.shape, rank)])
 
 
 @pytest.mark.ranks(1, 3, 4)
-def test_masks_and_their_gradients(world):
+def test_masks_and_gradients_equal_numpy(world):
     rng = np.random.default_rng(0)
     for shape in SHAPES:
         x = mixed(shape)
@@ -59,7 +59,7 @@ def test_masks_and_their_gradients(world):
                     y.shape
                 )
                 t.grad = None
-                y.backward(whole(dy, layout, world))
+                y.backward(replicated(dy, layout, world))
                 expected = np.zeros(shape)
                 expected[mask] = dy
                 assert t.grad.layout == t.layout
@@ -67,7 +67,7 @@ def test_masks_and_their_gradients(world):
 
 
 @pytest.mark.ranks(3)
-def test_a_mask_without_dims_takes_all_or_nothing(world):
+def test_a_mask_without_dims_selects_all_or_nothing(world):
     for x, mask in itertools.product((np.arange(5.0), np.float64(3)), (True, False)):
         mesh = Mesh((world.size,), ("x",))
         taken = tensor_of(x, mesh(*["x"] * np.ndim(x)), world)[tensor_of(np.asarray(mask), mesh(), world)]
@@ -77,7 +77,7 @@ def test_a_mask_without_dims_takes_all_or_nothing(world):
 
 
 @pytest.mark.ranks(4)
-def test_masks_among_other_indices(world):
+def test_masks_beside_other_indices_equal_numpy(world):
     x = mixed((5, 4, 6))
     two, one = mixed((5, 4)) > 0, mixed((4,)) > -1
     cases = [
@@ -89,14 +89,16 @@ def test_masks_among_other_indices(world):
         for index in cases:
             np.testing.assert_array_equal(t[index].full(), x[index], err_msg=str(index))
             computed = tuple(
-                whole(part, layout, world) if isinstance(part, np.ndarray) and part.dtype == bool else part
-                for part in (index if isinstance(index, tuple) else (index,))
+                replicated(entry, layout, world)
+                if isinstance(entry, np.ndarray) and entry.dtype == bool
+                else entry
+                for entry in (index if isinstance(index, tuple) else (index,))
             )
             np.testing.assert_array_equal(t[computed].full(), x[index], err_msg=str(index))
 
 
 @pytest.mark.ranks(4)
-def test_several_arrays_of_integers(world):
+def test_several_arrays_of_integers_equal_numpy(world):
     x = np.random.default_rng(1).normal(size=(5, 4, 6))
     i, j, k = np.array([0, -1, 2]), np.array([3, 0, 0]), np.array([[1], [5]])
     cases = [S[i, j], S[i, j, k], S[i, :, j], S[:, i, k], S[..., j, i], S[i, j, 1], S[i, 0, k], S[[0, 1], [2, 3]], S[1:, j, i], S[i, None, j]]  # fmt: skip
@@ -105,11 +107,13 @@ def test_several_arrays_of_integers(world):
         for index in cases:
             y = t[index]
             np.testing.assert_array_equal(y.full(), x[index], err_msg=str(index))
-            held = tuple(whole(p, layout, world) if isinstance(p, np.ndarray) else p for p in index)
-            np.testing.assert_array_equal(t[held].full(), x[index], err_msg=str(index))
+            index_of_tensors = tuple(
+                replicated(p, layout, world) if isinstance(p, np.ndarray) else p for p in index
+            )
+            np.testing.assert_array_equal(t[index_of_tensors].full(), x[index], err_msg=str(index))
         t.grad = None
         dy = np.arange(18.0).reshape(3, 6)
-        t[i, j].backward(whole(dy, layout, world))
+        t[i, j].backward(replicated(dy, layout, world))
         expected = np.zeros_like(x)
         np.add.at(expected, (i, j), dy)
         np.testing.assert_array_equal(t.grad.full(), expected)
@@ -117,7 +121,7 @@ def test_several_arrays_of_integers(world):
 
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("dtype", ["float64", "int8", "complex128", "bool"])
-def test_places_and_sets(world, dtype):
+def test_nonzero_and_unique_equal_numpy(world, dtype):
     for shape in SHAPES if dtype == "float64" else SHAPES[:1]:
         x = mixed(shape, dtype)
         values, indices, inverse, counts = np.unique(x, True, True, True, equal_nan=False)
@@ -126,12 +130,12 @@ def test_places_and_sets(world, dtype):
             for result, expected in zip(ops.nonzero(t), np.nonzero(x), strict=True):
                 check_balanced(result, expected, world)
                 assert result.dtype == np.int64
-            everything = ops.unique_all(t)
-            check_balanced(everything.values, values, world)
-            check_balanced(everything.indices, indices, world)
-            check_balanced(everything.counts, counts, world)
-            np.testing.assert_array_equal(everything.inverse_indices.full(), inverse.reshape(shape))
-            assert everything.inverse_indices.layout == t.layout
+            unique = ops.unique_all(t)
+            check_balanced(unique.values, values, world)
+            check_balanced(unique.indices, indices, world)
+            check_balanced(unique.counts, counts, world)
+            np.testing.assert_array_equal(unique.inverse_indices.full(), inverse.reshape(shape))
+            assert unique.inverse_indices.layout == t.layout
             np.testing.assert_array_equal(ops.unique_values(t).full(), values)
             np.testing.assert_array_equal(ops.unique_counts(t).counts.full(), counts)
             np.testing.assert_array_equal(
@@ -140,24 +144,26 @@ def test_places_and_sets(world, dtype):
 
 
 @pytest.mark.ranks(4)
-def test_how_many_are_chosen_is_agreed_by_one_small_gathering(world):
+def test_numbers_of_selected_elements_need_one_small_gather(world):
     mesh, x = Mesh((4,), ("x",)), np.arange(4000.0)
     t = tensor_of(x, mesh("x"), world)
-    mask = tensor_of(x < 1000, mesh("x"), world)  # all of them on the first rank
+    mask = tensor_of(x < 1000, mesh("x"), world)  # All selected elements are on the first rank.
     with record() as trace:
         y = t[mask]
     assert trace.counts() == {"all_gather": 1, "exchange_parts": 1}
-    agreed, parts = trace.collectives
-    assert set(agreed.planned) == {3 * 8}
-    assert dict(zip(parts.ranks, parts.nbytes)) == {r: 250 * 8 * (r > 0) for r in world.ranks}
+    count_event, exchange_event = trace.collectives
+    assert set(count_event.planned) == {3 * 8}
+    assert dict(zip(exchange_event.ranks, exchange_event.nbytes)) == {
+        r: 250 * 8 * (r > 0) for r in world.ranks
+    }
     check_balanced(y, x[:1000], world)
     with record() as trace:
-        t[tensor_of(x % 4 == 0, mesh("x"), world)]  # balanced already
+        t[tensor_of(x % 4 == 0, mesh("x"), world)]  # These elements are balanced already.
     assert trace.counts() == {"all_gather": 1}
 
 
 @pytest.mark.ranks(1, 4)
-def test_members(world):
+def test_isin_equals_numpy(world):
     x, values = mixed((7, 3)), np.array([[1.0, 2], [np.nan, -3]])
     for layout in layouts(world.size):
         t = tensor_of(x, layout.reduced, world)
@@ -169,7 +175,7 @@ def test_members(world):
 
 
 @pytest.mark.ranks(4)
-def test_order_statistics(world):
+def test_order_statistics_equal_numpy(world):
     rng = np.random.default_rng(2)
     for x in (
         rng.normal(size=(9, 4)),
@@ -195,12 +201,12 @@ def test_order_statistics(world):
 
 
 @pytest.mark.ranks(1, 3, 4)
-def test_counts(world):
+def test_bincount_and_histogram_equal_numpy(world):
     rng = np.random.default_rng(3)
     n, w, x = rng.integers(0, 7, 23), rng.normal(size=23), rng.normal(size=23)
     for layout in layouts(world.size, 1):
         layout = layout.reduced
-        t, u, v = (tensor_of(one, layout, world) for one in (n, w, x))
+        t, u, v = (tensor_of(array, layout, world) for array in (n, w, x))
         np.testing.assert_array_equal(ops.bincount(t).full(), np.bincount(n))
         np.testing.assert_array_equal(ops.bincount(t, minlength=12).full(), np.bincount(n, minlength=12))
         np.testing.assert_allclose(ops.bincount(t, u).full(), np.bincount(n, w), atol=1e-14)
@@ -225,7 +231,7 @@ def test_counts(world):
 
 
 @pytest.mark.ranks(2)
-def test_what_cannot_be_counted_or_chosen(world):
+def test_wrong_arguments_and_missing_values_are_refused(world):
     mesh = Mesh((2,), ("x",))
     x, n = tensor_of(np.zeros((2, 3)), mesh("x", None), world), tensor_of(np.array([1, -2]), mesh("x"), world)
     with pytest.raises(RuleError, match="q must be from 0 to 1"):

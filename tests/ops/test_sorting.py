@@ -1,4 +1,4 @@
-"""Sorting split dims: every type and layout, balanced blocks, what goes over the wire, gradients; the largest entries."""
+"""Sorting split dims equals numpy for every type and layout, in balanced blocks, with known bytes."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ DTYPES = [
 
 
 def order(x: np.ndarray, dim: int, descending: bool) -> np.ndarray:
-    """A stable order by numpy's comparisons, turned round and back where it descends."""
-    keys = plain(x)
+    """Return the indices that sort ``x`` along `dim` in a stable order, also if `descending`."""
+    keys = comparable(x)
     if not descending:
         return np.argsort(keys, dim, kind="stable")
-    turned = np.argsort(np.flip(keys, dim), dim, kind="stable")
-    return x.shape[dim] - 1 - np.flip(turned, dim)
+    flipped_order = np.argsort(np.flip(keys, dim), dim, kind="stable")
+    return x.shape[dim] - 1 - np.flip(flipped_order, dim)
 
 
-def plain(x: np.ndarray) -> np.ndarray:
-    """Numbers that numpy's comparisons of nan know."""
+def comparable(x: np.ndarray) -> np.ndarray:
+    """Return numbers of a type whose nan numpy's comparisons support."""
     return x.astype("f4") if x.dtype.kind == "V" else x
 
 
 def mixed(shape: tuple[int, ...], dtype: object) -> np.ndarray:
-    """Few different values, so that many are equal, both zeros and nan among them."""
+    """Return few different values of `dtype`, with equal ones, both zeros and nan among them."""
     rng = np.random.default_rng(list(shape))
     x = rng.integers(-4, 5, shape).astype(dtype)
     if x.dtype.kind in "fcV":
@@ -55,24 +55,28 @@ def mixed(shape: tuple[int, ...], dtype: object) -> np.ndarray:
 
 @pytest.mark.ranks(3, 8)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: np.dtype(dtype).name)
-def test_numpy_s_order(world, dtype):
+def test_sorting_equals_numpy(world, dtype):
     for shape in ((37, 2), (5, 1), (300,), (0, 2)):
         x = mixed(shape, dtype)
         for layout in layouts(world.size, x.ndim):
             t = tensor_of(x, layout.reduced, world)
             for descending in (False, True):
-                wanted = order(x, 0, descending)
-                values, places = ops.sort_with_indices(t, 0, descending)
-                assert values.layout == places.layout == t.layout
-                np.testing.assert_array_equal(places.full(), wanted)
-                np.testing.assert_array_equal(plain(values.full()), np.take_along_axis(plain(x), wanted, 0))
-                np.testing.assert_array_equal(plain(ops.sort(t, 0, descending).full()), plain(values.full()))
+                expected = order(x, 0, descending)
+                values, indices = ops.sort_with_indices(t, 0, descending)
+                assert values.layout == indices.layout == t.layout
+                np.testing.assert_array_equal(indices.full(), expected)
+                np.testing.assert_array_equal(
+                    comparable(values.full()), np.take_along_axis(comparable(x), expected, 0)
+                )
+                np.testing.assert_array_equal(
+                    comparable(ops.sort(t, 0, descending).full()), comparable(values.full())
+                )
     np.testing.assert_array_equal(ops.argsort(t, axis=-1).full(), order(x, -1, False))
 
 
 @pytest.mark.ranks(4)
 def test_adversarial_values_end_in_balanced_blocks(world):
-    """All equal, sorted already, turned round, all small ones on one rank: every rank ends with its block."""
+    """Equal, sorted, reversed and skewed values end in the blocks of the layout."""
     n, mesh = 4003, Mesh((4,), ("x",))
     rng = np.random.default_rng(0)
     cases = [
@@ -91,42 +95,42 @@ def test_adversarial_values_end_in_balanced_blocks(world):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_cuts_are_exact_in_the_rounds_that_sizes_say(seed):
-    """The selection alone, all ranks in one loop, with pieces of any sizes and few different values."""
+def test_cuts_are_exact_after_the_planned_rounds(seed):
+    """Selection alone, in one loop over all ranks, is exact for shards of any sizes."""
     rng = np.random.default_rng(seed)
     ranks = int(rng.integers(2, 9))
     sizes = rng.integers(0, 400, ranks) * rng.integers(0, 2, ranks)
-    pieces = [np.sort(rng.integers(0, rng.integers(1, 500), (2, size)), -1) for size in sizes]
+    shards = [np.sort(rng.integers(0, rng.integers(1, 500), (2, size)), -1) for size in sizes]
     samples, rounds = (8, seed % 7) if seed % 2 else (64, 1)
     total = within = int(sizes.sum())
     for _ in range(rounds):
         within = min(within, 3 * -(-within // samples) + 3 * ranks)
     before = [total * k // ranks for k in range(ranks)]
-    running = [find_cuts(p, sizes, before[k], samples, rounds) for k, p in enumerate(pieces)]
-    requests = [next(one) for one in running]
+    running = [find_cuts(p, sizes, before[k], samples, rounds) for k, p in enumerate(shards)]
+    requests = [next(generator) for generator in running]
     for _ in range(2 * rounds):
-        requests = [one.send(np.stack([g[k] for g in requests])) for k, one in enumerate(running)]
-    for k in range(ranks):  # what is left is what was said, or less, and to both sides
+        requests = [generator.send(np.stack([g[k] for g in requests])) for k, generator in enumerate(running)]
+    for k in range(ranks):  # Remaining elements have the announced counts, and the planned bound holds.
         assert [len(g.arrays[k]) for g in requests] == requests[k].counts
         assert sum(requests[k].counts) <= 2 * within
-    requests = [one.send([g.arrays[k] for g in requests]) for k, one in enumerate(running)]
+    requests = [generator.send([g.arrays[k] for g in requests]) for k, generator in enumerate(running)]
     results = []
-    for k, one in enumerate(running):
-        with pytest.raises(StopIteration) as end:
-            one.send(np.stack([g[k] for g in requests]))
-        results.append(end.value.value)
+    for k, generator in enumerate(running):
+        with pytest.raises(StopIteration) as stopped:
+            generator.send(np.stack([g[k] for g in requests]))
+        results.append(stopped.value.value)
     for b in range(2):
-        whole = np.concatenate([p[b] for p in pieces])
-        held = np.repeat(np.arange(ranks), sizes)
-        first = held[np.argsort(whole, kind="stable")]
+        all_elements = np.concatenate([p[b] for p in shards])
+        owners = np.repeat(np.arange(ranks), sizes)
+        first = owners[np.argsort(all_elements, kind="stable")]
         for k, count in enumerate(before):
             np.testing.assert_array_equal(
-                [part[k, b] for part in results], np.bincount(first[:count], minlength=ranks)
+                [cuts[k, b] for cuts in results], np.bincount(first[:count], minlength=ranks)
             )
 
 
-def test_the_sampling_of_large_sorts():
-    """Samples of all rounds are less than a hundredth of ten million numbers on 8 ranks; of 4,096 ranks as much as a few blocks."""
+def test_samples_of_large_sorts_are_few():
+    """Samples are less than 1 % of ten million numbers on 8 ranks, and three blocks on 4,096 ranks."""
     samples, rounds, within = choose_sampling(10_000_000, 8, 8)
     assert rounds * samples * 8 + within < 1_250_000 / 100
     samples, rounds, within = choose_sampling(1 << 30, 4096, 8)
@@ -135,23 +139,23 @@ def test_the_sampling_of_large_sorts():
 
 
 @pytest.mark.ranks(4, 8)
-def test_what_a_sort_sends(world):
-    """Samples as planned, then every element at most once; the world of shapes expects what random values bring."""
+def test_a_sort_sends_samples_and_each_element_at_most_once(world):
+    """Bytes equal the plan, and a world without data expects those of random values."""
     size, n = world.size, 40_000
     mesh, x = Mesh((size,), ("x",)), np.random.default_rng(3).normal(size=n)
     with record() as trace:
         ops.sort(tensor_of(x, mesh("x"), world))
     with record() as predicted:
         ops.sort(tensor_of(x, mesh("x"), ShapeOnly(size)))
-    elsewhere = Mesh((size - 1,), ("x",), ranks=range(1, size))
-    with record() as apart:  # the rank that the world of shapes stands for has no part in it
-        ops.sort(tensor_of(x, elsewhere("x"), ShapeOnly(size)))
-    assert apart.counts() == trace.counts() and not apart.nbytes()
+    other_ranks = Mesh((size - 1,), ("x",), ranks=range(1, size))
+    with record() as other_trace:  # Rank 0, which ShapeOnly counts, is not in the mesh.
+        ops.sort(tensor_of(x, other_ranks("x"), ShapeOnly(size)))
+    assert other_trace.counts() == trace.counts() and not other_trace.nbytes()
     samples, rounds, within = choose_sampling(n, size, 8)
     assert trace.counts() == {"all_to_all": 2 * rounds + 2, "exchange_parts": 2} == predicted.counts()
     *fixed, parts = trace.collectives
-    left = fixed.pop(2 * rounds)
-    assert max(left.nbytes) <= 8 * within == 8 * left.step.most(0)
+    remaining = fixed.pop(2 * rounds)
+    assert max(remaining.nbytes) <= 8 * within == 8 * remaining.step.most(0)
     for event in fixed[:-2:2]:
         assert set(event.planned) == {(size - 1) * samples * 8} == set(event.nbytes)
     owner = np.repeat(np.arange(size), n // size)[np.argsort(x, kind="stable")].reshape(size, -1)
@@ -166,8 +170,8 @@ def test_what_a_sort_sends(world):
 
 
 @pytest.mark.ranks(4)
-def test_many_columns_are_turned_instead(world):
-    """Where samples would be more than what is sorted the dim is brought together and back, and nothing is gathered."""
+def test_many_columns_are_sorted_by_exchanging_dims(world):
+    """Two all_to_all replace the samples if these would be larger than the data."""
     mesh, x = Mesh((4,), ("x",)), np.random.default_rng(4).normal(size=(16, 64))
     with record() as trace:
         y = ops.sort(tensor_of(x, mesh("x", None), world), 0)
@@ -177,20 +181,20 @@ def test_many_columns_are_turned_instead(world):
 
 
 @pytest.mark.ranks(4)
-def test_gradients_go_to_where_the_values_were(world):
+def test_gradients_return_to_the_sorted_elements(world):
     x, dy = np.random.default_rng(5).normal(size=(2, 64, 3))
     for layout in layouts(4):
         for descending in (False, True):
             t = Tensor.from_global(x, layout.reduced, world, requires_grad=True)
-            back = tensor_of(dy, Layout.replicated(layout.mesh, 2), world)
-            ops.sort(t, 0, descending).backward(back)
+            gradient = tensor_of(dy, Layout.replicated(layout.mesh, 2), world)
+            ops.sort(t, 0, descending).backward(gradient)
             expected = np.zeros_like(x)
             np.put_along_axis(expected, order(x, 0, descending), dy, 0)
             assert t.grad.layout == t.layout
             np.testing.assert_array_equal(t.grad.full(), expected)
             t.grad = None
-            values, places = ops.topk(t, 5, 0, largest=descending)
-            assert not places.requires_grad
+            values, indices = ops.topk(t, 5, 0, largest=descending)
+            assert not indices.requires_grad
             values.backward(tensor_of(dy[:5], Layout.replicated(layout.mesh, 2), world))
             expected = np.zeros_like(x)
             np.put_along_axis(expected, order(x, 0, descending)[:5], dy[:5], 0)
@@ -199,7 +203,7 @@ def test_gradients_go_to_where_the_values_were(world):
 
 
 @pytest.mark.ranks(1, 3, 4)
-def test_the_largest_entries(world):
+def test_topk_equals_numpy(world):
     for shape, dtype in (
         ((11, 3), "float64"),
         ((3, 2), "int32"),
@@ -211,16 +215,16 @@ def test_the_largest_entries(world):
             t = tensor_of(x, layout.reduced, world)
             for k in {0, 1, 2, shape[0]}:
                 for largest in (True, False):
-                    wanted = order(x, 0, largest)[:k]
-                    values, places = ops.topk(t, k, 0, largest=largest)
-                    np.testing.assert_array_equal(places.full(), wanted)
+                    expected = order(x, 0, largest)[:k]
+                    values, indices = ops.topk(t, k, 0, largest=largest)
+                    np.testing.assert_array_equal(indices.full(), expected)
                     np.testing.assert_array_equal(
-                        plain(values.full()), np.take_along_axis(plain(x), wanted, 0)
+                        comparable(values.full()), np.take_along_axis(comparable(x), expected, 0)
                     )
 
 
 @pytest.mark.ranks(4)
-def test_topk_gathers_the_candidates_and_nothing_else(world):
+def test_topk_gathers_only_candidates(world):
     mesh, x = Mesh((4,), ("x",)), np.random.default_rng(6).normal(size=10_000)
     with record() as trace:
         ops.topk(tensor_of(x, mesh("x"), world), 5)
@@ -229,42 +233,42 @@ def test_topk_gathers_the_candidates_and_nothing_else(world):
 
 
 @pytest.mark.ranks(1, 4)
-def test_places_in_a_sorted_tensor(world):
+def test_searchsorted_equals_numpy(world):
     rng = np.random.default_rng(7)
     for dtype in ("float64", "int32", ml_dtypes.bfloat16):
         x = rng.integers(0, 9, 13).astype(dtype)
-        at = np.argsort(x.astype(float), kind="stable")
+        order_of_x = np.argsort(x.astype(float), kind="stable")
         v = rng.integers(-1, 11, (3, 4)).astype(dtype)
-        for layout, other in zip(layouts(world.size, 1), layouts(world.size, 2)):
+        for layout, values_layout in zip(layouts(world.size, 1), layouts(world.size, 2)):
             for side in ("left", "right"):
-                expected = np.searchsorted(x[at].astype(float), v.astype(float), side)
+                expected = np.searchsorted(x[order_of_x].astype(float), v.astype(float), side)
                 t, w = (
-                    tensor_of(x[at], layout.reduced, world),
+                    tensor_of(x[order_of_x], layout.reduced, world),
                     tensor_of(v, Layout.replicated(layout.mesh, 2), world),
                 )
-                places = ops.searchsorted(t, w, side)
-                assert places.dtype == np.int64
-                np.testing.assert_array_equal(places.full(), expected)
-                u, order_ = tensor_of(x, layout.reduced, world), tensor_of(at, layout.reduced, world)
+                indices = ops.searchsorted(t, w, side)
+                assert indices.dtype == np.int64
+                np.testing.assert_array_equal(indices.full(), expected)
+                u, order_ = tensor_of(x, layout.reduced, world), tensor_of(order_of_x, layout.reduced, world)
                 np.testing.assert_array_equal(ops.searchsorted(u, w, side, order_).full(), expected)
 
 
 @pytest.mark.ranks(4)
-def test_entries_along_a_dim(world):
+def test_take_along_axis_equals_numpy(world):
     rng = np.random.default_rng(8)
     x, ids = rng.normal(size=(9, 4)), rng.integers(-9, 9, (5, 4))
     for layout in layouts(4):
-        for one in (ids, ids[:, :1]):
+        for given_ids in (ids, ids[:, :1]):
             t, i = (
                 tensor_of(x, layout.reduced, world),
-                tensor_of(one, Layout.replicated(layout.mesh, 2), world),
+                tensor_of(given_ids, Layout.replicated(layout.mesh, 2), world),
             )
-            expected = np.take_along_axis(x, np.broadcast_to(one, ids.shape), 0)
+            expected = np.take_along_axis(x, np.broadcast_to(given_ids, ids.shape), 0)
             np.testing.assert_array_equal(ops.take_along_axis(t, i, 0).full(), expected)
 
 
 @pytest.mark.ranks(2)
-def test_what_cannot_be_sorted(world):
+def test_wrong_arguments_are_refused(world):
     x = tensor_of(np.zeros((2, 3)), Mesh((2,), ("x",))("x", None), world)
     with pytest.raises(RuleError, match="sort: dim 2 is out of range for a tensor of 2 dims"):
         ops.sort(x, 2)

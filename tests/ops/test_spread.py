@@ -1,4 +1,4 @@
-"""Variance and standard deviation against numpy: split dims, uneven and empty shards, large means, gradients."""
+"""Variance and standard deviation equal numpy on split dims, uneven and empty shards and large means."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def layouts(world):
 @pytest.mark.ranks(1, 3, 4, 8)
 @pytest.mark.parametrize("dims", [None, 0, -1, (0, 2), (0, 1, 2), ()])
 @pytest.mark.parametrize("name", ["var", "std"])
-def test_against_numpy(world, name, dims):
+def test_variances_and_deviations_equal_numpy(world, name, dims):
     for layout in layouts(world):
         x = Tensor.from_global(A, layout, world)
         for keepdims in (False, True):
@@ -39,7 +39,7 @@ def test_against_numpy(world, name, dims):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("dims", [None, 1, (0, 2)])
 @pytest.mark.parametrize("correction", [0, 1, 0.5])
-def test_gradients(world, dims, correction):
+def test_gradients_equal_the_formula(world, dims, correction):
     count = A.size if dims is None else np.prod([A.shape[d] for d in np.atleast_1d(dims)])
     weight = np.random.default_rng(1).normal(size=np.var(A, axis=dims, keepdims=True).shape)
     slope = 2 * (A - A.mean(axis=dims, keepdims=True)) / (count - correction)
@@ -53,7 +53,7 @@ def test_gradients(world, dims, correction):
 
 @pytest.mark.ranks(4)
 def test_a_large_mean_costs_no_digits(world):
-    """With float32 the mean of squares minus the square of the mean would be nothing but noise."""
+    """Float32 would lose all digits in the mean of squares minus the square of the mean."""
     mesh = Mesh((4,), ("a",))
     values = (10_000 + np.random.default_rng(2).normal(size=(10, 300))).astype(np.float32)
     x = Tensor.from_global(values, mesh(None, "a"), world)
@@ -65,7 +65,7 @@ def test_a_large_mean_costs_no_digits(world):
 
 
 @pytest.mark.ranks(4)
-def test_small_types_whole_numbers_and_pending_values(world):
+def test_variances_of_short_types_integers_and_pending_values_equal_numpy(world):
     import ml_dtypes
 
     mesh = Mesh((4,), ("a",))
@@ -73,18 +73,18 @@ def test_small_types_whole_numbers_and_pending_values(world):
         values = np.random.default_rng(3).normal(size=(6, 50)).astype(dtype)
         variance = Tensor.from_global(values, mesh("a", None), world).var(0)
         assert variance.dtype == dtype
-        wanted = values.astype(np.float64).var(0)
-        np.testing.assert_allclose(variance.full().astype(np.float64), wanted, rtol=rtol)
-    whole = np.arange(24).reshape(4, 6) % 7
-    deviation = Tensor.from_global(whole, mesh(None, "a"), world).std(axis=1)
+        expected = values.astype(np.float64).var(0)
+        np.testing.assert_allclose(variance.full().astype(np.float64), expected, rtol=rtol)
+    integers = np.arange(24).reshape(4, 6) % 7
+    deviation = Tensor.from_global(integers, mesh(None, "a"), world).std(axis=1)
     assert deviation.dtype == np.float64
-    np.testing.assert_allclose(deviation.full(), whole.std(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(deviation.full(), integers.std(axis=1), rtol=1e-12)
     pending = Tensor.from_global(A, Layout(mesh, ((), (), ()), {"a": "sum"}), world)
     np.testing.assert_allclose(pending.var(0).full(), A.var(0), rtol=1e-12)
 
 
 @pytest.mark.ranks(2)
-def test_no_spread_has_no_slope(world):
+def test_equal_elements_have_gradient_0(world):
     x = Tensor.from_global(
         np.array([[2.0, 2, 2], [1, 2, 3]]), Mesh((2,), ("a",))(None, "a"), world, requires_grad=True
     )
@@ -95,7 +95,7 @@ def test_no_spread_has_no_slope(world):
 
 
 @pytest.mark.ranks(4)
-def test_only_reductions_of_the_results_size(world):
+def test_variances_need_only_reductions_of_the_results_size(world):
     x = Tensor.from_global(A, Mesh((4,), ("a",))("a", None, None), world)
     with record() as trace:
         variance = x.var(0)
@@ -109,7 +109,7 @@ def test_only_reductions_of_the_results_size(world):
     assert trace.counts() == {}, "no gradient goes through the mean"
 
 
-def test_what_is_undefined():
+def test_undefined_variances_are_nan():
     world, mesh = LockStep(2), Mesh((2,), ("a",))
     x = Tensor.from_global(np.ones((2, 1)), mesh("a", None), world, requires_grad=True)
     for correction in (1, 2.5):

@@ -1,4 +1,7 @@
-"""Every operator, every strategy its rule allows, forward and backward; and nothing the rule forbids is right."""
+"""Operators equal their reference under all strategies of their rule, and under no forbidden one.
+
+Forward and backward passes are compared.
+"""
 
 from __future__ import annotations
 
@@ -15,37 +18,41 @@ from spmdsim.errors import RuleError
 from spmdsim.worlds import LockStep, MPIWorld
 
 MESHES = [Mesh((2, 4), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))]
-#: Where there are many strategies a sample of them is run, another one of each operator; a small one under mpirun,
-#: where each collective costs a context switch per rank, and of functions that share their rule with many others.
+#: The number of strategies that run per operator. It is small under mpirun, because each collective costs a context
+#: switch per rank, and for functions that share their rule with many others.
 MPI_SAMPLE = 4
 LOCKSTEP_SAMPLE = 12
 
 ids = [sample.name for sample in SAMPLES]
 
 
-def place(value: np.ndarray, layout: Layout, world, requires_grad: bool) -> Tensor:
-    """A tensor with this global value; pending sums in unequal pieces, so that wrong rules cannot pass by luck."""
+def distribute(value: np.ndarray, layout: Layout, world, requires_grad: bool) -> Tensor:
+    """Return a tensor of a world with the elements of `value`, with a gradient if `requires_grad`.
+
+    Terms of a pending layout differ in size, so that a wrong rule cannot pass by chance.
+    """
     value = np.asarray(value)
     op = layout.reduce_op
     size = layout.mesh.axis_size(*layout.partial_axes)
-    # Random parts whose sum is the value: parts in proportion would let relu and max pass by luck.
+    # Random terms add up to the value: proportional terms would let relu and max pass by chance.
     salt = int(np.abs(value).sum() * 1e6)
-    parts = [np.random.default_rng([salt, k]).normal(size=value.shape) for k in range(size - 1)]
-    parts.append(value - sum(parts))
+    terms = [np.random.default_rng([salt, k]).normal(size=value.shape) for k in range(size - 1)]
+    terms.append(value - sum(terms))
 
-    def piece(rank: int) -> np.ndarray:
+    def shard_of(rank: int) -> np.ndarray:
+        """Return the block of a rank, or its term if the layout is pending."""
         block = value[layout.slices(value.shape, rank)]
         if op is None:
             return block.copy()
-        place = layout.mesh.group(rank, *layout.partial_axes).index(rank)
+        position = layout.mesh.group(rank, *layout.partial_axes).index(rank)
         if op in ("sum", "avg"):
-            part = parts[place][layout.slices(value.shape, rank)] * (size if op == "avg" else 1)
-            return np.asarray(part, dtype=value.dtype, order="C")
-        keeps = place == size - 1
-        far = {"max": -np.inf, "min": np.inf, "prod": 1.0, "all": True, "any": False}[op]
-        return block.copy() if keeps else np.full_like(block, far)
+            term = terms[position][layout.slices(value.shape, rank)] * (size if op == "avg" else 1)
+            return np.asarray(term, dtype=value.dtype, order="C")
+        has_value = position == size - 1
+        neutral = {"max": -np.inf, "min": np.inf, "prod": 1.0, "all": True, "any": False}[op]
+        return block.copy() if has_value else np.full_like(block, neutral)
 
-    tensor = Tensor.from_local(piece, layout, world, shape=value.shape)
+    tensor = Tensor.from_local(shard_of, layout, world, shape=value.shape)
     tensor.requires_grad = requires_grad
     return tensor
 
@@ -64,7 +71,7 @@ def strategies(sample: Sample, mesh: Mesh, world) -> list[Strategy]:
 
 
 def is_elementwise(sample: Sample) -> bool:
-    """One of many functions with the same rule, which no collective tells apart."""
+    """Return True if many functions have the sample's rule, which no collective distinguishes."""
     return isinstance(sample.op.rule, Rule) and not set(sample.op.rule.text) - set("., ->")
 
 
@@ -73,7 +80,7 @@ def passes_only_floats(strategy: Strategy, sample: Sample) -> bool:
 
 
 def several(value) -> tuple:
-    """One result or several, as several."""
+    """Return one result or a tuple of results as a tuple."""
     return value if isinstance(value, tuple) else (value,)
 
 
@@ -83,16 +90,21 @@ def references(sample: Sample) -> list[np.ndarray]:
 
 def run(sample: Sample, strategy: Strategy, world) -> tuple[tuple[Tensor, ...], list[Tensor]]:
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
-    wants = [sample.differentiable and is_float(x) for x in sample.operands]
-    operands = [  # those that are read in windows lie in the blocks that windows are made of
-        place(x, getattr(layout, "base", layout), world, want)
-        for x, layout, want in zip(sample.operands, bound.input_layouts(strategy), wants)
+    gradients_wanted = [sample.differentiable and is_float(x) for x in sample.operands]
+    operands = [  # Operands that are read in windows have the layout of the blocks of the windows.
+        distribute(x, getattr(layout, "base", layout), world, gradient_wanted)
+        for x, layout, gradient_wanted in zip(
+            sample.operands, bound.input_layouts(strategy), gradients_wanted
+        )
     ]
     return several(sample.op.shard(strategy)(*operands, **sample.params)), operands
 
 
 def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndarray) -> float:
-    """The derivative of sum(dy * f) along a direction of one operand, by central differences."""
+    """Return the derivative of ``sum(dy * f)`` along a `direction` of one `operand`.
+
+    It is a central difference.
+    """
     step = 1e-6
 
     def value(sign: float) -> float:
@@ -106,14 +118,14 @@ def directional(sample: Sample, operand: int, dy: np.ndarray, direction: np.ndar
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
-def test_every_strategy(sample: Sample, mesh: Mesh, world):
+def test_results_and_gradients_are_right_under_every_strategy(sample: Sample, mesh: Mesh, world):
     for strategy in strategies(sample, mesh, world):
         compare(sample, strategy, world)
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
-def test_on_one_rank_too(sample: Sample):
-    """There local functions are made for their shapes and parameters, once; the second call finds them."""
+def test_local_functions_are_found_again_on_one_rank(sample: Sample):
+    """Local functions are made once per shape and parameters, and reused, on one rank."""
     mesh, world = Mesh((1,), ("x",)), LockStep(1)
     strategy, *_ = strategies(sample, mesh, world)
     for _ in range(2):
@@ -121,18 +133,21 @@ def test_on_one_rank_too(sample: Sample):
     operands = [Tensor.from_global(x, Layout.replicated(mesh, np.ndim(x)), world) for x in sample.operands]
     for _ in range(2):
         results = several(sample.op(*operands, **sample.params))
-        for result, wanted in zip(results, references(sample), strict=True):
-            np.testing.assert_allclose(result.full(), wanted, rtol=1e-10, atol=1e-10)
+        for result, expected in zip(results, references(sample), strict=True):
+            np.testing.assert_allclose(result.full(), expected, rtol=1e-10, atol=1e-10)
 
 
 def compare(sample: Sample, strategy: Strategy, world) -> None:
-    """With the reference: values, types, and gradients along a random direction."""
+    """Compare a sample under a strategy in a world with its reference.
+
+    Values, types, and gradients along a random direction are compared.
+    """
     expected, rng = references(sample), np.random.default_rng(0)
     results, operands = run(sample, strategy, world)
-    for result, wanted in zip(results, expected, strict=True):
+    for result, expected_values in zip(results, expected, strict=True):
         values = result.full()
-        assert values.dtype == wanted.dtype or sample.name == "cast"
-        np.testing.assert_allclose(values, wanted, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
+        assert values.dtype == expected_values.dtype or sample.name == "cast"
+        np.testing.assert_allclose(values, expected_values, rtol=1e-10, atol=1e-10, err_msg=str(strategy))
     if not sample.differentiable or not sample.op.has_gradient:
         return
     dy = rng.normal(size=expected[sample.graded].shape)
@@ -148,11 +163,11 @@ def compare(sample: Sample, strategy: Strategy, world) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=ids)
-def test_forbidden_placements_are_really_wrong(sample: Sample):
-    """On one axis of 2: a placement of the operands that the rule refuses gives the right result nowhere.
+def test_forbidden_placements_give_wrong_results(sample: Sample):
+    """Placements of the operands that the rule refuses give no right result on an axis of 2.
 
-    Otherwise the rule would miss a strategy. Exempt are placements that are right by chance of the sizes only
-    (a cut that happens to fall on a boundary) and those which move data inside a dim that must stay whole.
+    Otherwise the rule would miss a strategy. Exempt are placements that are right only by chance of the
+    sizes, because a cut is at a boundary, and placements that move data inside a dim that must not be split.
     """
     mesh, world = Mesh((2,), ("x",)), LockStep(2)
     expected = [value.astype(float) for value in references(sample)]
@@ -170,12 +185,15 @@ def test_forbidden_placements_are_really_wrong(sample: Sample):
                 assert not locally_right(sample, layouts, expected, world), placements
         else:
             results, _ = run(sample, strategy, world)
-            for result, wanted in zip(results, expected, strict=True):
-                np.testing.assert_allclose(result.full(), wanted, rtol=1e-11, atol=1e-11)
+            for result, expected_values in zip(results, expected, strict=True):
+                np.testing.assert_allclose(result.full(), expected_values, rtol=1e-11, atol=1e-11)
 
 
 def exempt(sample: Sample, placements) -> bool:
-    """A whole dim cut at a place where the function happens to be local."""
+    """Return True if `placements` of a sample split a dim that must not be split.
+
+    The function may be local at the cut by chance.
+    """
     bound = sample.op.bind([np.shape(x) for x in sample.operands], sample.params)
     for term, placement in zip(bound.inputs, placements):
         if isinstance(placement, Shard):
@@ -185,35 +203,40 @@ def exempt(sample: Sample, placements) -> bool:
     return False
 
 
-def _pieces(sample: Sample, operands) -> list[list[np.ndarray]]:
-    """Per result, what each of two ranks computes."""
+def _rank_results(sample: Sample, operands) -> list[list[np.ndarray]]:
+    """Return for each result the two arrays that the two ranks compute."""
     call = sample.op.forward
     per_rank = [several(call(*[x.shards[r] for x in operands], **sample.params)) for r in range(2)]
     return [[np.asarray(value, dtype=float) for value in pair] for pair in zip(*per_rank)]
 
 
 def locally_right(sample: Sample, layouts, expected: list[np.ndarray], world) -> bool:
-    """Whether running the local function as it is gives the right result under any placement of the result."""
-    operands = [place(x, layout, world, False) for x, layout in zip(sample.operands, layouts)]
+    """Return True if the local function gives the `expected` values under any placement of the result.
+
+    Operands have the given `layouts` in a world; the sample's function runs without communication.
+    """
+    operands = [distribute(x, layout, world, False) for x, layout in zip(sample.operands, layouts)]
     try:
         with np.errstate(all="ignore"):
-            parts = _pieces(sample, operands)
+            rank_results = _rank_results(sample, operands)
     except (ValueError, IndexError):
         return False
-    return all(forms(pieces, wanted) for pieces, wanted in zip(parts, expected))
+    return all(
+        has_placement_of(arrays, expected_values) for arrays, expected_values in zip(rank_results, expected)
+    )
 
 
-def forms(pieces: list[np.ndarray], expected: np.ndarray) -> bool:
-    """Whether two pieces are the expected value: replicated, as a sum, or side by side."""
+def has_placement_of(arrays: list[np.ndarray], expected: np.ndarray) -> bool:
+    """Return True if two arrays are the expected value: replicated, as a sum, or as blocks."""
     candidates = (
-        [[pieces[0]], [pieces[1]], [pieces[0] + pieces[1]]] if pieces[0].shape == pieces[1].shape else []
+        [[arrays[0]], [arrays[1]], [arrays[0] + arrays[1]]] if arrays[0].shape == arrays[1].shape else []
     )
     right = [np.allclose(c[0], expected) for c in candidates if c[0].shape == expected.shape]
     if len(right) == 3 and ((right[0] and right[1]) or right[2]):
         return True
     for dim in range(expected.ndim):
         try:
-            joined = np.concatenate(pieces, axis=dim)
+            joined = np.concatenate(arrays, axis=dim)
         except ValueError:
             continue
         if joined.shape == expected.shape and np.allclose(joined, expected):

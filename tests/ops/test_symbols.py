@@ -1,4 +1,4 @@
-"""What a numpy user writes without thinking: symbols, rows in a loop, sizes and indices."""
+"""Symbols, loops over rows, sizes and indices of tensors work as in numpy."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_symbols_of_integers_are_numpys(function):
     assert result.dtype == expected.dtype and np.array_equal(result, expected)
 
 
-def test_tensors_of_other_systems_keep_their_own_words():
+def test_subclasses_keep_their_own_attributes():
     class Other(Tensor):
         __slots__ = ()
 
@@ -92,11 +92,11 @@ def test_tensors_of_other_systems_keep_their_own_words():
     assert Other(x.world, x.meta, x.stored_shards).repeat == "no repeat" and Tensor.clip is ops.clip
 
 
-def test_what_holds_one_number_is_one():
-    one = Tensor.from_global(np.array([3]), Mesh((4,), ("x",))("x"), LockStep(4))
-    assert (int(one), float(one), complex(one), bool(one), list(range(one))) == (3, 3.0, 3, True, [0, 1, 2])
+def test_a_tensor_of_one_element_is_a_number():
+    x = Tensor.from_global(np.array([3]), Mesh((4,), ("x",))("x"), LockStep(4))
+    assert (int(x), float(x), complex(x), bool(x), list(range(x))) == (3, 3.0, 3, True, [0, 1, 2])
     with pytest.raises(UsageTypeError, match="a tensor that is used as an index must have integers"):
-        range(one.astype(float))
+        range(x.astype(float))
 
 
 IN_PLACE = {
@@ -112,8 +112,8 @@ IN_PLACE = {
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("symbol", IN_PLACE)
-def test_in_place_is_the_same_tensor(world, symbol):
-    """Whoever has the tensor sees it; whoever shares its arrays does not."""
+def test_updates_in_place_keep_the_tensor(world, symbol):
+    """Other references to the tensor have the new values; tensors that share its arrays do not."""
     mesh = Mesh((2, 2), ("dp", "tp"))
     x = Tensor.from_global(A, mesh("dp", "tp"), world)
     other, shared, array = x, Tensor.from_local(x.stored_shards, x.layout, world), A.copy()
@@ -124,8 +124,8 @@ def test_in_place_is_the_same_tensor(world, symbol):
 
 
 @pytest.mark.ranks(4)
-def test_a_training_loop_in_place(world):
-    """A loop over parameters updates them; they stay leaves, with gradients of their own."""
+def test_a_training_loop_updates_in_place(world):
+    """Parameters that a loop updates in place stay leaves with gradients."""
     mesh, target = Mesh((4,), ("x",)), A / 10
     p = Tensor.from_global(np.zeros_like(A), mesh("x", None), world, requires_grad=True)
     for _ in range(3):
@@ -138,8 +138,8 @@ def test_a_training_loop_in_place(world):
 
 
 @pytest.mark.ranks(4)
-def test_gradients_go_through_what_was_there_before(world):
-    """Operators that had seen the old values use them on the way back."""
+def test_gradients_use_the_values_from_before_an_update(world):
+    """Operators that read the old values use them in the backward pass."""
     mesh = Mesh((4,), ("x",))
     x = Tensor.from_global(np.arange(1.0, 9), mesh("x"), world, requires_grad=True)
     y = x * x
@@ -164,12 +164,12 @@ def test_gradients_go_through_what_was_there_before(world):
         (lambda x: operator.setitem(x, 7, 1), RuleError, "index 7 is out of range"),
     ],
 )
-def test_what_cannot_be_done_in_place_says_so(change, error, text):
+def test_wrong_updates_in_place_are_refused(change, error, text):
     with pytest.raises(error, match=text):
         change(tensor())
 
 
-def test_a_leaf_takes_no_history():
+def test_a_leaf_takes_no_values_with_gradients():
     x = Tensor.from_global(A, Mesh((4,), ("x",))("x", None), LockStep(4), requires_grad=True)
     with pytest.raises(
         UsageTypeError, match=r"add in place: a parameter's new values must not require a gradient"
@@ -196,7 +196,7 @@ def test_assignment_is_numpys_and_gathers_nothing(world, dims):
         assert not trace.nbytes(), index
 
 
-def test_rows_in_a_loop():
+def test_a_tensor_iterates_over_rows():
     rows = [row.full() for row in tensor()]
     assert len(rows) == 4 and np.array_equal(rows, A)
 
@@ -209,7 +209,7 @@ def test_rows_in_a_loop():
         (lambda x: x["a"], RuleError, "not str"),
     ],
 )
-def test_what_is_not_there_says_so(function, error, text):
+def test_unsupported_conversions_and_indices_are_refused(function, error, text):
     with pytest.raises(error, match=text):
         function(tensor())
 
@@ -224,7 +224,7 @@ def test_what_is_not_there_says_so(function, error, text):
         lambda x: x.put([0, 7, -1], [5, 6]),
     ],
 )
-def test_methods_that_change_an_array_change_the_tensor_and_nothing_else(change):
+def test_methods_that_change_an_array_change_only_the_tensor(change):
     array, x = A[::-1, ::-1].copy(), tensor()
     x[...] = array
     layout, before = x.layout, x + 0
@@ -239,14 +239,14 @@ def test_methods_that_change_an_array_change_the_tensor_and_nothing_else(change)
     ("word", "instead"),
     [("exp", "spmdsim.ops.exp"), ("strides", "local()"), ("argsrt", "did you mean 'argsort'")],
 )
-def test_an_attribute_that_tensors_do_not_have_says_what_there_is(word, instead):
+def test_a_missing_attribute_names_an_alternative(word, instead):
     with pytest.raises(AttributeError, match="has no attribute") as raised:
         getattr(tensor(), word)
     assert instead in str(raised.value) and not hasattr(tensor(), "__array_interface__")
 
 
-def test_numbers_that_are_equal_are_not_taken_for_one_another():
-    """What Python calls equal has several types, and zeros have signs."""
+def test_equal_numbers_of_different_types_are_distinguished():
+    """Numbers that Python calls equal have several types, and zeros have signs."""
     array = np.array([1.0, -2.0], np.float32)
     x = Tensor.from_global(array, Mesh((1,), ("x",))(None), LockStep(1))
     values = [0, 0.0, -0.0, False, 0j, complex(0.0, -0.0), complex(-0.0, 0.0), 1, 1.0, True, 1 + 0j]

@@ -1,7 +1,7 @@
-"""Every public operator on every element type, and on every pair of them: values and types against numpy.
+"""Public operators equal numpy in values and types, for every element type and every pair of types.
 
-Operands are split so that a rank holds no elements and another one is outside the mesh; the tensor says the type that
-all its arrays have, in every world.
+Operands are split so that one rank owns no elements and another one is outside of the mesh. The tensor has
+the type of all its arrays in every world.
 """
 
 from __future__ import annotations
@@ -38,30 +38,32 @@ def check(name: str, row: Row, dtypes: tuple[np.dtype, ...], split: int | None) 
     want = expected(row, name, arrays)
     if name == "padded_embedding":
         arrays[0][2::3] = 0
-    where = f"{name} of {', '.join(d.name for d in dtypes)}, split {split}"
+    message = f"{name} of {', '.join(d.name for d in dtypes)}, split {split}"
     if want is None or any(d.kind in row.refused for d in dtypes):
         for world in WORLDS:
             with pytest.raises(RuleError):
-                raise AssertionError(f"{where} gives {run(row, arrays, world, split)}, numpy refuses")
+                raise AssertionError(f"{message} gives {run(row, arrays, world, split)}, numpy refuses")
         return
     result, shaped = (run(row, arrays, world, split) for world in WORLDS)
-    assert result.dtype == want.dtype, f"{where}: {result.dtype}, numpy has {want.dtype}"
-    assert {shard.dtype for shard in result.shards} == {result.dtype}, where
-    assert (shaped.meta, shaped.shards[0].dtype) == (result.meta, result.dtype), where
+    assert result.dtype == want.dtype, f"{message}: {result.dtype}, numpy has {want.dtype}"
+    assert {shard.dtype for shard in result.shards} == {result.dtype}, message
+    assert (shaped.meta, shaped.shards[0].dtype) == (result.meta, result.dtype), message
     full = result.full()
     if want.dtype.kind in "biu":
-        np.testing.assert_array_equal(full, want, where)
+        np.testing.assert_array_equal(full, want, message)
     else:
         wide = "c16" if want.dtype.kind == "c" else "f8"
-        allowed = rounding([*dtypes, want.dtype])
-        np.testing.assert_allclose(full.astype(wide), want.astype(wide), allowed, allowed, err_msg=where)
+        tolerance = rounding([*dtypes, want.dtype])
+        np.testing.assert_allclose(
+            full.astype(wide), want.astype(wide), tolerance, tolerance, err_msg=message
+        )
 
 
 @pytest.mark.parametrize(
     "number, name", [*enumerate(name for name, row in ROWS.items() if row.operands == 1)]
 )
-def test_one_operand(number, name):
-    """Each type in one split, another one for the next type and the next operator; float32 in all."""
+def test_operators_of_one_operand_equal_numpy(number, name):
+    """Types are tried in one split each, float32 in all splits; the next operator shifts the splits."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for k, (dtype, split) in enumerate(itertools.product(TYPES, (None, 0, 1))):
@@ -72,8 +74,8 @@ def test_one_operand(number, name):
 @pytest.mark.parametrize(
     "number, name", [*enumerate(name for name, row in ROWS.items() if row.operands == 2)]
 )
-def test_two_operands(number, name):
-    """Operators that follow one another have other fifths of all pairs of types."""
+def test_operators_of_two_operands_equal_numpy(number, name):
+    """Operators try a fifth of all pairs of types each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for a, b in [*itertools.product(TYPES, TYPES)][number % 5 :: 5]:
@@ -84,16 +86,16 @@ def test_two_operands(number, name):
 
 @pytest.mark.ranks(4)
 def test_ranks_outside_of_a_mesh_know_the_types(world):
-    """They never see what the local function gives, and take part in what follows."""
+    """Ranks outside of the mesh do not run the local function, but know its type."""
     x = Tensor.from_global(np.array([[3 + 4j, 1j, 1], [0, 2, -5j]]), MESH("a", None), world)
     moduli = ops.absolute(x)
     assert {shard.dtype for shard in moduli.shards} == {moduli.dtype} == {np.dtype("f8")}
     assert moduli.full().tolist() == [[5, 1, 1], [0, 2, 5]]
-    whole = Tensor.from_global(np.array([[1, 2, 3], [4, 5, 6]], "i1"), MESH("a", None), world)
-    assert ops.rint(whole).full().dtype == np.rint(whole.full()).dtype
+    integers = Tensor.from_global(np.array([[1, 2, 3], [4, 5, 6]], "i1"), MESH("a", None), world)
+    assert ops.rint(integers).full().dtype == np.rint(integers.full()).dtype
 
 
-def test_local_functions_are_held_to_what_is_declared():
+def test_local_functions_must_return_the_declared_type():
     x = Tensor.from_global(np.array([[1, 4, 9]]), MESH(None, None), WORLDS[0])
     rule = Rule.parse("... -> ...")
     with pytest.raises(RuleError, match="of root must return int64, got float64"):
@@ -102,7 +104,7 @@ def test_local_functions_are_held_to_what_is_declared():
     assert narrow.dtype == "f4" and narrow.full().dtype == "f4" and narrow.full().tolist() == [[1, 2, 3]]
 
 
-def test_numbers_and_lists_beside_tensors():
+def test_numbers_and_lists_beside_tensors_are_promoted():
     x = Tensor.from_global(np.array([1, 2], BF16), MESH(None), WORLDS[0])
     assert [(x + value).dtype.name for value in (1, 2.5, 1j)] == ["bfloat16", "bfloat16", "complex64"]
     assert (x + np.array([1, 2], "i4")).dtype == BF16 and (np.array([1, 2], "f2") + x).dtype == "f4"
@@ -124,7 +126,7 @@ def test_numbers_and_lists_beside_tensors():
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=["lock step", "shapes only"])
-def test_numbers_out_of_a_types_range_are_one_line(world):
+def test_numbers_out_of_range_are_refused_in_one_line(world):
     x = Tensor.from_global(np.arange(4, dtype="i1"), MESH("a"), world)
     for call in (lambda: x + 300, lambda: 300 - x, lambda: ops.maximum(x, 300)):
         with pytest.raises(
@@ -151,7 +153,7 @@ def test_integers_compare_with_ints_beyond_all_floats(sign):
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=["lock step", "shapes only"])
-def test_quotients_with_ints_beyond_all_floats_are_one_line(world):
+def test_quotients_with_ints_beyond_all_floats_are_refused_in_one_line(world):
     x = Tensor.from_global(np.arange(4), MESH("a"), world)
     for call in (lambda: x / 10**400, lambda: -(10**400) / x):
         with pytest.raises(
@@ -160,7 +162,7 @@ def test_quotients_with_ints_beyond_all_floats_are_one_line(world):
             call()
 
 
-def test_integers_to_negative_powers_are_one_line():
+def test_integers_to_negative_powers_are_refused_in_one_line():
     x = Tensor.from_global(np.arange(1, 5, dtype="i4"), MESH("a"), WORLDS[0])
     with pytest.raises(
         InputError, match=r"^int32 to a negative power of int32 is no integer: convert it first"

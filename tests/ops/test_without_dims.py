@@ -1,4 +1,4 @@
-"""Tensors of shape (): numpy's functions make scalars of them, and every shard is an array all the same."""
+"""Shards of tensors of shape () are arrays, although numpy's functions return scalars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import spmdsim.ops as ops
 from spmdsim import Mesh, Tensor, compile, nn
 from tests.ops.test_strategies import is_elementwise, is_float, several
 
-#: The reference of dropout knows the elements of one shape.
+#: Elementwise samples; the reference of dropout supports only one shape.
 ELEMENTWISE = [sample for sample in SAMPLES if is_elementwise(sample) and sample.name != "dropout"]
 KINDS = ("float64", "float32", "float16", "bfloat16")
 
@@ -26,7 +26,7 @@ def require_arrays(tensor: Tensor, where: str) -> None:
 
 
 def layouts(size: int) -> list:
-    """The layouts of a tensor of shape (): whole on every rank, and a sum that is pending."""
+    """Return the layouts of a tensor of shape () on `size` ranks: replicated and a pending sum."""
     mesh = Mesh((size,), ("x",))
     return [mesh(), mesh(partial="x")]
 
@@ -37,33 +37,35 @@ def test_many_operators_take_tensors_without_dims():
 
 @pytest.mark.parametrize("sample", ELEMENTWISE, ids=lambda sample: sample.name)
 @pytest.mark.ranks(1, 2)
-def test_an_operator_of_elements(sample: Sample, world):
+def test_elementwise_operators_keep_arrays_without_dims(sample: Sample, world):
     numbers = [np.asarray(np.ravel(x)[0]) for x in sample.operands]
     expected = [np.asarray(value) for value in several(sample.reference(*numbers))]
     for layout in layouts(world.size):
         operands = [
-            Tensor.from_global(x, layout if is_float(x) else layout.reduced, world, requires_grad=wanted)
+            Tensor.from_global(
+                x, layout if is_float(x) else layout.reduced, world, requires_grad=requires_grad
+            )
             for x in numbers
-            for wanted in [sample.differentiable and is_float(x)]
+            for requires_grad in [sample.differentiable and is_float(x)]
         ]
-        where = f"{sample.name} {layout}"
+        message = f"{sample.name} {layout}"
         for call in (sample.op, compile(sample.op)):
             for _ in range(2):
                 results = several(call(*[x.detach() for x in operands], **sample.params))
                 for result, value in zip(results, expected, strict=True):
-                    require_arrays(result, where)
-                    np.testing.assert_allclose(result.full(), value, rtol=1e-10, atol=1e-10, err_msg=where)
+                    require_arrays(result, message)
+                    np.testing.assert_allclose(result.full(), value, rtol=1e-10, atol=1e-10, err_msg=message)
         results = several(sample.op(*operands, **sample.params))
         if results[sample.graded].requires_grad:
             nn.backward(results[sample.graded] * 3.0 + results[sample.graded])
             for operand in operands:
                 if operand.grad is not None:
-                    require_arrays(operand.grad, f"the gradient of {where}")
+                    require_arrays(operand.grad, f"the gradient of {message}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.ranks(1, 2, 3)
-def test_results_without_dims_and_what_follows_from_them(kind, world):
+def test_results_without_dims_and_their_followers_have_arrays(kind, world):
     mesh, values = Mesh((world.size,), ("x",)), np.array([2.0, 5.0, 1.0, 4.0])
     x = ops.cast(Tensor.from_global(values, mesh("x"), world), kind)
     reductions = {
@@ -92,10 +94,10 @@ def test_ranks_outside_of_the_mesh_own_a_zero(world):
     meshes = [Mesh((len(ranks),), ("x",), ranks) for ranks in ((0, 1), (2, 1), (2,), (0, 1, 2))]
     for before, after in itertools.permutations(meshes, 2):
         for layout in (before(), before(partial="x")):
-            for moved in (
+            for result in (
                 Tensor.from_global(3.0, layout, world).to(after()),
                 Tensor.from_global([3.0], before(None), world).reshape((), after()),
             ):
-                assert moved.item() == 3
-                wanted = [3.0 if rank in after else 0.0 for rank in world.ranks]
-                assert [shard.item() for shard in moved.stored_shards] == wanted, (layout, after)
+                assert result.item() == 3
+                expected = [3.0 if rank in after else 0.0 for rank in world.ranks]
+                assert [shard.item() for shard in result.stored_shards] == expected, (layout, after)
