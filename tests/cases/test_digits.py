@@ -1,4 +1,4 @@
-"""The handwritten digits that the package ships."""
+"""The handwritten digits in the package equal the published ones, and a slice of them has the expected pixels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spmdsim.cases.network import enlarged_digits
 OF_EACH_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 
 
-def test_digits_are_those_that_were_published():
+def test_digits_equal_the_published_ones():
     records = digit_records()
     assert records.shape == (1797, 65) and records.dtype == np.uint8
     images = enlarged_digits()
@@ -19,7 +19,7 @@ def test_digits_are_those_that_were_published():
     assert tuple(np.bincount(labels)) == OF_EACH_CLASS
     pixels = digits()[slice(0, 1797), slice(0, 64)]
     assert (pixels.dtype, pixels.min(), pixels.max()) == (np.float32, 0.0, 1.0)
-    # The first image is a nought: its middle is white, and so are its upper corners.
+    # The first image is a nought: its middle and its upper corners are white.
     nought = pixels[0].reshape(8, 8)
     assert (
         labels[0] == 0
@@ -30,5 +30,8 @@ def test_digits_are_those_that_were_published():
 
 
 def test_a_rank_reads_its_own_rows_and_columns():
-    whole, part = digits(), digits()[slice(100, 103), slice(10, 20)]
-    assert np.array_equal(part, whole[slice(0, 1797), slice(0, 64)][100:103, 10:20]) and part.shape == (3, 10)
+    pixels, block = digits(), digits()[slice(100, 103), slice(10, 20)]
+    assert np.array_equal(block, pixels[slice(0, 1797), slice(0, 64)][100:103, 10:20]) and block.shape == (
+        3,
+        10,
+    )

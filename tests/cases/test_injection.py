@@ -1,4 +1,4 @@
-"""Faults put in on purpose: each that changes anything is called WRONG, for every operator, type, strategy and world."""
+"""Injected faults that change a result are reported as WRONG, for each operator, type, strategy and world."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from spmdsim.cases.injection import FAULTS
 from spmdsim.cases.inputs import MOST, MOST_HALF, ExactInputs, Inputs
 from spmdsim.cli.main import main
 
-#: What two ranks cannot make another result of, wherever it happens: everything is the same on both.
+#: Faults and strategies without an effect on two ranks, because both ranks have identical arrays.
 SAME = {("root", "replicated"), ("swap", "replicated")}
 PAIR, GRID = Mesh((2,), ("tp",)), Mesh((2, 2), ("dp", "tp"))
 
 
-def judged(mesh, dtype, every, start):
+def judge_cases(mesh, dtype, every, start):
+    """Yield (kind, case, outcome) per fault kind, for one in ``every`` cases, counted from ``start``.
+
+    Each fault kind begins at another case. The cases run on `LockStep` over `mesh` with elements of `dtype`.
+    """
     inputs = Inputs(shape=(12, 16, 10), dtype=dtype)
     for number, kind in enumerate(FAULTS, start):
         for case in [*catalogue([mesh], inputs)][number % every :: every]:
@@ -36,21 +40,26 @@ TYPES = (
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_fault_is_called_wrong(dtype):
-    """Each fault is in every fourth (float32) or sixth case, and in other cases with the next type."""
+def test_every_fault_is_reported_as_wrong(dtype):
+    # Run every fourth case (float32) or every sixth one, because all cases take too long. Each type
+    # begins at another case.
     words, every = Counter(), 4 if dtype == "float32" else 6
     mesh = GRID if dtype in ("float32", "bfloat16") else PAIR
-    for kind, case, outcome in judged(mesh, dtype, every, TYPES.index(dtype)):
-        same = (kind, case.strategy) in SAME
-        assert outcome.word == ("no effect" if same else "WRONG"), (kind, case.strategy, str(outcome.verdict))
-        assert outcome.ok == same and (outcome.injection.injection_place is None) == same
-        assert not same or "nothing" in outcome.injection.text
-        words[kind] += not same
+    for kind, case, outcome in judge_cases(mesh, dtype, every, TYPES.index(dtype)):
+        has_no_effect = (kind, case.strategy) in SAME
+        assert outcome.word == ("no effect" if has_no_effect else "WRONG"), (
+            kind,
+            case.strategy,
+            str(outcome.verdict),
+        )
+        assert outcome.ok == has_no_effect and (outcome.injection.injection_place is None) == has_no_effect
+        assert not has_no_effect or "nothing" in outcome.injection.text
+        words[kind] += not has_no_effect
     assert set(words) == set(FAULTS) and min(words.values()) >= 16 // every
 
 
-def test_rounding_hides_what_whole_numbers_show():
-    """One element of a long sum that is off by 64 units in the last place of bfloat16 or float32."""
+def test_an_error_of_64_last_place_units_is_noticed():
+    """Fractions and whole numbers both show an error of 64 last-place units in one element of a long sum."""
     for dtype, k in (("bfloat16", 512), ("float32", 4096)):
         inputs = Inputs(shape=(8, k, 8), dtype=dtype)
         for case in catalogue([PAIR], inputs, ("matmul",)):
@@ -60,8 +69,8 @@ def test_rounding_hides_what_whole_numbers_show():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_rank_whose_part_of_every_sum_is_lost(dtype, monkeypatch):
-    """A world that is broken beneath everything else, on the job's own data."""
+def test_a_lost_contribution_of_a_rank_is_noticed(dtype, monkeypatch):
+    # Break the world below all checks: rank 3 contributes zeros to each reduction of its data.
     honest = spmdsim.worlds.lockstep_world.LockStep._run
 
     def broken(self, step, shards, algorithm):
@@ -84,7 +93,8 @@ def test_a_rank_whose_part_of_every_sum_is_lost(dtype, monkeypatch):
     "dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "int8", "longdouble"]
 )
 def test_whole_numbers_are_exact(dtype):
-    """Products, sums of the sums of absolute values, and results are numbers of the type."""
+    # Products, their sums and results must be exact in the type, because checks compare whole numbers
+    # exactly.
     inputs = ExactInputs(Inputs(shape=(6, 3000, 100), dtype=dtype))
     x, w, bias, w2 = (
         np.asarray(source[tuple(slice(0, n) for n in source.shape)])
@@ -107,7 +117,7 @@ def test_whole_numbers_are_exact(dtype):
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("kind", FAULTS)
-def test_real_ranks_are_broken_in_the_same_way(world, kind):
+def test_faults_on_real_ranks_equal_those_in_lock_step(world, kind):
     inputs = Inputs(shape=(8, 8, 8), dtype="float32")
     wanted = (
         "contraction, all_reduce (k:tp)",
@@ -118,10 +128,16 @@ def test_real_ranks_are_broken_in_the_same_way(world, kind):
     cases = [case for case in catalogue([Mesh((world.size,), ("tp",))], inputs) if case.strategy in wanted]
     assert len(cases) == 4
     for case in cases:
-        outcome, again = run_case(case, world, inject=kind), run_case(case, LockStep(world.size), inject=kind)
-        assert outcome.word == again.word == "WRONG"
-        assert outcome.injection.text == again.injection.text and outcome.failed_checks == again.failed_checks
-        assert outcome.on_whole_numbers == again.on_whole_numbers
+        outcome, simulated = (
+            run_case(case, world, inject=kind),
+            run_case(case, LockStep(world.size), inject=kind),
+        )
+        assert outcome.word == simulated.word == "WRONG"
+        assert (
+            outcome.injection.text == simulated.injection.text
+            and outcome.failed_checks == simulated.failed_checks
+        )
+        assert outcome.on_whole_numbers == simulated.on_whole_numbers
 
 
 def test_the_command_on_real_ranks(tmp_path, launcher):
@@ -138,11 +154,11 @@ def test_the_command_on_real_ranks(tmp_path, launcher):
 SMALL = ("-n", "2", "--shape", "8,8,8", "--only", "matmul")
 
 
-def test_the_report_shows_what_broke_and_who_noticed(capsys):
+def test_the_report_names_the_fault_and_the_check_that_noticed_it(capsys):
     assert main([*LOCKSTEP, *SMALL, "--inject", "swap"]) == 1
-    told = capsys.readouterr().out
-    assert "4 of 4 faults that change a result are noticed, 0 MISSED; 1 has no effect" in told
-    assert "ranks 1 and 0 have each other's" in told and "data and whole numbers" in told
+    output = capsys.readouterr().out
+    assert "4 of 4 faults that change a result are noticed, 0 MISSED; 1 has no effect" in output
+    assert "ranks 1 and 0 have each other's" in output and "data and whole numbers" in output
     report = run_json(capsys, *SMALL, "--inject", "swap", code=1)
     by_word = {case["verdict"]: case for case in report["cases"]}
     assert set(by_word) == {"WRONG", "no effect"}
@@ -151,8 +167,8 @@ def test_the_report_shows_what_broke_and_who_noticed(capsys):
     assert not by_word["no effect"]["noticed_by"] and not by_word["no effect"]["effect"]
 
 
-def test_a_fault_that_nobody_notices_has_an_exit_code_of_its_own(monkeypatch, capsys):
-    """The comparison is broken as well."""
+def test_a_missed_fault_has_its_own_exit_code(monkeypatch, capsys):
+    # Replace the comparison as well, so that no check notices the faults.
     monkeypatch.setattr("spmdsim.cases.case.check", lambda tensor, *_, **__: RIGHT)
     assert main([*LOCKSTEP, *SMALL, "--inject", "drop"]) == 3
     assert (
@@ -166,16 +182,16 @@ RIGHT = spmdsim.check(spmdsim.Tensor.from_global(np.ones(2), PAIR("tp"), LockSte
 
 def test_kinds_are_listed_and_the_nearest_is_named(capsys):
     assert main(["run", "--inject", "list"]) == 0
-    told = capsys.readouterr().out
-    assert all(fault.name in told and fault.about in told for fault in FAULTS.values())
+    output = capsys.readouterr().out
+    assert all(fault.name in output and fault.about in output for fault in FAULTS.values())
     assert main(["run", "--inject", "list", "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == set(FAULTS)
     assert main([*LOCKSTEP, *SMALL, "--inject", "dorp"]) == 2
     assert "no fault is called 'dorp'; did you mean 'drop'? there are drop, double" in capsys.readouterr().err
 
 
-def test_without_injection_whole_numbers_are_judged_too(monkeypatch, capsys):
-    """An operator that is off by less than rounding explains."""
+def test_whole_numbers_are_checked_without_injection_too(monkeypatch, capsys):
+    # The error of the replaced operator is smaller than rounding, so only whole numbers show it.
     monkeypatch.setattr(
         spmdsim.cases.catalogue, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), np.float32(1 + 2**-22))
     )

@@ -1,4 +1,4 @@
-"""``spmdsim.core`` stands alone: it is imported with the rest of the package blocked, and computes in lock step."""
+"""``spmdsim.core`` computes and trains in lock step while all other packages are blocked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 CORE = Path(__file__).resolve().parents[2] / "spmdsim" / "core"
 
-#: Everything else of the package is blocked, and MPI; all files of core are imported.
+#: Block MPI and all other packages of spmdsim, then import all files of core.
 ALONE = """
 import importlib, sys
 from pathlib import Path
@@ -34,7 +34,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.py")):
     importlib.import_module(f"spmdsim.core.{path.stem}")
 """
 
-#: A product of two matrices, its contraction split, from whole arrays to whole arrays, against plain numpy.
+#: Multiply two matrices with a split contraction, gather the result and compare it with numpy's.
 PROGRAM = """
 from spmdsim.core import Mesh, Rule, Strategy, bind
 from spmdsim.core.lockstep import PlainLockStep
@@ -42,40 +42,41 @@ from spmdsim.core.lockstep import PlainLockStep
 mesh, world, draw = Mesh((2, 2), ("dp", "tp")), PlainLockStep(4), np.random.default_rng(0)
 x, w = draw.integers(-9, 9, (6, 5)).astype(float), draw.integers(-9, 9, (5, 7)).astype(float)
 
-def moved(shards, src, dst, shape):
-    seen = []
+def run_steps(shards, src, dst, shape):
+    collectives = []
     for step in world.planner.plan(src, dst, shape, np.dtype(float)).steps:
         shards = world.run(step, shards)
-        seen.append(step.collective)
-    return shards, seen
+        collectives.append(step.collective)
+    return shards, collectives
 
 bound = bind(Rule.parse("m k, k n -> m n", linear="each"), (x.shape, w.shape))
 strategy = Strategy.of(mesh, {"m": "dp", "k": "tp"})
-left, right = bound.input_layouts(strategy)
+x_layout, w_layout = bound.input_layouts(strategy)
 (out,) = bound.output_layouts(strategy)
-whole = mesh(None, None)
-a, _ = moved([x] * 4, whole, left, x.shape)
-b, _ = moved([w] * 4, whole, right, w.shape)
-parts = [p @ q for p, q in zip(a, b)]
-assert any((part != (x @ w)[out.slices((6, 7), rank)]).any() for rank, part in enumerate(parts))  # partial
-y, seen = moved(parts, out, whole, (6, 7))
+replicated = mesh(None, None)
+a, _ = run_steps([x] * 4, replicated, x_layout, x.shape)
+b, _ = run_steps([w] * 4, replicated, w_layout, w.shape)
+products = [p @ q for p, q in zip(a, b)]
+assert any((product != (x @ w)[out.slices((6, 7), rank)]).any() for rank, product in enumerate(products))  # partial
+y, collectives = run_steps(products, out, replicated, (6, 7))
 assert all((shard == x @ w).all() for shard in y), y
-scattered, other = moved(parts, out, mesh("dp", "tp"), (6, 7))
+scattered, scattering = run_steps(products, out, mesh("dp", "tp"), (6, 7))
 assert all((s == (x @ w)[mesh("dp", "tp").slices((6, 7), r)]).all() for r, s in enumerate(scattered))
 assert bound.gradient_layout(strategy, 1).partial == (("dp", "sum"),)
-print(sorted(seen), other)
+print(sorted(collectives), scattering)
 """
 
-#: A layer split by columns, ReLU and one split by rows, there and back, against plain numpy; blocks are uneven.
+#: Compare numpy's results and gradients with two layers and a ReLU. The first layer is split by columns, the second one
+#: by rows, in uneven blocks.
 TRAINING = """
 from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import Op
 from spmdsim.core.tensor import PlainTensor
 
-class Told(PlainLockStep):
+class RecordingLockStep(PlainLockStep):
     def run(self, step, shards):
-        told.append(f"{step.collective} {','.join(step.axes)}")
+        collectives.append(f"{step.collective} {','.join(step.axes)}")
         return super().run(step, shards)
 
 matmul = Op(
@@ -90,21 +91,21 @@ dhidden = dy @ w2.T * (hidden > 0)
 wanted = {"x": dhidden @ w1.T, "w1": x.T @ dhidden, "w2": np.maximum(hidden, 0).T @ dy}
 
 for mesh in Mesh((4,), ("tp",)), Mesh((2, 2), ("dp", "tp")):
-    world, told, dp = Told(4), [], "dp" if "dp" in mesh.axes else None
-    laid = {"x": mesh(dp, None), "w1": mesh(None, "tp"), "w2": mesh("tp", None)}
+    world, collectives, dp = RecordingLockStep(4), [], "dp" if "dp" in mesh.axes else None
+    layouts = {"x": mesh(dp, None), "w1": mesh(None, "tp"), "w2": mesh("tp", None)}
     leaves = {
-        name: PlainTensor.from_array(array, laid[name], world, requires_grad=True)
+        name: PlainTensor.from_array(array, layouts[name], world, requires_grad=True)
         for name, array in (("x", x), ("w1", w1), ("w2", w2))
     }
     column = relu(matmul(leaves["x"], leaves["w1"]))
-    assert column.layout == mesh(dp, "tp") and told == []
+    assert column.layout == mesh(dp, "tp") and collectives == []
     row = matmul(column, leaves["w2"])
-    assert row.layout == mesh(dp, None, partial="tp") and told == []
+    assert row.layout == mesh(dp, None, partial="tp") and collectives == []
     y = row.to(mesh(dp, None))
-    assert told == ["all_reduce tp"], told
-    told.clear()
+    assert collectives == ["all_reduce tp"], collectives
+    collectives.clear()
     y.backward(PlainTensor.from_array(dy, y.layout, world))
-    print(sorted(told))
+    print(sorted(collectives))
     for rank, shard in enumerate(y.shards):
         assert (shard == (np.maximum(hidden, 0) @ w2)[y.layout.slices(y.shape, rank)]).all()
     for name, leaf in leaves.items():
@@ -115,8 +116,8 @@ for mesh in Mesh((4,), ("tp",)), Mesh((2, 2), ("dp", "tp")):
 """
 
 
-#: Matrix products and sums in every element type, the contraction split over ranks, with gradients, against plain numpy. On the way
-#: partial sums are larger than float16 can represent, and cancel. Then reductions that element types do not have.
+#: Compare products and sums over split contractions, and their gradients, with numpy's, in every element type. Partial sums
+#: exceed the range of float16, and cancel. At the end, print the errors of reductions that element types do not support.
 TYPES = """
 import numpy as np
 import ml_dtypes
@@ -161,8 +162,11 @@ for op, kind in (("sum", "bool"), ("any", "int8"), ("max", "complex64"), ("avg",
 """
 
 
-def printed(program: str, before: str = ALONE) -> list[str]:
-    """What a program prints that has nothing but core, or has run another text before, in a process of its own."""
+def run_program(program: str, before: str = ALONE) -> list[str]:
+    """Return the lines that a program prints in a process in which only core can be imported.
+
+    ``before`` is the text that the process runs first, instead of the one that blocks other packages.
+    """
     done = subprocess.run(
         [sys.executable, "-c", before + program, str(CORE)],
         capture_output=True,
@@ -173,24 +177,28 @@ def printed(program: str, before: str = ALONE) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_core_computes_with_everything_else_blocked():
-    assert printed(PROGRAM) == ["['all_gather', 'all_reduce'] ['reduce_scatter']"]
+def test_core_computes_while_other_packages_are_blocked():
+    assert run_program(PROGRAM) == ["['all_gather', 'all_reduce'] ['reduce_scatter']"]
 
 
-def test_core_trains_with_everything_else_blocked():
-    """A gradient is reduced once: that of the input over the columns, those of weights over the batch."""
-    alone, both = printed(TRAINING)
-    assert alone == "['all_reduce tp']"
-    assert both == "['all_reduce dp', 'all_reduce dp', 'all_reduce tp']"
+def test_core_trains_while_other_packages_are_blocked():
+    """A gradient is reduced once: the input's gradient over tp, the gradients of weights over dp."""
+    one_axis, two_axes = run_program(TRAINING)
+    assert one_axis == "['all_reduce tp']"
+    assert two_axes == "['all_reduce dp', 'all_reduce dp', 'all_reduce tp']"
 
 
-def test_core_computes_in_every_element_type_alone_as_with_the_whole_package():
-    lines = printed(TYPES)
+def test_core_computes_each_element_type_with_and_without_other_packages():
+    lines = run_program(TYPES)
     facts = [line.split(" [")[0].split() for line in lines[:-5]]
-    half = {"float16": "float32", "bfloat16": "float32"}
+    stored_types = {"float16": "float32", "bfloat16": "float32"}
     assert len(facts) == 30
-    for name, result, _, op, held in facts:
-        assert (result, op, held) == (name, "'any')" if name == "bool" else "'sum')", half.get(name, name))
+    for type_name, result, _, op, stored_type in facts:
+        assert (result, op, stored_type) == (
+            type_name,
+            "'any')" if type_name == "bool" else "'sum')",
+            stored_types.get(type_name, type_name),
+        )
     assert [line.split("; ")[0] for line in lines[-5:]] == [
         "the sum of bools is not a bool",
         "'any' reduces bools, but got int8",
@@ -198,11 +206,11 @@ def test_core_computes_in_every_element_type_alone_as_with_the_whole_package():
         "the average of int8 is not an integer",
         "sum reduces numbers and bools, but got datetime64[s]",
     ]
-    assert printed(TYPES, "import spmdsim.arrays, spmdsim.ops, spmdsim.nn\n") == lines
+    assert run_program(TYPES, "import spmdsim.arrays, spmdsim.ops, spmdsim.nn\n") == lines
 
 
-def test_what_core_blocks_is_blocked():
-    assert printed("""
+def test_the_import_of_other_packages_fails():
+    assert run_program("""
 for name in "spmdsim.layout", "spmdsim.arrays", "spmdsim.worlds", "mpi4py":
     try:
         importlib.import_module(name)
@@ -214,15 +222,18 @@ for name in "spmdsim.layout", "spmdsim.arrays", "spmdsim.worlds", "mpi4py":
     ]
 
 
-#: The way through core, from where each file says which one comes next.
+#: The order in which to read core; each file names the next one.
 ORDER = (
     *("layout", "rule", "step", "element_types"),
     *("elements", "bytes_planner", "world", "lockstep", "tensor", "tape", "recipe", "operator"),
 )
 
 
-def lines_of_code(text: str) -> int:
-    """Count the lines without blank ones, comments and docstrings: what has to be understood, not what helps with it."""
+def count_lines_of_code(text: str) -> int:
+    """Count the lines of ``text`` without blank lines, comments and docstrings.
+
+    Comments and docstrings don't count, because they help the reader to understand the code.
+    """
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in (
@@ -242,11 +253,11 @@ def lines_of_code(text: str) -> int:
     return len(lines)
 
 
-def test_core_says_what_comes_next_and_stays_small():
-    """Core, with what it needs of notation, is an afternoon's reading."""
+def test_files_of_core_name_the_next_one_and_are_short():
+    """A reader understands core, with the notation that it needs, in an afternoon."""
     texts = {path.name: path.read_text() for path in CORE.glob("*.py")}
     notation = [path.read_text() for path in (CORE / "notation").glob("*.py")]
-    assert sum(map(lines_of_code, [*texts.values(), *notation])) <= 2320
+    assert sum(map(count_lines_of_code, [*texts.values(), *notation])) <= 2320
     for name, following in itertools.pairwise(ORDER):
         assert f"Next: :mod:`spmdsim.core.{following}`" in texts[f"{name}.py"], name
     assert "This is the last file" in texts["operator.py"]
@@ -272,7 +283,7 @@ def test_the_plain_planner_takes_the_fewest_bytes():
 
 
 def test_the_plain_planner_places_axes_only_where_the_target_has_them():
-    """An axis does not pass through another dim, and none is added after axes that have to leave."""
+    # An axis takes no detour over another dim, and no axis is added behind one that is removed later.
     from spmdsim.core import Mesh
     from spmdsim.core.step import shortest_route
 
@@ -290,32 +301,35 @@ def test_the_plain_planner_places_axes_only_where_the_target_has_them():
 
 
 def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
-    """Against all layouts on the way, improved until nothing changes, for prices that many paths share."""
+    """The route has the lowest price, and the fewest steps of routes with this price.
+
+    The expected values come from a search over all layouts, repeated until no price changes. Many routes share a price.
+    """
     from spmdsim.core import Mesh
     from spmdsim.core.step import _list_next_steps, shortest_route
 
     def price(step, itemsize):
         return random.Random(f"{seed} {step.collective} {step.axes}").randrange(3)
 
-    def improved(best):
-        ends = dict(best)
-        for here, (cost, steps) in best.items():
-            for step in _list_next_steps(here, dst, (8, 8)):
+    def improve_costs(best):
+        costs = dict(best)
+        for layout, (cost, steps) in best.items():
+            for step in _list_next_steps(layout, dst, (8, 8)):
                 end = cost + price(step, 8), steps + 1
-                ends[step.dst] = min(end, ends.get(step.dst, end))
-        return ends
+                costs[step.dst] = min(end, costs.get(step.dst, end))
+        return costs
 
     mesh = Mesh((2, 2, 2), ("x", "y", "z"))
     src = mesh(None, ("z", "y", "x"))
     for seed, dst in itertools.product(range(6), (mesh("x", "y"), mesh(("z", "y"), "x"))):
         best, before = {src: (0, 0)}, None
         while best != before:
-            before, best = best, improved(best)
+            before, best = best, improve_costs(best)
         route = shortest_route(src, dst, (8, 8), 8, price)
         assert (sum(price(step, 8) for step in route.steps), len(route.steps)) == best[dst], seed
 
 
-def test_the_plain_choice_leaves_split_what_leaves_ranks_empty():
+def test_the_plain_choice_keeps_splits_that_leave_ranks_empty():
     from spmdsim.core import Mesh, Rule, bind
     from spmdsim.core.lockstep import PlainLockStep
 
@@ -330,8 +344,8 @@ def test_the_plain_choice_leaves_split_what_leaves_ranks_empty():
     assert bound.input_layouts(strategy) == (mesh("a", "b"), mesh("b", None))
 
 
-def test_a_step_costs_what_its_busiest_rank_receives():
-    """Who holds the least of a tensor receives the most when all gather it: 4 of 5 elements."""
+def test_the_price_of_a_step_is_the_bytes_of_its_busiest_rank():
+    # In an all_gather, the rank with the smallest shard receives the most: 4 of 5 elements.
     from spmdsim.core import Mesh
     from spmdsim.core.lockstep import PlainLockStep
 
@@ -341,8 +355,9 @@ def test_a_step_costs_what_its_busiest_rank_receives():
     assert PlainLockStep(4).planner.price(step, 8) == 32
 
 
-def test_a_step_counts_bytes_of_the_collectives_that_its_class_knows():
-    """An exchange leads to other ranks, too; other collectives are counted by their own classes, never by a wrong formula."""
+def test_a_step_counts_the_bytes_of_its_own_collectives_only():
+    # An exchange may lead to other ranks. Other collectives raise PlanError here, because their own
+    # classes count their bytes.
     from spmdsim.core import Mesh
     from spmdsim.core.step import Step
     from spmdsim.errors import PlanError
@@ -359,20 +374,20 @@ def test_a_step_counts_bytes_of_the_collectives_that_its_class_knows():
             step.nbytes(0, 4)
 
 
-def test_a_plain_tensor_that_is_pending_is_what_it_was_made_of():
+def test_a_partial_plain_tensor_has_the_elements_of_its_array():
     from spmdsim.core import Mesh
     from spmdsim.core.lockstep import PlainLockStep
     from spmdsim.core.tensor import PlainTensor
 
-    mesh, whole = Mesh((2, 2), ("x", "y")), np.arange(1.0, 7.0).reshape(2, 3)
+    mesh, array = Mesh((2, 2), ("x", "y")), np.arange(1.0, 7.0).reshape(2, 3)
     for op in ("sum", "prod", "max", "min", "avg"):
         for layout in (
             mesh(None, "y", partial={"x": op}),
             mesh("x", None),
             mesh(None, None, partial={"x": op, "y": op}),
         ):
-            tensor = PlainTensor.from_array(whole, layout, PlainLockStep(4))
-            np.testing.assert_array_equal(tensor.full(), whole)
+            tensor = PlainTensor.from_array(array, layout, PlainLockStep(4))
+            np.testing.assert_array_equal(tensor.full(), array)
 
 
 def test_no_route_leads_to_other_meshes_dims_or_reductions():
@@ -394,12 +409,12 @@ def test_an_operator_of_core_is_applied_with_a_strategy():
     from spmdsim.core.tensor import PlainTensor
     from spmdsim.errors import RuleError, WorldError
 
-    mesh, whole = Mesh((2, 2), ("x", "y")), np.arange(24.0).reshape(4, 6)
-    x = PlainTensor.from_array(whole, mesh(None, None), PlainLockStep(4))
+    mesh, full_array = Mesh((2, 2), ("x", "y")), np.arange(24.0).reshape(4, 6)
+    x = PlainTensor.from_array(full_array, mesh(None, None), PlainLockStep(4))
     total = Op("total", Rule.parse("m k -> m", linear="each"), lambda array: array.sum(1))
     result = apply(total, [x], {}, Strategy.of(mesh, {"m": "x", "k": "y"}))
     assert result.layout == mesh("x", partial="y") and total(x).layout == mesh(None)
-    np.testing.assert_array_equal(result.full(), whole.sum(1))
+    np.testing.assert_array_equal(result.full(), full_array.sum(1))
     with pytest.raises(RuleError, match="strategy splits 'q'"):
         apply(total, [x], {}, Strategy.of(mesh, {"q": "x"}))
     with pytest.raises(WorldError, match="but the world has 4 ranks"):

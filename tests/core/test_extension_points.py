@@ -1,4 +1,4 @@
-"""Classes outside of core override core's methods at its extension points only."""
+"""Classes outside of core override the methods of core only at its extension points."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib import import_module
 
 import spmdsim
 
-#: The extension points: per class of core, the methods that other packages override, and why.
+#: The extension points: the methods that other packages override, by class of core. The comments say for what.
 EXTENSION_POINTS = {
     "Layout": {"bounds", "reduced", "dual", "canonical"},  # windows of a dim
     "LayoutFacts": {
@@ -18,7 +18,7 @@ EXTENSION_POINTS = {
         "placement_text",
         "to_dict",
         "with_partial",
-    },  # the same, in words
+    },  # texts and dictionaries of layouts with windows
     "BoundRule": {
         *("infer", "refusals", "strategies", "input_layouts", "output_layouts", "gradient_layout", "steps"),
     },  # windows, steps in the middle, functions of a rank's arrays
@@ -34,7 +34,7 @@ EXTENSION_POINTS = {
     },  # windows, steps in the middle, functions of a rank's arrays
 }
 CORE = "spmdsim.core."
-#: Tensors of other systems' programs have these systems' methods.
+#: Tensors of the imitated systems have the methods of these systems.
 OTHERS = ("spmdsim.dialects.mindspore.tensors", "spmdsim.dialects.paddle.tensors")
 
 
@@ -42,34 +42,39 @@ def core_classes() -> Iterator[type]:
     for name, module in sorted(sys.modules.items()):
         if name.startswith(CORE):
             yield from (
-                one for one in vars(module).values() if isinstance(one, type) and one.__module__ == name
+                value
+                for value in vars(module).values()
+                if isinstance(value, type) and value.__module__ == name
             )
 
 
 def is_outside(heir: type) -> bool:
-    """Return True for classes of the package outside of core, and not of another system's programs."""
+    """Return True if the class is outside of core and belongs to no imitated system."""
     return heir.__module__.startswith("spmdsim.") and not heir.__module__.startswith((CORE, *OTHERS))
 
 
-def heirs(base: type) -> set[type]:
-    return {heir for child in type.__subclasses__(base) for heir in (child, *heirs(child))}
+def list_subclasses(base: type) -> set[type]:
+    """Return all subclasses of ``base``, of each depth."""
+    return {heir for child in type.__subclasses__(base) for heir in (child, *list_subclasses(child))}
 
 
-def test_core_is_overridden_at_its_extension_points_only():
+def test_core_is_overridden_only_at_its_extension_points():
     for module in pkgutil.walk_packages(spmdsim.__path__, "spmdsim."):
         if "mpi" not in module.name.split(".") and "__main__" not in module.name:
             import_module(module.name)
-    used: dict[str, set[str]] = {}
-    for heir in {heir for base in core_classes() for heir in heirs(base) if is_outside(heir)}:
-        for name in vars(heir):
-            owners = [
-                base for base in heir.__mro__ if base.__module__.startswith(CORE) and name in vars(base)
+    overridden: dict[str, set[str]] = {}
+    for subclass in {
+        subclass for base in core_classes() for subclass in list_subclasses(base) if is_outside(subclass)
+    }:
+        for name in vars(subclass):
+            defining_classes = [
+                base for base in subclass.__mro__ if base.__module__.startswith(CORE) and name in vars(base)
             ]
-            if owners and not name.startswith(("__", "_abc")):
-                used.setdefault(owners[-1].__name__, set()).add(name)
-    assert len(used) > 5
+            if defining_classes and not name.startswith(("__", "_abc")):
+                overridden.setdefault(defining_classes[-1].__name__, set()).add(name)
+    assert len(overridden) > 5
     assert len(EXTENSION_POINTS) <= 10
-    unlisted = {name: names - EXTENSION_POINTS.get(name, set()) for name, names in used.items()}
+    unlisted = {name: names - EXTENSION_POINTS.get(name, set()) for name, names in overridden.items()}
     assert not {name: names for name, names in unlisted.items() if names}
 
 

@@ -1,4 +1,4 @@
-"""Rules as text: what parses, what is the same, and the one line that says what is wrong."""
+"""Rules are parsed from text, spaces do not matter, and an error says in one line what is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spmdsim.errors import RuleError
         ("-> a", ("a",), ()),
     ],
 )
-def test_factors_and_what_is_reduced(text, factors, reduced):
+def test_rules_have_factors_and_reduced_factors(text, factors, reduced):
     rule = Rule.parse(text)
     assert rule.factors == factors
     assert rule.reduced == reduced
@@ -49,7 +49,7 @@ def test_spaces_do_not_matter(text, same):
         ("a -> a", {"linear": "both"}, "linear must be none, each, all or sets of operands, got 'both'"),
     ],
 )
-def test_what_is_no_rule(text, options, message):
+def test_texts_that_are_no_rule_are_refused(text, options, message):
     with pytest.raises(RuleError, match=message):
         Rule.parse(text, **options)
 
@@ -67,7 +67,7 @@ def test_what_is_no_rule(text, options, message):
         ("a -> a b", [(3,)], "factor 'b' of a result must be in an operand"),
     ],
 )
-def test_what_does_not_fit_the_rule(text, shapes, message):
+def test_shapes_that_do_not_fit_the_rule_are_refused(text, shapes, message):
     with pytest.raises(RuleError, match=message):
         bind(Rule.parse(text), tuple(shapes))
 

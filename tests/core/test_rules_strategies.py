@@ -1,4 +1,4 @@
-"""From strategies to layouts and back; the counts and tables that other systems publish."""
+"""Strategies determine layouts and layouts determine strategies; counts and tables equal the published ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SQUARE, CUBE = Mesh((2, 2), ("x", "y")), Mesh((2, 2, 2), ("x", "y", "z"))
     ],
 )
 def test_counts_of_strategies(rule, shapes, mesh, plain, with_partial):
-    """4, 16 and 5, 25 are the rows DTensor asserts; 36 are OneFlow's legal pairs on 2 x 2."""
+    """DTensor's tests assert 4, 16 and 5, 25 strategies; 36 are OneFlow's legal pairs on 2 x 2 ranks."""
     bound = bind(rule, shapes)
     assert len(list(bound.strategies(mesh, partial=False))) == plain
     assert len(list(bound.strategies(mesh))) == with_partial
@@ -53,7 +53,7 @@ def test_infer_is_the_inverse_of_layouts(number, mesh):
     assert bound.infer(bound.input_layouts(strategy)) == strategy
 
 
-def test_gradients_lie_where_the_transposed_rule_says():
+def test_gradient_layouts_follow_the_transposed_rule():
     bound = bind(MATMUL, ((8, 8), (8, 8)))
     strategy = Strategy.of(CUBE, {"m": "x", "k": "y", "n": "z"})
     assert bound.gradient_layout(strategy, 0) == CUBE("x", "y", partial="z")
@@ -72,7 +72,7 @@ def test_gradients_lie_where_the_transposed_rule_says():
         ([Partial("max")], [Replicate()], "partial \\(max\\)"),
     ],
 )
-def test_operands_that_do_not_fit_are_named(x, w, message):
+def test_errors_name_operands_that_do_not_fit(x, w, message):
     mesh = Mesh((2,), ("x",))
     bound = bind(MATMUL, ((8, 8), (8, 8)))
     with pytest.raises(RuleError, match=message):
@@ -83,13 +83,13 @@ def test_compound_dims_split_where_blocks_stay_contiguous():
     mesh = Mesh((2, 4), ("x", "y"))
     bound = bind(Rule.parse("(a b) -> a b"), ((32,),), (("a", 4),))
     allowed = {str(s) for s in bound.strategies(mesh)}
-    assert allowed == {"replicated", "a:x", "a:y", "a:y b:x"}  # b only where a is in its 4 pieces
-    whole = Mesh((4, 2), ("x", "y"))
-    assert "a:x b:y" in {str(s) for s in bound.strategies(whole)}
-    for of in (mesh, whole):  # whose the axes of one dim are is found again
-        assert all(bound.infer(bound.input_layouts(s)) == s for s in bound.strategies(of))
+    assert allowed == {"replicated", "a:x", "a:y", "a:y b:x"}  # b only if a is in its 4 blocks
+    matching_mesh = Mesh((4, 2), ("x", "y"))
+    assert "a:x b:y" in {str(s) for s in bound.strategies(matching_mesh)}
+    for each_mesh in (mesh, matching_mesh):  # infer finds the factor of each axis of a dim
+        assert all(bound.infer(bound.input_layouts(s)) == s for s in bound.strategies(each_mesh))
     with pytest.raises(RuleError, match="can only be split where 'a' is split completely"):
-        bound.check(Strategy.of(whole, {"a": "y", "b": "x"}))
+        bound.check(Strategy.of(matching_mesh, {"a": "y", "b": "x"}))
 
 
 def test_whole_factors_are_not_split():
@@ -99,7 +99,7 @@ def test_whole_factors_are_not_split():
         bound.infer([Mesh((2,), ("x",))(None, "x")])
 
 
-def test_a_strategy_for_factors_that_the_rule_has_not_is_refused():
+def test_a_strategy_for_an_unknown_factor_is_refused():
     mesh, world = Mesh((2,), ("x",)), LockStep(2)
     x = Tensor.from_global(np.ones((2, 2)), mesh(None, None), world)
     for strategy in (Strategy.of(mesh, {"q": "x"}), {"q": "x"}):
@@ -133,12 +133,14 @@ def test_cuts_become_a_device_matrix():
     assert w.to_dict()["tensor_map"] == (1, 0)
 
 
-@pytest.mark.parametrize(("side", "held"), [("right", [0, 0, 1, 1, 2, 2, 3, 3]), ("left", [0, 1, 2, 3] * 2)])
-def test_repeated_calculation_on_either_side(side, held):
+@pytest.mark.parametrize(
+    ("side", "shard_indices"), [("right", [0, 0, 1, 1, 2, 2, 3, 3]), ("left", [0, 1, 2, 3] * 2)]
+)
+def test_repeated_calculation_on_either_side(side, shard_indices):
     bound = bind(Rule.parse("... -> ..."), ((8, 3),))
     strategy = strategy_from_cuts(bound, ((4, 1),), 8, repeat=side)
     (layout,) = bound.input_layouts(strategy)
-    assert [layout.shard_index(rank) for rank in range(8)] == held
+    assert [layout.shard_index(rank) for rank in range(8)] == shard_indices
 
 
 @pytest.mark.parametrize(
@@ -154,13 +156,13 @@ def test_repeated_calculation_on_either_side(side, held):
         (((3, 1), (1, 1)), "= 3 blocks, which must divide the number of ranks, got 8"),
     ],
 )
-def test_cuts_that_mean_nothing(cuts, message):
+def test_cuts_that_do_not_fit_are_refused(cuts, message):
     with pytest.raises(RuleError, match=message):
         strategy_from_cuts(bind(MATMUL, ((32, 784), (784, 512))), cuts, 8)
 
 
-def test_cuts_and_strategies_are_the_same_fact():
-    """Every power-of-two cut of m, k, n on 8 ranks gives the factor cuts it was made of."""
+def test_cuts_and_strategies_determine_each_other():
+    # Try each power-of-two cut of m, k and n on 8 ranks.
     bound = bind(MATMUL, ((16, 16), (16, 16)))
     for m, k, n in itertools.product((1, 2, 4, 8), repeat=3):
         if m * k * n > 8:
@@ -171,7 +173,7 @@ def test_cuts_and_strategies_are_the_same_fact():
         assert strategy.mesh.size == 8
 
 
-def test_cuts_of_compound_dims_go_to_the_major_factor_first():
+def test_cuts_of_compound_dims_split_the_major_factor_first():
     bound = bind(Rule.parse("(a b) -> a b"), ((32,),), (("a", 4),))
     assert [dict(factor_cuts(bound, ((cut,),))) for cut in (2, 4, 8)] == [
         {"a": 2, "b": 1},
@@ -180,7 +182,7 @@ def test_cuts_of_compound_dims_go_to_the_major_factor_first():
     ]
 
 
-def test_compound_factors_are_cut_evenly_and_others_as_one_likes():
+def test_only_compound_factors_must_be_cut_evenly():
     three = Mesh((3,), ("x",))
     bound = bind(Rule.parse("(a b) c -> a b c"), ((32, 4),), (("a", 4),))
     with pytest.raises(RuleError, match="can only be cut evenly, not into 3 blocks"):
@@ -188,7 +190,7 @@ def test_compound_factors_are_cut_evenly_and_others_as_one_likes():
     bound.check(Strategy.of(three, {"c": "x"}))
 
 
-def test_more_pieces_than_elements_only_where_asked_for():
+def test_strategies_have_more_blocks_than_elements_only_on_request():
     bound, mesh = bind(MATMUL, ((1, 8), (8, 8))), Mesh((2,), ("x",))
     texts = {str(strategy) for strategy in bound.strategies(mesh, partial=False)}
     assert texts == {"replicated", "k:x", "n:x"}
@@ -210,20 +212,20 @@ def test_nothing_is_pending_over_an_axis_of_one_rank():
     assert bound.gradient_layout(Strategy.of(mesh, {"n": ("one", "x")}), 0).partial_axes == ("x",)
 
 
-def test_what_may_be_pending_is_what_the_rule_passes():
+def test_operands_may_be_partial_by_the_reductions_that_the_rule_passes():
     for op in ("max", "sum"):
         rule = Rule.parse("m n -> m", reduce=op, linear="each", passes=(op,))
         strategies = list(bind(rule, ((4, 4),)).strategies(Mesh((2,), ("x",))))
         assert {passed[-1] for strategy in strategies for passed in strategy.passed} == {op}
 
 
-def test_axes_beyond_the_size_of_a_dim_split_it_all_the_same():
+def test_axes_beyond_the_size_of_a_dim_still_split_it():
     bound = bind(MATMUL, ((2, 8), (8, 8)))
     strategy = bound.infer([SQUARE(("x", "y"), None), SQUARE(None, None)])
     assert dict(strategy.splits)["m"] == ("x", "y")
 
 
-def test_a_product_is_several_operands_of_which_a_factor_is_summed():
+def test_a_contraction_sums_a_factor_of_several_operands():
     summed = bind(Rule.parse("m k -> m", linear="each"), ((3, 4),))
     both = bind(Rule.parse("m k, k n -> m n, m k n", linear="each"), ((3, 4), (4, 5)))
     turned = bind(Rule.parse("m k, k n -> m k n, m n", linear="each"), ((3, 4), (4, 5)))
@@ -234,7 +236,7 @@ def test_a_product_is_several_operands_of_which_a_factor_is_summed():
     assert Rule.parse("... m -> m", reduce={"...": "max"}).reduction(".0") == "max"
 
 
-def test_axes_go_to_the_major_factor_until_it_is_cut_up():
+def test_axes_split_the_major_factor_until_its_size_is_used_up():
     rule, mesh = Rule.parse("(a b) -> a b"), Mesh((2, 4, 3), ("x", "y", "z"))
     for sizes, splits in (
         ({"a": 2, "b": 12}, {"a": ("x",), "b": ("y", "z")}),
@@ -247,14 +249,14 @@ def test_axes_go_to_the_major_factor_until_it_is_cut_up():
 @pytest.mark.parametrize(
     "shapes", [((7,), (2,), (3,)), ((6,), (2,), (4,)), ((2,), (2,), (3,))], ids=["odd", "more", "less"]
 )
-def test_factors_of_a_dim_make_its_size(shapes):
+def test_factors_of_a_dim_must_multiply_to_its_size(shapes):
     with pytest.raises(RuleError, match=r"\(a b\) of the rule .* cannot have size"):
         bind(Rule.parse("(a b), a, b -> a b"), shapes)
     with pytest.raises(RuleError, match="its known factors make 0"):
         bind(Rule.parse("(a b), a -> a b"), ((0,), (0,)))
 
 
-def test_what_passes_alone_passes_and_several_reductions_do_not():
+def test_partial_operands_pass_with_one_reduction_only():
     mesh = Mesh((2, 2), ("x", "y"))
     bound = bind(Rule.parse("m, m -> m", linear="all", passes=("sum",)), ((4,), (4,)))
     pending = mesh("y", partial="x")
@@ -264,7 +266,7 @@ def test_what_passes_alone_passes_and_several_reductions_do_not():
         both.infer([pending, mesh("y", partial={"x": "avg"})])
 
 
-def test_axes_that_split_a_dim_of_size_one_are_named():
+def test_errors_name_axes_that_split_a_dim_of_size_one():
     mesh, bound = Mesh((2, 2), ("x", "y")), bind(Rule.parse("1 m -> m"), ((1, 4),))
     for axes, words in (("x", "'x' splits it"), (("x", "y"), r"\('x', 'y'\) splits it")):
         with pytest.raises(RuleError, match=words):

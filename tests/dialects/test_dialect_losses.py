@@ -1,4 +1,4 @@
-"""Losses with weights, labels that do not count and smoothed labels, against loops over single labels."""
+"""Losses with weights, ignored labels and smoothed labels equal loops over single labels."""
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ LABELS = {2: np.array([0, 4, 2, 2, 1, 3]), 3: RNG.integers(0, 5, (4, 3))}
 WEIGHT = np.array([0.5, 1.0, 2.0, 0.25, 3.0])
 
 
-def entropies(x, labels, weight, ignored, smoothing, logs=None):
-    """PyTorch's losses, one per label, and how much each counts."""
+def compute_entropies(x, labels, weight, ignored, smoothing, logs=None):
+    """Return PyTorch's cross entropies of `x[n, c, ...]`, one per label, and the weight of each label.
+
+    Args:
+        x: logits; with `logs=True`, logarithms of probabilities.
+        labels: integers ``[n, ...]``.
+        weight: one number per class, or None for ones.
+        ignored: the label whose loss and weight are 0.
+        smoothing: the share of the loss that is spread over all classes.
+        logs: True if `x` needs no log-softmax.
+    """
     weight = np.ones(x.shape[1]) if weight is None else weight
     losses, counts = np.zeros(labels.shape), np.zeros(labels.shape)
     for at in np.ndindex(labels.shape):
@@ -34,12 +43,13 @@ def entropies(x, labels, weight, ignored, smoothing, logs=None):
     return losses, counts
 
 
-def reduced(losses, counts, reduction):
+def reduce_losses(losses, counts, reduction):
+    """Reduce losses; the mean is divided by the sum of `counts`, which are the weights of labels."""
     return {"none": losses, "sum": losses.sum(), "mean": losses.sum() / counts.sum()}[reduction]
 
 
-def slopes(function, x, step=1e-5):
-    """The gradient of a sum, by differences."""
+def estimate_gradient(function, x, step=1e-5):
+    """Return the gradient of the sum of `function(x)`, by differences with the distance `step`."""
     gradient = np.zeros(x.shape)
     for at in np.ndindex(x.shape):
         more, less = x.copy(), x.copy()
@@ -49,7 +59,7 @@ def slopes(function, x, step=1e-5):
 
 
 def labels_of(x, ignored):
-    """With one label that does not count."""
+    """Return labels for `x`, with `ignored` as the second one."""
     labels = LABELS[x.ndim].copy()
     labels.flat[1] = ignored
     return labels
@@ -67,7 +77,7 @@ def tensor():
 @pytest.mark.parametrize("sbp", [broadcast, split(0), split(1)], ids=str)
 @pytest.mark.parametrize("x", [FLAT, DEEP], ids=["flat", "deep"])
 def test_cross_entropy_of_oneflow(world, tensor, x, sbp):
-    """Functions and layers alike; a label of -100 does not count unless another number is said."""
+    """Functions and layers give equal losses; only the label ``ignore_index`` is ignored, -100 by default."""
     rows = split(0) if sbp == split(0) else broadcast
     with use_world(world):
         for weighted, ignored, smoothing, reduction in product(
@@ -79,7 +89,7 @@ def test_cross_entropy_of_oneflow(world, tensor, x, sbp):
             def by_hand(
                 x, labels=labels, weight=weight, ignored=ignored, smoothing=smoothing, reduction=reduction
             ):
-                return reduced(*entropies(x, labels, weight, ignored, smoothing), reduction)
+                return reduce_losses(*compute_entropies(x, labels, weight, ignored, smoothing), reduction)
 
             logits = tensor(x, sbp, grad=True)
             heavy = None if weight is None else tensor(weight)
@@ -87,14 +97,16 @@ def test_cross_entropy_of_oneflow(world, tensor, x, sbp):
             np.testing.assert_allclose(loss.numpy(), by_hand(x), rtol=1e-9)
             if weighted and smoothing:
                 loss.sum().backward()
-                np.testing.assert_allclose(logits.grad.numpy(), slopes(by_hand, x), rtol=1e-5, atol=1e-8)
+                np.testing.assert_allclose(
+                    logits.grad.numpy(), estimate_gradient(by_hand, x), rtol=1e-5, atol=1e-8
+                )
             layer = flow.nn.CrossEntropyLoss(heavy, **options)
             np.testing.assert_allclose(layer(logits, tensor(labels, rows)).numpy(), by_hand(x), rtol=1e-9)
 
 
 @pytest.mark.ranks(2)
 def test_cross_entropy_of_probabilities_of_oneflow(world, tensor):
-    """The mean is that of the rows, whatever their weights."""
+    """The mean for probabilities is divided by the number of rows instead of their weights."""
     probabilities = RNG.dirichlet(np.ones(5), 6)
     logs = FLAT - np.log(np.exp(FLAT).sum(1, keepdims=True))
     smooth = 0.8 * probabilities + 0.2 / 5
@@ -109,11 +121,11 @@ def test_cross_entropy_of_probabilities_of_oneflow(world, tensor):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("x", [FLAT, DEEP], ids=["flat", "deep"])
-def test_nll_of_both(world, tensor, x):
+def test_nll_losses_of_oneflow_and_paddle(world, tensor, x):
     with use_world(world):
         for weighted, ignored, reduction in product((False, True), (-100, 2), ("none", "sum", "mean")):
             labels, weight = labels_of(x, ignored), WEIGHT if weighted else None
-            wanted = reduced(*entropies(x, labels, weight, ignored, 0, logs=True), reduction)
+            wanted = reduce_losses(*compute_entropies(x, labels, weight, ignored, 0, logs=True), reduction)
             options = dict(ignore_index=ignored, reduction=reduction)
             loss = flow.nn.NLLLoss(None if weight is None else tensor(weight), **options)
             np.testing.assert_allclose(
@@ -131,7 +143,7 @@ def test_nll_of_both(world, tensor, x):
 
 @pytest.mark.ranks(2)
 def test_binary_cross_entropies(world, tensor):
-    """Weights of elements, and of what is known to be true."""
+    """Binary cross entropies take weights of elements, and the logits' forms take weights of true labels."""
     x, t = RNG.normal(size=(4, 5)), RNG.random((4, 5))
     s, weight, true = 1 / (1 + np.exp(-x)), RNG.random((4, 5)), RNG.random(5) * 4
     plain = -t * np.log(s) - (1 - t) * np.log(1 - s)
@@ -159,8 +171,20 @@ def test_binary_cross_entropies(world, tensor):
         np.testing.assert_allclose(logits.grad.numpy(), wanted, rtol=1e-9)
 
 
-def paddles(x, labels, weight=None, ignored=-100, soft=False, smoothing=0.0, probabilities=False):
-    """Paddle's losses of rows ``x[n, c]``, and how much each counts (None: all alike)."""
+def compute_paddle_entropies(
+    x, labels, weight=None, ignored=-100, soft=False, smoothing=0.0, probabilities=False
+):
+    """Return Paddle's cross entropies of the rows ``x[n, c]``, and the weight of each row.
+
+    Args:
+        x: logits; with `probabilities=True`, probabilities.
+        labels: integers ``[n]``; with `soft=True`, probabilities ``[n, c]``.
+        weight: one number per class, or None for ones.
+        ignored: the label whose loss and weight are 0.
+        soft: True if labels are probabilities.
+        smoothing: the share of the loss that is spread over all classes.
+        probabilities: True if `x` needs no log-softmax.
+    """
     logs = np.log(x) if probabilities else x - np.log(np.exp(x).sum(1, keepdims=True))
     counts = np.ones(len(x)) if soft else 1.0 * (labels != ignored)
     target = labels if soft else np.eye(x.shape[1])[np.where(labels == ignored, 0, labels)]
@@ -172,37 +196,37 @@ def paddles(x, labels, weight=None, ignored=-100, soft=False, smoothing=0.0, pro
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("axis", [-1, 1, 0])
 def test_cross_entropy_of_paddle(world, axis):
-    """All of its arguments, labels with and without a dim for the classes, which the losses have, too."""
-    soft_labels, turned = RNG.dirichlet(np.ones(5), 6), axis == 0
+    """Losses follow all arguments; labels with a dim for the classes give losses with this dim."""
+    soft_labels, transposed = RNG.dirichlet(np.ones(5), 6), axis == 0
     with use_world(world):
         options = product((False, True), (False, True), (0.0, 0.1), (False, True))
-        reductions = cycle(("none", "sum", "mean"))  # so each option meets each reduction
+        reductions = cycle(("none", "sum", "mean"))  # combines each option with each reduction
         for (weighted, soft, smoothing, probabilities), reduction in zip(options, reductions):
             x = soft_labels[::-1] if probabilities else FLAT
             labels = soft_labels if soft else labels_of(FLAT, 3)
             weight = WEIGHT if weighted else None
-            losses, counts = paddles(x, labels, weight, 3, soft, smoothing, probabilities)
-            for kept in (True,) if soft else (True, False):
-                targets = labels if soft else labels[:, None] if kept else labels
-                wanted = reduced(losses[:, None] if kept else losses, counts, reduction)
+            losses, counts = compute_paddle_entropies(x, labels, weight, 3, soft, smoothing, probabilities)
+            for has_class_dim in (True,) if soft else (True, False):
+                targets = labels if soft else labels[:, None] if has_class_dim else labels
+                wanted = reduce_losses(losses[:, None] if has_class_dim else losses, counts, reduction)
                 loss = paddle.nn.CrossEntropyLoss(
                     None if weight is None else paddle.to_tensor(weight), 3, reduction, soft, axis, not probabilities,
                     label_smoothing=smoothing,
                 )  # fmt: skip
                 result = loss(
-                    *[paddle.to_tensor(a.T if turned and a.ndim == 2 else a) for a in (x, targets)]
+                    *[paddle.to_tensor(a.T if transposed and a.ndim == 2 else a) for a in (x, targets)]
                 ).numpy()
-                np.testing.assert_allclose(result.T if turned else result, wanted, rtol=1e-6)
+                np.testing.assert_allclose(result.T if transposed else result, wanted, rtol=1e-6)
 
 
 @pytest.mark.ranks(2)
-def test_what_losses_refuse(world, tensor):
-    """And the mean of no labels: nan in OneFlow, 0 in Paddle."""
+def test_wrong_arguments_of_losses_are_refused(world, tensor):
+    """Losses refuse wrong arguments; the mean of ignored labels is nan in OneFlow and 0 in Paddle."""
     functional = paddle.nn.functional
     with use_world(world):
         x, labels = tensor(FLAT, split(0)), tensor(LABELS[2], split(0))
         y, theirs = paddle.to_tensor(FLAT), paddle.to_tensor(LABELS[2])
-        for call, told in (
+        for call, message in (
             (lambda: flow.nn.CrossEntropyLoss("mean")(x, labels), "for all 5 classes or no classes, but got 'mean'"),
             (lambda: flow.nn.NLLLoss(tensor(WEIGHT[:3]))(x, labels), r"for all 5 classes.*but got shape \[3\]"),
             (lambda: functional.cross_entropy(y, theirs, paddle.ones([3])), r"for all 5 classes.*but got shape \[3\]"),
@@ -210,17 +234,17 @@ def test_what_losses_refuse(world, tensor):
             (lambda: functional.nll_loss(y, theirs[:3]), r"Expected target size \[6\], got \[3\]"),
             (lambda: functional.cross_entropy(y, theirs, soft_label=True), "Expected input_dims - 1 = label_dims"),
         ):  # fmt: skip
-            with pytest.raises(InputError, match=told):
+            with pytest.raises(InputError, match=message):
                 call()
-        none = np.full(6, -100)
+        ignored_labels = np.full(6, -100)
         with np.errstate(invalid="ignore"):
-            assert np.isnan(flow.nn.CrossEntropyLoss()(x, tensor(none, split(0))).item())
-        assert functional.cross_entropy(y, paddle.to_tensor(none)).item() == 0
+            assert np.isnan(flow.nn.CrossEntropyLoss()(x, tensor(ignored_labels, split(0))).item())
+        assert functional.cross_entropy(y, paddle.to_tensor(ignored_labels)).item() == 0
 
 
 @pytest.mark.ranks(2)
-def test_what_does_not_count_costs_nothing_in_paddle(world):
-    """Even where its loss is infinite: class 0, which stands for the label there, may be ruled out."""
+def test_ignored_labels_of_paddle_have_zero_loss(world):
+    """Losses of ignored labels are 0 even if class 0, which stands for the label, has a logit of -inf."""
     x, labels = FLAT.copy(), LABELS[2].copy()
     x[:, 0], labels[:] = -np.inf, 1
     labels[3] = -100

@@ -1,4 +1,4 @@
-"""MindSpore's virtual axis: micro-shards of operators with a strategy, and what their devices exchange."""
+"""Strategies on MindSpore's virtual axis split operators into micro-shards, which their devices exchange one by one."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from spmdsim.worlds import LockStep
 VIRTUAL = "interleaved_parallel"
 
 
-def cube(sizes=(2, 2, 2), names=("dp", "sp", VIRTUAL), ranks=None):
+def make_layout_template(sizes=(2, 2, 2), names=("dp", "sp", VIRTUAL), ranks=None):
+    """Return a `Layout` without dims, whose last axis is virtual by default."""
     return Layout(sizes, names, ranks)
 
 
 def test_a_product_on_four_devices_with_two_micro_shards_each():
-    make = cube()
+    make = make_layout_template()
     layouts = (make(("dp", VIRTUAL), "sp"), make("sp", "None"))
     derivation = shard("MatMul", ((32, 16), (16, 8)), layouts, devices=4)
     assert derivation.dev_matrix == derivation.output_dev_matrix == (2, 2, 1) and derivation.micro_shards == 2
     assert derivation.input_maps == (((2, 0), 1), (1, -1)) and derivation.output_maps == (((2, 0), -1),)
     assert derivation.input_slices == ((8, 8), (8, 8)) and derivation.output_slices == ((8, 8),)
-    # Four devices: those with the same dp add their products, those with the same sp hold the same weight.
+    # Devices with equal dp add their products, and devices with equal sp own the same weight.
     assert (derivation.forward[0].name, derivation.forward[0].axes) == ("AllReduce", ("sp",))
     assert derivation.forward[0].groups == ((0, 1), (2, 3))
     assert derivation.mirror_groups(1) == ((0, 2), (1, 3)) and derivation.mirrored == (1,)
@@ -39,7 +40,7 @@ def test_a_product_on_four_devices_with_two_micro_shards_each():
 
 
 def test_each_micro_shard_is_scattered_by_itself():
-    make = cube()
+    make = make_layout_template()
     layouts = (make(("dp", VIRTUAL), "sp"), make("sp", "None"))
     out = make(("dp", VIRTUAL, "sp"), "None")
     derivation = shard("MatMul", ((32, 16), (16, 8)), layouts, out, devices=4)
@@ -48,15 +49,15 @@ def test_each_micro_shard_is_scattered_by_itself():
 
 
 def test_a_contraction_along_the_virtual_axis_needs_no_collective():
-    make = cube()
+    make = make_layout_template()
     layouts = (make("dp", VIRTUAL), make(VIRTUAL, "sp"))
     derivation = shard("MatMul", ((32, 16), (16, 8)), layouts, devices=4)
     assert derivation.forward == () and dict(derivation.computed[0].partial) == {VIRTUAL: "sum"}
     assert derivation.output_maps == ((2, 1),) and derivation.virtual_div == 1
 
 
-def test_without_splits_by_the_virtual_axis_a_device_holds_one_piece():
-    make = cube()
+def test_a_device_owns_one_shard_if_the_virtual_axis_splits_nothing():
+    make = make_layout_template()
     derivation = shard("ReLU", ((8, 8),), (make("dp", "sp"),), devices=4)
     assert (
         derivation.mirror_groups(0) == ()
@@ -70,8 +71,8 @@ def test_without_splits_by_the_virtual_axis_a_device_holds_one_piece():
 
 
 @pytest.mark.parametrize("name", ["Gather", "Add", "Softmax", "VirtualDataset", "Flatten"])
-def test_other_operators(name):
-    make = cube()
+def test_other_operators_split_the_virtual_axis(name):
+    make = make_layout_template()
     batch = make(("dp", "sp", VIRTUAL), "None")
     examples = {
         "Gather": (((64, 8), (16,)), (make("None", "sp"), make(("dp", VIRTUAL)))),
@@ -88,8 +89,8 @@ def test_other_operators(name):
 
 
 @pytest.mark.parametrize(("operand", "weight"), [(("dp", "k"), ("k", "n")), (("dp", "k"), ("k", None))])
-def test_what_devices_compute_micro_shard_by_micro_shard(operand, weight):
-    """The rule of virtual ranks, executed: collectives stay between virtual ranks of equal micro-shard."""
+def test_collectives_stay_between_equal_micro_shards(operand, weight):
+    """A product on virtual ranks communicates only between ranks whose micro-shards have equal numbers."""
     mesh = ("dp", "k", "n", VIRTUAL)
     make = Layout((2, 2, 2, 2), mesh)
     x_layout = make((operand[0], VIRTUAL), operand[1])
@@ -107,11 +108,11 @@ def test_what_devices_compute_micro_shard_by_micro_shard(operand, weight):
         assert tuple(2 * device + i for device in group) in virtual
 
 
-def test_devices_in_another_order():
+def test_devices_may_have_another_order():
     ranks = [6, 7, 2, 3, 4, 5, 0, 1]
     mesh = Mesh((2, 2, 2), ("dp", "sp", VIRTUAL), ranks)
     assert device_mesh(mesh).rank_list == (3, 1, 2, 0)
-    make = cube(ranks=ranks)
+    make = make_layout_template(ranks=ranks)
     derivation = shard(
         "MatMul", ((8, 4), (4, 8)), (make(("dp", VIRTUAL), "sp"), make("sp", "None")), devices=4
     )
@@ -120,27 +121,32 @@ def test_devices_in_another_order():
         device_mesh(Mesh((2, 2), ("dp", VIRTUAL), [0, 2, 1, 3]))
 
 
-def test_another_number_of_micro_shards_is_another_mesh():
+def test_operands_with_other_numbers_of_micro_shards_are_refused():
     with pytest.raises(RuntimeError, match="must be on one mesh"):
-        shard("Add", ((8, 8), (8, 8)), (cube()("dp", "sp"), cube((2, 2, 4))("dp", "sp")), devices=4)
+        shard(
+            "Add",
+            ((8, 8), (8, 8)),
+            (make_layout_template()("dp", "sp"), make_layout_template((2, 2, 4))("dp", "sp")),
+            devices=4,
+        )
 
 
-def test_a_device_s_micro_shards_are_its_shard():
-    """Where the virtual axis is the minor one of its dim."""
-    layout = cube()(("dp", VIRTUAL), "sp")
-    whole = layout.device_layout
-    assert whole == device_layout(layout) and whole.mesh.shape == (2, 2, 1)
+def test_the_micro_shards_of_a_device_make_its_shard():
+    """The micro-shards of a device are contiguous if the virtual axis is the minor axis of its dim."""
+    layout = make_layout_template()(("dp", VIRTUAL), "sp")
+    device_shards = layout.device_layout
+    assert device_shards == device_layout(layout) and device_shards.mesh.shape == (2, 2, 1)
     for device in range(4):
-        pieces = layout.micro_bounds((8, 6), device)
-        (start, _), columns = pieces[0]
-        assert ((start, pieces[-1][0][1]), columns) == whole.bounds((8, 6), device)
+        micro_shards = layout.micro_bounds((8, 6), device)
+        (start, _), columns = micro_shards[0]
+        assert ((start, micro_shards[-1][0][1]), columns) == device_shards.bounds((8, 6), device)
     assert device_layout(Mesh((2,), ("dp",))("dp")).mesh.shape == (2,)
     pending = Mesh((2, 2), ("dp", VIRTUAL))("dp", partial=VIRTUAL)
     assert device_layout(pending).partial == ()
 
 
-def test_a_program_runs_on_the_devices():
-    make = cube()
+def test_a_program_runs_on_half_as_many_devices():
+    make = make_layout_template()
     rng = np.random.default_rng(1)
     x, w = rng.normal(size=(8, 4)), rng.normal(size=(4, 6))
     with use_world(LockStep(4)):
@@ -150,7 +156,7 @@ def test_a_program_runs_on_the_devices():
         assert y.local(0).shape == (4, 6)
 
 
-def test_a_strategy_in_numbers():
+def test_a_strategy_may_be_written_in_numbers():
     rng = np.random.default_rng(2)
     x, w = rng.normal(size=(8, 4)), rng.normal(size=(4, 6))
     with use_world(LockStep(8)):

@@ -1,4 +1,4 @@
-"""Words of MindSpore and Paddle that are no operators: element types, groups, places, callbacks, initialisers, what a program knows."""
+"""Names of MindSpore and Paddle besides operators work: element types, groups, callbacks, initialisers and layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = np.random.default_rng(2).normal(size=(4, 6)).astype(np.float32)
 
 
 @pytest.mark.ranks(2)
-def test_random_numbers_are_alike_on_all_ranks(world):
+def test_random_numbers_are_identical_on_all_ranks(world):
     with use_world(world):
         for seed, draws in (
             (ms.set_seed, (lambda: ops.rand(40, 50), lambda: ops.randn(40, 50), lambda: ops.randint(0, 5, (40, 50)))),
@@ -41,42 +41,42 @@ def test_random_numbers_are_alike_on_all_ranks(world):
         assert paddle.is_tensor(paddle.ones([1])) and not paddle.is_tensor(X)
 
 
-def test_rows_are_transformed_one_after_the_other():
+def test_rows_are_transformed_one_by_one():
     change = ds.transforms.Compose([ds.transforms.TypeCast(np.int32), lambda row: row * 2])
     rows = ds.NumpySlicesDataset(([1.5, 2.5],), column_names=["x"], shuffle=False).map(change, "x")
     assert isinstance(rows, ds.Dataset) and [int(row[0]) for row in rows] == [2, 4]
 
 
-class _Notes(train.Callback):
+class _RecordingCallback(train.Callback):
     def __init__(self, stop=100):
-        self.seen, self.stop = [], stop
+        self.calls, self.stop = [], stop
 
     def on_train_begin(self, run_context):
-        self.seen.append("begin")
+        self.calls.append("begin")
 
     def epoch_begin(self, run_context):
-        self.seen.append("epoch")
+        self.calls.append("epoch")
 
     def on_train_step_end(self, run_context):
         state = run_context.original_args()
-        self.seen.append((state.cur_epoch_num, state.cur_step_num, state.batch_num, state.epoch_num))
+        self.calls.append((state.cur_epoch_num, state.cur_step_num, state.batch_num, state.epoch_num))
         assert np.asarray(state.net_outputs).size == 1 and isinstance(run_context, train.RunContext)
         if state.cur_step_num == self.stop:
             run_context.request_stop()
 
     def end(self, run_context):
-        self.seen.append("end")
+        self.calls.append("end")
 
 
 @pytest.mark.ranks(2)
-def test_callbacks_are_told_as_there(world, capsys):
+def test_callbacks_are_called_as_in_mindspore(world, capsys):
     with use_world(world):
         rows = ds.NumpySlicesDataset((X, X[:, :1]), column_names=["x", "y"], shuffle=False).batch(2)
         cell = nn.Dense(6, 1)
         model = train.Model(cell, nn.MSELoss(), nn.SGD(cell.trainable_params(), 0.01))
-        every = _Notes()
-        model.train(2, rows, [every, train.LossMonitor(2)])
-        assert every.seen == [
+        callback = _RecordingCallback()
+        model.train(2, rows, [callback, train.LossMonitor(2)])
+        assert callback.calls == [
             "begin",
             "epoch",
             (1, 1, 2, 2),
@@ -88,12 +88,13 @@ def test_callbacks_are_told_as_there(world, capsys):
         ]
         printed = capsys.readouterr().out
         assert "epoch: 1 step: 2, loss is " in printed and "epoch: 2 step: 2, loss is " in printed
-        some = _Notes(stop=3)
-        model.train(5, rows, callbacks=some)
-        assert some.seen[-2:] == [(2, 3, 2, 5), "end"]
+        stopping = _RecordingCallback(stop=3)
+        model.train(5, rows, callbacks=stopping)
+        assert stopping.calls[-2:] == [(2, 3, 2, 5), "end"]
 
 
-SAID = {
+#: The start of an error -> a wrong call, and another text in the error.
+WRONG_CALLS = {
     "Layout: argument 'device_matrix' is given": (lambda: ms.Layout((2,), ("a",), device_matrix=(2,)), "called as Layout(device_matrix, alias_name"),
     "Dense: argument 'out_channels' is missing": (lambda: nn.Dense(2), "called as Dense(in_channels, out_channels"),
     "Dense has no argument 'bias'": (lambda: nn.Dense(2, 3, bias=False), "did you mean 'has_bias'"),
@@ -140,27 +141,27 @@ def rate(value=0.1):
     return nn.SGD(nn.Dense(2, 2).trainable_params(), value)
 
 
-@pytest.mark.parametrize("begins", SAID)
-def test_what_has_no_counterpart_is_said_in_one_line(begins):
-    call, nearest = SAID[begins]
-    with pytest.raises(SpmdError) as said:
+@pytest.mark.parametrize("start", WRONG_CALLS)
+def test_wrong_calls_get_one_line(start):
+    call, detail = WRONG_CALLS[start]
+    with pytest.raises(SpmdError) as caught:
         call()
-    told = str(said.value)
-    assert told.startswith(begins) and nearest in told and "\n" not in told
+    message = str(caught.value)
+    assert message.startswith(start) and detail in message and "\n" not in message
 
 
-def test_a_misspelled_attribute_of_ones_own_is_no_word_of_the_originals():
+def test_a_misspelled_attribute_of_a_cell_gets_a_hint():
     cell = nn.Dense(2, 2)
     with pytest.raises(
         AttributeError, match="'Dense' object has no attribute 'wieght'; nearest: weight"
-    ) as said:
+    ) as caught:
         _ = cell.wieght
     assert (
-        not isinstance(said.value, SpmdError) and not hasattr(cell, "foo") and getattr(cell, "_foo", 1) == 1
+        not isinstance(caught.value, SpmdError) and not hasattr(cell, "foo") and getattr(cell, "_foo", 1) == 1
     )
 
 
-def test_networks_print_as_there():
+def test_networks_print_as_in_the_original_systems():
     class Network(nn.Cell):
         def __init__(self):
             super().__init__()
@@ -181,10 +182,10 @@ def test_networks_print_as_there():
     (2): Dense<input_channels=512, output_channels=10>
     >
   >"""  # fmt: skip
-    words = paddle.nn
-    layers = words.Sequential(
-        words.Embedding(4, 8, padding_idx=0), words.LayerNorm(8), ("two", words.LayerList([words.Linear(8, 2), words.Softmax()])),
-        words.Dropout(0.1), words.CrossEntropyLoss(), paddle.ColumnParallelLinear(8, 2),
+    paddle_nn = paddle.nn
+    layers = paddle_nn.Sequential(
+        paddle_nn.Embedding(4, 8, padding_idx=0), paddle_nn.LayerNorm(8), ("two", paddle_nn.LayerList([paddle_nn.Linear(8, 2), paddle_nn.Softmax()])),
+        paddle_nn.Dropout(0.1), paddle_nn.CrossEntropyLoss(), paddle.ColumnParallelLinear(8, 2),
     )  # fmt: skip
     assert (
         repr(layers)
@@ -208,15 +209,15 @@ def test_networks_print_as_there():
 
 
 @pytest.mark.ranks(2)
-def test_layers_and_first_values(world):
+def test_initialisers_and_lists_of_layers(world):
     with use_world(world):
         paddle.seed(1)
-        for initial, spread in (
+        for initial, mean_and_deviation in (
             (paddle.nn.initializer.Normal(1.0, 2.0), (1.0, 2.0)), (paddle.nn.initializer.Uniform(0.0, 2.0), (1.0, 2 / 12**0.5)),
             (paddle.nn.initializer.XavierUniform(), (0.0, (2 / 512) ** 0.5)), (paddle.nn.initializer.XavierNormal(), (0.0, (2 / 512) ** 0.5)),
         ):  # fmt: skip
             values = paddle.create_parameter([256, 256], default_initializer=initial).numpy()
-            np.testing.assert_allclose((values.mean(), values.std()), spread, atol=0.02)
+            np.testing.assert_allclose((values.mean(), values.std()), mean_and_deviation, atol=0.02)
         layers = paddle.nn.LayerList([paddle.nn.Linear(6, 6), paddle.nn.Linear(6, 1)])
         assert [*dict(layers.named_parameters())] == ["0.weight", "0.bias", "1.weight", "1.bias"]
         outer = paddle.nn.Layer()
@@ -226,26 +227,29 @@ def test_layers_and_first_values(world):
         assert not layers[0].training
 
 
-def test_where_the_parts_of_split_lie():
-    """By the document: N / p rows and one of padding on each rank, columns and rows of a linear layer in equal parts."""
+def test_split_gives_each_rank_equal_shards():
+    """Shards of `split` are equal blocks: rows of embeddings, rows or columns of linear layers.
+
+    Paddle's document adds a row of padding to the N / p rows of each rank.
+    """
     split = paddle.split_layout((8, 4), "embedding", num_partitions=2)
     assert isinstance(split, paddle.SplitLayout)
-    for operation, axis, parts in (("embedding", 0, (2, 1)), ("linear", 0, (2, 1)), ("linear", 1, (1, 2))):
-        assert paddle.split_layout((8, 4), operation, axis, 2).weight.cuts == parts
+    for operation, axis, cuts in (("embedding", 0, (2, 1)), ("linear", 0, (2, 1)), ("linear", 1, (1, 2))):
+        assert paddle.split_layout((8, 4), operation, axis, 2).weight.cuts == cuts
     with use_world(LockStep(2)) as world:
         table = Tensor.from_global(np.arange(32.0).reshape(8, 4), split.weight, world)
         rows = paddle.distributed.with_padding_rows(table, split)
-        for part, own in zip(rows.shards, table.shards):
-            np.testing.assert_array_equal(part, np.vstack([own, np.zeros(4)]))
+        for padded_shard, shard in zip(rows.shards, table.shards):
+            np.testing.assert_array_equal(padded_shard, np.vstack([shard, np.zeros(4)]))
 
 
 @pytest.mark.ranks(2)
 def test_norms_and_dropout(world):
-    words, operations = paddle.nn, paddle.nn.functional
+    layers, operations = paddle.nn, paddle.nn.functional
     with use_world(world):
         x = paddle.to_tensor(X, stop_gradient=False)
-        layer = words.LayerNorm(
-            [4, 6], epsilon=1e-3, weight_attr=words.initializer.Constant(2.0), bias_attr=False
+        layer = layers.LayerNorm(
+            [4, 6], epsilon=1e-3, weight_attr=layers.initializer.Constant(2.0), bias_attr=False
         )
         np.testing.assert_allclose(
             layer(x).numpy(), 2 * (X - X.mean()) / np.sqrt(X.var() + 1e-3), rtol=1e-4, atol=1e-5
@@ -255,8 +259,8 @@ def test_norms_and_dropout(world):
         with pytest.raises(
             ValueError, match=r"normalized_shape is \[3\], expected input with shape \[\*, 3\]"
         ):
-            words.LayerNorm(3)(x)
-        half, ones = words.Dropout(0.5), paddle.ones([64, 64])
+            layers.LayerNorm(3)(x)
+        half, ones = layers.Dropout(0.5), paddle.ones([64, 64])
         first, other = half(ones).numpy(), half(ones).numpy()
         assert {*np.unique(first)} == {0.0, 2.0} and (first != other).any()
         assert len({*world.gather_objects([first.tobytes()] * len(world.ranks))}) == 1
@@ -295,7 +299,7 @@ def test_shapes_and_types_of_paddle(world):
 
 
 @pytest.mark.ranks(2)
-def test_operands_go_by_their_names_there(world):
+def test_operands_have_the_names_of_the_original_systems(world):
     with use_world(world):
         p = paddle.to_tensor(X)
         f = flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0))

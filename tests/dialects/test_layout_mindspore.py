@@ -1,4 +1,4 @@
-"""MindSpore's Layout: published cases, every error in its order, and the options."""
+"""MindSpore's Layout has the published tensor maps and slices, and raises its errors in MindSpore's order."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from spmdsim.errors import LayoutError, UsageTypeError
 V = "layouts_mindspore"
 
 
-def built(inputs):
-    """The layout of a case: with aliases, or only with numbers."""
+def make_layout(inputs):
+    """Return the layout of a case, from aliases if the case has a call, or from numbers."""
     if "call" in inputs:
         make = mindspore.Layout(
             tuple(inputs["device_matrix"]), tuple(inputs["alias_name"]), inputs.get("rank_list")
@@ -31,14 +31,14 @@ def built(inputs):
 
 @pytest.mark.parametrize("case", cases(V, "layout_to_dict"))
 def test_to_dict(case):
-    fields, expected = built(case["given"]).to_dict(), case["expect"]
+    fields, expected = make_layout(case["given"]).to_dict(), case["expect"]
     assert list(fields) == list(expected)
     assert {k: tuples(v) if k != "rank_list" else v for k, v in expected.items()} == fields
 
 
 @pytest.mark.parametrize("case", cases(V, "layout_tensor_map"))
 def test_tensor_map(case):
-    layout = built(case["given"])
+    layout = make_layout(case["given"])
     assert layout.to_dict()["tensor_map"] == tuples(case["expect"]["tensor_map"])
     again = mindspore.from_tensor_map(layout.mesh.shape, layout.tensor_map, alias_name=layout.mesh.axes)
     assert again == layout and again.tensor_map == layout.tensor_map
@@ -47,7 +47,7 @@ def test_tensor_map(case):
 @pytest.mark.parametrize("case", cases(V, "layout_slice"))
 def test_slices(case):
     inputs, expected = case["given"], case["expect"]
-    layout = built(inputs)
+    layout = make_layout(inputs)
     numeric = mindspore.from_tensor_map(
         inputs["device_matrix"], tuples(inputs["tensor_map"]), inputs["rank_list"]
     )
@@ -59,7 +59,8 @@ def test_slices(case):
         assert numbers == expected["slice_number_per_rank"]
 
 
-def _typed(inputs, key):
+def convert_argument(inputs, key):
+    """Return the argument `key` of a case in the type that the case names, or None."""
     kind = {"list": list, "tuple": tuple}.get(inputs.get(f"{key}_type"))
     default = list if key == "rank_list" else tuple
     value = inputs.get(key)
@@ -71,7 +72,9 @@ def test_published_errors(case):
     inputs = case["given"]
     expected = {"TypeError": TypeError, "ValueError": ValueError}[case["expect"]["raises"]]
     with pytest.raises(expected):
-        layout = mindspore.Layout(*(_typed(inputs, k) for k in ("device_matrix", "alias_name", "rank_list")))
+        layout = mindspore.Layout(
+            *(convert_argument(inputs, k) for k in ("device_matrix", "alias_name", "rank_list"))
+        )
         if "call" in inputs:
             layout(*tuples(inputs["call"]))
         elif inputs.get("method") == "to_dict":
@@ -79,7 +82,7 @@ def test_published_errors(case):
 
 
 ERRORS = [
-    # one mistake per row, in the order they are looked for
+    # one mistake per row, in the order of the checks
     (([2, "2"], ["a", "a"], None), TypeError, "device_matrix must be a tuple"),
     (((2, "2"), ["a", "a", "a"], None), TypeError, "alias_name must be a tuple"),
     (((2, "2"), ("a", 1, ""), None), ValueError, "has 2 axes, but alias_name .* names 3"),
@@ -94,7 +97,7 @@ ERRORS = [
     (((2, 2), ("a", "b"), [[0, 1], [2, 3]]), ValueError, "one-dimensional"),
     (((2, 2), ("a", "b"), [[0, 1], [2, 3]]), TypeError, "one-dimensional"),
     (((2, 2), ("a", "b"), [0, 1, 2]), ValueError, "has 3 ranks, but device_matrix .* needs 4"),
-    # what MindSpore does not look at
+    # checks that MindSpore does not have
     (((2, 0), ("a", "b"), None), ValueError, "must be positive"),
     (((2, True), ("a", "b"), None), TypeError, "must be int, but got True"),
     (((2, 2), ("a", "b"), [0, 1, 2, 2]), ValueError, "2 is repeated"),
@@ -104,7 +107,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("arguments", "kind", "words"), ERRORS)
-def test_every_error_in_its_order(arguments, kind, words):
+def test_errors_are_raised_in_the_order_of_mindspore(arguments, kind, words):
     with pytest.raises(kind, match=words) as caught:
         mindspore.Layout(*arguments)
     assert isinstance(caught.value, LayoutError | UsageTypeError) and "\n" not in str(caught.value)
@@ -121,7 +124,7 @@ def test_every_error_in_its_order(arguments, kind, words):
         ((0, 1), "0 is not found"),
     ],
 )
-def test_calls_that_are_refused(call, words):
+def test_calls_with_wrong_axes_are_refused(call, words):
     layout = mindspore.Layout((2, 2), ("a", "b"))
     with pytest.raises(ValueError, match=words):
         layout(*call)
@@ -129,8 +132,8 @@ def test_calls_that_are_refused(call, words):
         layout.to_dict()
 
 
-def test_it_is_the_same_layout():
-    """Equal to the plain layout of the same mesh, also after pickling; one object serves several tensors."""
+def test_layouts_equal_the_plain_layouts_of_their_mesh():
+    """Layouts equal the plain ones of their mesh, also after pickling; a template makes several layouts."""
     layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))
     x, w = layout("mp", ("sp", "dp")), layout(("sp", "dp"), "None")
     mesh = Mesh((2, 2, 2), ("dp", "sp", "mp"))
@@ -143,7 +146,7 @@ def test_it_is_the_same_layout():
         x.dims = ()
 
 
-def test_one_tuple_is_one_dim():
+def test_a_tuple_of_axes_is_one_dim():
     layout = mindspore.Layout((2, 4), ("axis_0", "axis_1"))
     assert layout(("axis_0", "axis_1")).ndim == 1
     assert layout(*("axis_0", "axis_1")).ndim == 2
@@ -162,7 +165,7 @@ def test_tuple_order_mesh_nests_by_the_device_matrix():
 @pytest.mark.parametrize("case", cases(V, "layout_interleaved"))
 def test_interleaved_parallel(case):
     inputs, expected = case["given"], case["expect"]
-    layout = built(inputs)
+    layout = make_layout(inputs)
     assert layout.devices == expected["real_devices"]
     assert layout.to_dict()["tensor_map"] == tuples(expected["tensor_map"])
     assert layout.to_dict()["interleaved_parallel"] is True
@@ -174,8 +177,8 @@ def test_micro_shards_cover_the_tensor_once():
     layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "interleaved_parallel"))(
         ("dp", "interleaved_parallel"), "sp"
     )
-    pieces = [box for device in range(4) for box in layout.micro_bounds((8, 6), device)]
-    assert len(pieces) == len(set(pieces)) == 8
+    boxes = [box for device in range(4) for box in layout.micro_bounds((8, 6), device)]
+    assert len(boxes) == len(set(boxes)) == 8
     assert layout.micro_bounds((8, 6), 0) == (((0, 2), (0, 3)), ((2, 4), (0, 3)))
     assert mindspore.Layout((2, 2), ("a", "b"))("a").micro_shards == 1
 
@@ -188,26 +191,26 @@ def test_groups_along_each_axis(case):
 
 
 @pytest.mark.parametrize("case", cases(V, "groups_error"))
-def test_groups_of_a_rank_that_is_not_there(case):
+def test_groups_of_an_unknown_rank_are_refused(case):
     mesh = mindspore.from_tensor_map(case["given"]["device_matrix"], ()).mesh
     with pytest.raises(LayoutError, match="rank 8 is not in the mesh"):
         mesh.group(case["given"]["rank"], mesh.axes[0])
 
 
 @pytest.mark.parametrize("case", cases(V, "group_holding_same_slice"))
-def test_ranks_that_hold_the_same_slice(case):
-    assert list(built(case["given"]).replica_ranks(case["given"]["rank"])) == case["expect"]["group"]
+def test_ranks_with_equal_slices(case):
+    assert list(make_layout(case["given"]).replica_ranks(case["given"]["rank"])) == case["expect"]["group"]
 
 
 @pytest.mark.parametrize("case", cases(V, "slice_shape"))
 def test_slice_shape(case):
-    shape = built(case["given"]).local_shape(case["given"]["shape"], 0)
+    shape = make_layout(case["given"]).local_shape(case["given"]["shape"], 0)
     assert list(shape) == case["expect"]["slice_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "drop_size1_device_axes"))
 def test_without_axes_of_size_one(case):
-    layout = built(case["given"])
+    layout = make_layout(case["given"])
     squeezed = mindspore.without_ones(layout)
     assert list(squeezed.mesh.shape) == case["expect"]["device_matrix"]
     assert list(squeezed.tensor_map) == case["expect"]["tensor_map"]
@@ -218,7 +221,7 @@ def test_without_axes_of_size_one(case):
 @pytest.mark.parametrize("case", cases(V, "expand_multi_axis"))
 def test_without_tuples(case):
     inputs = case["given"]
-    layout, shape = mindspore.without_tuples(built(inputs), inputs["global_shape"])
+    layout, shape = mindspore.without_tuples(make_layout(inputs), inputs["global_shape"])
     assert list(layout.tensor_map) == case["expect"]["tensor_map"]
     assert list(shape) == case["expect"]["expanded_shape"]
 
@@ -228,34 +231,34 @@ def test_optimizer_shard(case):
     inputs = case["given"]
     if case["expect"]["fails"]:
         with pytest.raises(ValueError):
-            mindspore.optimizer_shard(built(inputs), inputs["shape"])
+            mindspore.optimizer_shard(make_layout(inputs), inputs["shape"])
         return
-    layout = mindspore.optimizer_shard(built(inputs), inputs["shape"])
+    layout = mindspore.optimizer_shard(make_layout(inputs), inputs["shape"])
     assert list(layout.local_shape(inputs["shape"], 0)) == case["expect"]["slice_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "optimizer_shard_layout"))
 def test_optimizer_shard_layout(case):
     inputs = case["given"]
-    sharded = mindspore.optimizer_shard(built(inputs), inputs["shape"])
+    sharded = mindspore.optimizer_shard(make_layout(inputs), inputs["shape"])
     layout, shape = mindspore.without_tuples(sharded, inputs["shape"])
     assert list(layout.mesh.shape) == case["expect"]["device_matrix"]
     assert list(layout.tensor_map) == case["expect"]["tensor_map"] and list(shape) == case["expect"]["shape"]
 
 
-def test_nothing_repeated_nothing_to_share_out():
+def test_an_optimizer_shard_needs_replicas():
     with pytest.raises(ValueError, match="some devices must own equal slices"):
         mindspore.optimizer_shard(mindspore.from_tensor_map((8, 4), (1, 0)), (512, 1024))
 
 
-WORDS = {"Replicate": Replicate(), **{f"Shard({d})": Shard(d) for d in range(-4, 8)}}
-WORDS |= {f"Partial({op})": Partial(op) for op in ("sum", "max", "min", "avg", "prod", "all")}
+PLACEMENTS = {"Replicate": Replicate(), **{f"Shard({d})": Shard(d) for d in range(-4, 8)}}
+PLACEMENTS |= {f"Partial({op})": Partial(op) for op in ("sum", "max", "min", "avg", "prod", "all")}
 
 
 @pytest.mark.parametrize("case", cases(V, "placement_to_tensor_map"))
 def test_placements(case):
     inputs, expected = case["given"], case["expect"]
-    placements = [WORDS[text] for text in inputs["placements"]]
+    placements = [PLACEMENTS[text] for text in inputs["placements"]]
     arguments = (inputs["mesh_shape"], inputs["alias_name"], placements, inputs["tensor_dim"])
     if "raises" in expected:
         with pytest.raises(ValueError, match=expected["match"]):
@@ -267,7 +270,7 @@ def test_placements(case):
     assert partial == expected.get("partial", [None] * len(partial))
 
 
-def test_placements_of_dims_that_are_not_there():
+def test_placements_of_unknown_dims_are_refused():
     for dim in (5, -3):
         with pytest.raises(ValueError, match="out of bounds"):
             mindspore.from_placements((2, 2), ("dp", "mp"), [Shard(dim), Replicate()], 2)
@@ -298,7 +301,7 @@ def test_cuts_of_one_tensor(case):
         ((2, 2.0), 8, "right", TypeError, "must be integers"),
     ],
 )
-def test_cuts_that_are_refused(cuts, devices, repeat, kind, words):
+def test_wrong_cuts_are_refused(cuts, devices, repeat, kind, words):
     with pytest.raises(kind, match=words):
         mindspore.from_cuts(cuts, devices, repeat)
 
@@ -314,7 +317,7 @@ def test_cuts_that_are_refused(cuts, devices, repeat, kind, words):
         ((True, 0), TypeError, "must have integers, got True"),
     ],
 )
-def test_tensor_maps_that_are_refused(numbers, kind, words):
+def test_wrong_tensor_maps_are_refused(numbers, kind, words):
     with pytest.raises(kind, match=words):
         mindspore.from_tensor_map((2, 2), numbers)
 
@@ -347,7 +350,7 @@ def test_uneven_sizes_are_refused_in_one_line():
         (((2, "4"), (4, 1)), ((32, 64), (64, 8)), 8, TypeError, "must be an integer"),
     ],
 )
-def test_cuts_no_operator_could_have(cuts, shapes, devices, kind, words):
+def test_cuts_that_fit_no_operator_are_refused(cuts, shapes, devices, kind, words):
     with pytest.raises(kind, match=words):
         mindspore.check_cuts(cuts, shapes, devices)
 
@@ -356,16 +359,19 @@ def test_cuts_need_not_be_powers_of_two_on_other_device_counts():
     mindspore.check_cuts(((3, 2),), ((33, 64),), 6)
 
 
-def test_layouts_that_differ_are_not_equal_whichever_class_they_are():
+def test_different_layouts_of_either_class_are_not_equal():
     layout = mindspore.Layout((2,), ("a",))
     plain, split = layout("a", "None"), layout("None", "a")
-    for other in (split, CoreLayout(split.mesh, split.dims)):  # of the class, and of ours
+    for other in (split, CoreLayout(split.mesh, split.dims)):  # of the dialect's class, and of core's
         assert plain != other and other != plain and other == split and split == other
     assert plain != 1
 
 
-def test_equal_layouts_accept_equal_shapes_whoever_came_first():
-    """A single tuple of axes is two dims of a tensor of two; the plain layout of one dim is another one, and refuses."""
+def test_a_tuple_of_axes_does_not_equal_the_plain_layout():
+    """A template with one tuple of axes fits tensors of two dims; the plain layout of one dim does not.
+
+    So the layouts are not equal. A template with two axes equals the plain layout of two dims.
+    """
     mesh = Mesh((2, 4), ("x", "y"))
     plain, template = mesh(("x", "y")), mindspore.Layout((2, 4), ("x", "y"))(("x", "y"))
     assert (
@@ -382,16 +388,18 @@ def test_equal_layouts_accept_equal_shapes_whoever_came_first():
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_layouts_that_are_equal_behave_alike_whoever_was_asked_first(order):
-    """One tuple of axes fits tensors of as many dims; a plain layout, or one of other tuples, does not: none of them
-    is equal, so that what a cache keeps of one is never said of another."""
+def test_results_for_one_layout_are_not_reused_for_another(order):
+    """A tuple of axes fits tensors with one dim per axis; plain layouts and other tuples do not.
+
+    The layouts have equal hashes but are not equal, so caches must keep their results apart. `order` is the order of calls.
+    """
     mesh = Mesh((2, 4), ("x", "y"))
     written = [mindspore.Layout((2, 4), ("x", "y"))(entry) for entry in (("x", "y"), ("x", "None", "y"))]
     layouts = [mesh(("x", "y")), *written]
-    assert len({hash(one) for one in layouts}) == 1
+    assert len({hash(layout) for layout in layouts}) == 1
     assert not any(a == b for a in layouts for b in layouts if a is not b)
-    again = mindspore.Layout((2, 4), ("x", "y"))(("x", "y"))
-    assert again == written[0] and again.bounds((2, 4), 5) == written[0].bounds((2, 4), 5)
+    repeated = mindspore.Layout((2, 4), ("x", "y"))(("x", "y"))
+    assert repeated == written[0] and repeated.bounds((2, 4), 5) == written[0].bounds((2, 4), 5)
     world = LockStep(8)
     fits = {}
     for k in range(3)[::order]:

@@ -1,4 +1,4 @@
-"""OneFlow's placement and sbp: published cases, errors, and what happens to the order of ranks."""
+"""OneFlow's placement and sbp give the published slices and errors, and keep or sort the order of ranks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ V = "layouts_oneflow_paddle"
 sbp = flow.sbp
 
 
-def place(mesh):
+def make_placement(mesh):
     return flow.placement("cpu", np.arange(np.prod(mesh)).reshape(mesh))
 
 
 @pytest.mark.parametrize("case", cases(V, "slices"))
 def test_slices(case):
-    placement, shape = place(case["mesh"]), tuple(case["shape"])
+    placement, shape = make_placement(case["mesh"]), tuple(case["shape"])
     layout = flow.layout(placement, case["sbp"], len(shape))
     ranks = range(layout.mesh.size)
     assert [flow.local_range(placement, case["sbp"], shape, r) for r in ranks] == list(
@@ -45,40 +45,42 @@ def test_can_merge(case):
     assert flow.can_merge(case["size"], case["merged"]) is case["can_merge"]
 
 
-def test_can_merge_says_exactly_when_nested_equals_flat():
+def test_can_merge_is_true_exactly_if_nested_equals_flat():
     for a, b in itertools.product(range(2, 6), repeat=2):
         nested, flat = Mesh((a, b), ("a", "b"))(("a", "b")), Mesh((a * b,), ("ab",))("ab")
         for size in range(6 * a * b):
-            same = all(nested.bounds((size,), r) == flat.bounds((size,), r) for r in range(a * b))
-            assert flow.can_merge(size, a * b) is same, (size, a, b)
+            is_equal = all(nested.bounds((size,), r) == flat.bounds((size,), r) for r in range(a * b))
+            assert flow.can_merge(size, a * b) is is_equal, (size, a, b)
 
 
 @pytest.mark.parametrize("case", cases(V, "local_to_global_shape"))
 def test_logical_shape(case):
-    shape = flow.logical_shape(place(case["mesh"]), case["sbp"], case["local_shape"])
+    shape = flow.logical_shape(make_placement(case["mesh"]), case["sbp"], case["local_shape"])
     assert list(shape) == case["logical_shape"]
 
 
 @pytest.mark.parametrize("case", cases(V, "local_to_global_uneven"))
-def test_logical_shape_of_uneven_parts(case):
-    shape = flow.logical_shape_of(place(case["mesh"]), case["sbp"], case["local_shapes"])
+def test_logical_shape_of_uneven_shards(case):
+    shape = flow.logical_shape_of(make_placement(case["mesh"]), case["sbp"], case["local_shapes"])
     assert list(shape) == case["logical_shape"]
 
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=3), st.data())
-def test_parts_go_back_to_the_logical_shape(mesh, data):
+def test_local_shapes_give_the_logical_shape(mesh, data):
     shape = tuple(data.draw(st.lists(st.integers(0, 20), min_size=1, max_size=3)))
     kinds = [sbp.broadcast, *(sbp.split(d) for d in range(len(shape)))]
     entries = [data.draw(st.sampled_from(kinds)) for _ in mesh]
-    layout = flow.layout(place(mesh), entries, len(shape))
-    parts = [layout.local_shape(shape, r) for r in range(layout.mesh.size)]
-    assert flow.logical_shape_of(place(mesh), entries, parts) == shape
+    layout = flow.layout(make_placement(mesh), entries, len(shape))
+    local_shapes = [layout.local_shape(shape, r) for r in range(layout.mesh.size)]
+    assert flow.logical_shape_of(make_placement(mesh), entries, local_shapes) == shape
 
 
 @pytest.mark.parametrize("case", cases(V, "local_to_global_broadcast_root"))
 def test_broadcast_groups(case):
-    assert [list(g) for g in flow.broadcast_groups(place(case["mesh"]), case["sbp"])] == case["groups"]
-    assert flow.broadcast_groups(place([2]), "S(0)") == ()
+    assert [list(g) for g in flow.broadcast_groups(make_placement(case["mesh"]), case["sbp"])] == case[
+        "groups"
+    ]
+    assert flow.broadcast_groups(make_placement([2]), "S(0)") == ()
 
 
 @pytest.mark.parametrize("case", cases(V, "sbp_sort_order"))
@@ -97,21 +99,21 @@ def test_dual(case):
 @pytest.mark.parametrize("case", cases(V, "op_example"))
 def test_local_shape_of_a_result(case):
     y = case["y"]
-    assert list(flow.local_shape(place([case["p"]]), y["sbp"], y["shape"], 0)) == y["local_shape"]
+    assert list(flow.local_shape(make_placement([case["p"]]), y["sbp"], y["shape"], 0)) == y["local_shape"]
 
 
 ACTIONS = {
     "sbp.split(-1)": lambda: sbp.split(-1),
     "sbp.split(7)": lambda: sbp.split(7),
-    "local 1-D tensor .to_global(sbp=split(1))": lambda: flow.layout(place([2]), sbp.split(1), 1),
-    "global 1-D tensor .to_global(sbp=split(1))": lambda: flow.layout(place([2]), "S(1)", 1),
+    "local 1-D tensor .to_global(sbp=split(1))": lambda: flow.layout(make_placement([2]), sbp.split(1), 1),
+    "global 1-D tensor .to_global(sbp=split(1))": lambda: flow.layout(make_placement([2]), "S(1)", 1),
     "ranks hold (2,4) and (4,4), split(0)": lambda: flow.logical_shape_of(
-        place([2]), "S(0)", [(2, 4), (4, 4)]
+        make_placement([2]), "S(0)", [(2, 4), (4, 4)]
     ),
     "ranks hold (2,4) and (4,4), split(1)": lambda: flow.logical_shape_of(
-        place([2]), "S(1)", [(2, 4), (4, 4)]
+        make_placement([2]), "S(1)", [(2, 4), (4, 4)]
     ),
-    "split dim smaller than parallel num": lambda: flow.check_sizes(place([4]), "S(0)", (3, 5)),
+    "split dim smaller than parallel num": lambda: flow.check_sizes(make_placement([4]), "S(0)", (3, 5)),
     "rank >= world": lambda: flow.placement("cpu", [0, 4], world_size=4),
 }
 
@@ -144,16 +146,20 @@ def test_published_errors(case):
         (lambda: sbp.split(6), RuntimeError, r"supported maximum axis \(6\), but got 6"),
         (lambda: sbp.parse("Q"), ValueError, "'Q' is not an sbp"),
         (lambda: sbp.parse("()"), ValueError, "no sbp in"),
-        (lambda: flow.layout(place([2, 2]), "S(0)", 2), RuntimeError, "needs 2 entries, but got 1"),
-        (lambda: flow.layout(place([2]), [3], 2), TypeError, "must be sbp.split"),
-        (lambda: flow.check_sizes(place([2, 4]), "(S0, S0)", (7, 1)), RuntimeError, "smallest part left: 3"),
+        (lambda: flow.layout(make_placement([2, 2]), "S(0)", 2), RuntimeError, "needs 2 entries, but got 1"),
+        (lambda: flow.layout(make_placement([2]), [3], 2), TypeError, "must be sbp.split"),
         (
-            lambda: flow.logical_shape_of(place([2]), "B", [(2, 4), (3, 4)]),
+            lambda: flow.check_sizes(make_placement([2, 4]), "(S0, S0)", (7, 1)),
+            RuntimeError,
+            "smallest part left: 3",
+        ),
+        (
+            lambda: flow.logical_shape_of(make_placement([2]), "B", [(2, 4), (3, 4)]),
             RuntimeError,
             "Expected size 2 but got size 3",
         ),
         (
-            lambda: flow.logical_shape_of(place([2]), "B", [(2, 4)]),
+            lambda: flow.logical_shape_of(make_placement([2]), "B", [(2, 4)]),
             RuntimeError,
             "2 ranks, but 1 local shape was",
         ),
@@ -170,13 +176,13 @@ def test_errors(action, kind, words):
         action()
 
 
-def test_sizes_that_fit():
-    flow.check_sizes(place([2, 4]), "(S0, S0)", (8, 1))
-    flow.check_sizes(place([4]), "S(0)", (0, 4))
-    flow.check_sizes(place([2, 2]), "(S0, P)", (2, 1))
+def test_sizes_that_fit_are_accepted():
+    flow.check_sizes(make_placement([2, 4]), "(S0, S0)", (8, 1))
+    flow.check_sizes(make_placement([4]), "S(0)", (0, 4))
+    flow.check_sizes(make_placement([2, 2]), "(S0, P)", (2, 1))
 
 
-def test_text_forms():
+def test_sbp_is_parsed_from_all_text_forms():
     for text in (
         "(B, S(0))",
         "B,S0",

@@ -1,4 +1,4 @@
-"""Paddle's meshes, dims_mapping and parameter splits."""
+"""Paddle's meshes, dims_mapping and parameter splits give the published shapes, ranges and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_padding_rows(case):
 
 
 @pytest.mark.parametrize("case", cases(V, "seed004_id_mapping"))
-def test_ids_of_other_ranks_go_to_the_padding_row(case):
+def test_ids_of_other_ranks_become_the_padding_row(case):
     p = case["num_partitions"]
     split = paddle.split_layout((case["vocab"], 4), "embedding", num_partitions=p, padding_row=True)
     assert split.weight_shape(0)[0] == case["weight_rows_per_rank"]
@@ -57,7 +57,7 @@ def test_ids_of_other_ranks_go_to_the_padding_row(case):
     assert [split.map_ids(case["ids"], rank).tolist() for rank in range(p)] == case["mapped_per_rank"]
 
 
-def test_every_id_is_known_to_exactly_one_rank():
+def test_exactly_one_rank_owns_each_id():
     split = paddle.split_layout((10, 3), "embedding", num_partitions=4, padding_row=True)
     ids = np.arange(10).reshape(2, 5)
     table = np.random.default_rng(0).normal(size=(10, 3))
@@ -73,14 +73,14 @@ def test_every_id_is_known_to_exactly_one_rank():
 
 
 @pytest.mark.parametrize("ids", [[0, 8], [-1], np.array([[3, 99]])])
-def test_ids_outside_the_vocabulary(ids):
+def test_ids_outside_the_vocabulary_are_refused(ids):
     split = paddle.split_layout((8, 8), "embedding", num_partitions=2, padding_row=True)
     with pytest.raises(InputError, match=r"must be in 0\.\.7, the vocabulary, got"):
         split.map_ids(ids, 0)
 
 
 @pytest.mark.parametrize("case", cases(V, "paddle_reshard_split"))
-def test_its_uneven_sizes_differ_from_balanced_blocks(case):
+def test_uneven_sizes_of_paddle_differ_from_balanced_blocks(case):
     assert paddle.ceil_split(case["total"], case["parts"]) == case["sizes"]
     balanced = Mesh((case["parts"],), ("x",))("x")
     assert [balanced.local_shape((case["total"],), r)[0] for r in range(case["parts"])] == case[
@@ -121,12 +121,12 @@ def test_published_errors(case):
         (((8, 8), "linear", 0, 4), {"world_size": 2}, "num_partitions must divide the 2 ranks"),
     ],
 )
-def test_other_errors(arguments, options, words):
+def test_wrong_options_of_split_are_refused(arguments, options, words):
     with pytest.raises(LayoutError, match=words):
         paddle.split_layout(*arguments, **options)
 
 
-def test_several_groups_of_partitions_stand_beside_one_another():
+def test_more_ranks_than_partitions_make_several_groups():
     split = paddle.split_layout((8, 6), "linear", 1, 2, world_size=6)
     assert [split.inner_rank(rank) for rank in range(6)] == [0, 1, 0, 1, 0, 1]
     assert split.weight.replica_ranks(1) == (1, 3, 5) and split.weight.bounds((8, 6), 3) == ((0, 8), (3, 6))
@@ -144,7 +144,7 @@ def test_several_groups_of_partitions_stand_beside_one_another():
         ("linear", 1, 1, True, None),
     ],
 )
-def test_what_follows_the_local_operation(operation, axis, p, gather_out, collective):
+def test_split_names_the_collective_after_the_local_operation(operation, axis, p, gather_out, collective):
     assert paddle.split_layout((8, 8), operation, axis, p, gather_out).collective == collective
 
 
@@ -156,8 +156,8 @@ def test_an_unbalanced_table_has_no_layout():
 
 
 @pytest.mark.parametrize("case", cases(V, "spmd_matmul_paddle"))
-def test_dims_mapping_and_sbp_say_the_same(case):
-    """Dims mappings, with the partial mesh dims, against the same tensors in sbp."""
+def test_dims_mapping_and_sbp_give_equal_layouts(case):
+    """Dims mappings with partial mesh dims equal the layouts of the published sbp."""
     mesh = paddle.ProcessMesh(np.arange(np.prod(case["mesh"])).reshape(case["mesh"]))
     placement = flow.placement("cpu", np.arange(np.prod(case["mesh"])).reshape(case["mesh"]))
     wanted = {
@@ -200,12 +200,12 @@ def test_a_process_mesh_keeps_the_written_order():
         (lambda: paddle.from_dims_mapping(paddle.ProcessMesh([0, 1]), [0, 0]), LayoutError, "used twice"),
     ],
 )
-def test_meshes_and_mappings_that_are_refused(action, kind, words):
+def test_wrong_meshes_and_mappings_are_refused(action, kind, words):
     with pytest.raises(kind, match=words):
         action()
 
 
-def test_two_mesh_dims_on_one_dim():
+def test_two_mesh_dims_split_one_dim():
     mesh = paddle.ProcessMesh([[0, 1], [2, 3]])
     layout = paddle.from_dims_mapping(mesh, [[1, 0], -1])
     assert paddle.dims_mapping(layout) == [[1, 0], -1]
@@ -219,26 +219,27 @@ def test_uneven_sizes_are_refused():
         paddle.check_even(layout, (10, 3))
 
 
-# -- the order in which a call is looked at ------------------------------------------------------------------
+# -- the order in which a call is checked ------------------------------------------------------------------
 
 
-def test_mode_and_job_come_after_the_types_and_before_the_sizes():
+def test_split_checks_types_then_the_mode_then_sizes():
     from spmdsim.dialects.paddle.distributed import fleet
 
     x = np.zeros((2, 8), np.float32)
 
-    def refused(*arguments, **options):
+    def refusal(*arguments, **options):
+        """Return the class and the text of the error of a call of `split`."""
         with pytest.raises(ValueError) as caught:
             paddle.distributed.split(x, *arguments, **options)
         return type(caught.value), str(caught.value)
 
-    assert "you must call fleet.init() firstly." in refused((9, 8), "linear", num_partitions=2)[1]
+    assert "you must call fleet.init() firstly." in refusal((9, 8), "linear", num_partitions=2)[1]
     paddle.disable_static()
     assert paddle.in_dynamic_mode()
-    kind, text = refused((9, 8), "linear", num_partitions=2)
+    kind, text = refusal((9, 8), "linear", num_partitions=2)
     assert "cannot be used in dynamic graph mode, please use ParallelEmbedding, ParallelRowLinear" in text
     assert not issubclass(kind, AssertionError)
-    assert "must be list or tuple" in refused(8, "linear")[1] and "must be str" in refused((8, 8), 3)[1]
+    assert "must be list or tuple" in refusal(8, "linear")[1] and "must be str" in refusal((8, 8), 3)[1]
     paddle.enable_static()
     fleet.init(is_collective=True)
-    assert "axis must be 0 or 1, but the value given is 2." in refused((8, 8), "linear", axis=2)[1]
+    assert "axis must be 0 or 1, but the value given is 2." in refusal((8, 8), "linear", axis=2)[1]

@@ -1,4 +1,4 @@
-"""DTensor's and JAX's notation."""
+"""DTensor's and JAX's notations are parsed and printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MESH = Mesh((2, 4), ("dp", "tp"))
 
 
 @pytest.mark.parametrize("case", cases("layouts_peers", "uneven_local_shapes_dtensor"))
-def test_where_dtensor_itself_cuts(case):
+def test_chunk_bounds_equal_those_of_dtensor(case):
     mesh = Mesh(case["mesh"], [f"d{i}" for i in range(len(case["mesh"]))])
     for entry in case["ranks"]:
         rank = mesh.rank_of(entry["coord"])
@@ -45,7 +45,7 @@ def test_placement_texts():
 
 @given(layouts())
 def test_text_round_trip_of_any_order(case):
-    """Split factors say in which order axes split a dim, whatever the order is."""
+    """Texts keep the order of axes that split a dim, because split factors describe it."""
     layout, _ = case
     if layout.mesh.shape and 1 not in layout.mesh.shape:
         assert torch.layout(layout.mesh, torch.text(layout), layout.ndim) == layout
@@ -97,12 +97,12 @@ def test_partition_specs():
         (lambda: jax.check_even(MESH("dp", "tp"), (4, 6)), "dim 1 has size 6"),
     ],
 )
-def test_errors(action, words):
+def test_wrong_specs_are_refused(action, words):
     with pytest.raises(ValueError, match=words):
         action()
 
 
-def test_placements_have_the_words_of_dtensor_and_paddle():
+def test_placements_have_the_methods_of_dtensor_and_paddle():
     shard, copy, pending = torch.Shard(1), torch.Replicate(), torch.Partial("product")
     assert (
         shard == Shard(1) == shard
@@ -127,9 +127,9 @@ def test_placements_have_the_words_of_dtensor_and_paddle():
     )
     mesh = Mesh((2, 4), ("dp", "tp"))
     assert torch.layout(mesh, [shard, copy], 2) == mesh(None, "dp")
-    for wrong, said in (
+    for wrong, message in (
         (lambda: torch.Shard(), "Shard: argument 'dim' is missing"), (lambda: torch.Replicate(1), "Replicate takes at most 0 arguments"),
         (lambda: shard.foo, "Placement.foo is not covered"), (lambda: torch.Partial(op="sum"), "it takes reduce_op"),
     ):  # fmt: skip
-        with pytest.raises(SpmdError, match=said):
+        with pytest.raises(SpmdError, match=message):
             wrong()

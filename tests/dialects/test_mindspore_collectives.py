@@ -1,4 +1,4 @@
-"""``ops.AllReduce`` and its kin against loops over what every rank holds, with the collectives that they cost."""
+"""``ops.AllReduce`` and similar operators equal loops over the ranks' arrays, and cost the expected collectives."""
 
 from __future__ import annotations
 
@@ -13,76 +13,77 @@ from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError, UsageTypeError
 
 RANKS = 4
-HELD = np.random.default_rng(0).integers(1, 9, (RANKS, 8, 4)).astype(np.float64)
+#: One array per rank.
+RANK_ARRAYS = np.random.default_rng(0).integers(1, 9, (RANKS, 8, 4)).astype(np.float64)
 REDUCTIONS = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
-def held(world, requires_grad=False):
-    """A tensor of which every rank has its own rows."""
+def make_tensor(world, requires_grad=False):
+    """Return a tensor whose shards are `RANK_ARRAYS`."""
     layout = Mesh((RANKS,), ("x",))("x", None)
-    return Tensor.from_global(HELD.reshape(-1, 4), layout, world, requires_grad=requires_grad)
+    return Tensor.from_global(RANK_ARRAYS.reshape(-1, 4), layout, world, requires_grad=requires_grad)
 
 
-def blocks(k, dim):
-    return np.split(HELD[k], RANKS, dim)
+def split_rank_array(k, dim):
+    return np.split(RANK_ARRAYS[k], RANKS, dim)
 
 
 CASES = {
     **{
-        f"AllReduce {op}": (ops.AllReduce, (op,), lambda r, f=f: f(HELD, 0), {"all_reduce": 1})
+        f"AllReduce {op}": (ops.AllReduce, (op,), lambda r, f=f: f(RANK_ARRAYS, 0), {"all_reduce": 1})
         for op, f in REDUCTIONS.items()
     },
     **{
         f"ReduceScatter {op}": (
-            ops.ReduceScatter, (op,), lambda r, f=f: np.split(f(HELD, 0), RANKS)[r], {"reduce_scatter": 1},
+            ops.ReduceScatter, (op,), lambda r, f=f: np.split(f(RANK_ARRAYS, 0), RANKS)[r], {"reduce_scatter": 1},
         )
         for op, f in REDUCTIONS.items()
     },
-    "AllGather": (ops.AllGather, (), lambda r: np.concatenate([*HELD]), {"all_gather": 1}),
+    "AllGather": (ops.AllGather, (), lambda r: np.concatenate([*RANK_ARRAYS]), {"all_gather": 1}),
     "AlltoAll 0 1": (
-        ops.AlltoAll, (RANKS, 0, 1), lambda r: np.concatenate([blocks(k, 0)[r] for k in range(RANKS)], 1), {"all_to_all": 1},
+        ops.AlltoAll, (RANKS, 0, 1), lambda r: np.concatenate([split_rank_array(k, 0)[r] for k in range(RANKS)], 1), {"all_to_all": 1},
     ),
     "AlltoAll -1 -2": (
-        ops.AlltoAll, (RANKS, -1, -2), lambda r: np.concatenate([blocks(k, 1)[r] for k in range(RANKS)], 0),
+        ops.AlltoAll, (RANKS, -1, -2), lambda r: np.concatenate([split_rank_array(k, 1)[r] for k in range(RANKS)], 0),
         {"all_to_all": 1},
     ),
     "AlltoAll 0 0": (
-        ops.AlltoAll, (RANKS, 0, 0), lambda r: np.concatenate([blocks(k, 0)[r] for k in range(RANKS)], 0), {"all_to_all": 1},
+        ops.AlltoAll, (RANKS, 0, 0), lambda r: np.concatenate([split_rank_array(k, 0)[r] for k in range(RANKS)], 0), {"all_to_all": 1},
     ),
 }  # fmt: skip
 
 
 @pytest.mark.ranks(RANKS)
 @pytest.mark.parametrize("case", CASES)
-def test_what_every_rank_holds_takes_part(world, case):
+def test_collectives_combine_the_arrays_of_all_ranks(world, case):
     make, arguments, expected, counts = CASES[case]
     with use_world(world):
         with record() as trace:
-            result = make(*arguments)(held(world))
+            result = make(*arguments)(make_tensor(world))
         assert trace.counts() == counts
         for rank, shard in zip(world.ranks, result.shards):
             np.testing.assert_allclose(shard, expected(rank))
 
 
 @pytest.mark.ranks(RANKS)
-def test_arrays_are_what_this_process_holds(world):
-    """As in the examples of the words: ones on all ranks, or the rank's number."""
+def test_arrays_are_the_operands_of_this_process(world):
+    """Examples of MindSpore's documentation give its results: ones on all ranks, or the rank's number."""
     with use_world(world):
         ones = ms.Tensor(np.ones((2, 8), np.float32))
         np.testing.assert_array_equal(ops.AllReduce(ops.ReduceOp.SUM)(ones).asnumpy(), np.full((2, 8), RANKS))
         assert ops.AllGather()(ones).shape == (2 * RANKS, 8)
         if len(world.ranks) == 1:
-            mine = ms.Tensor(np.full((1, 1, RANKS, 1), world.ranks[0], np.float32))
-            swapped = ops.AlltoAll(split_count=RANKS, split_dim=-2, concat_dim=-1)(mine)
+            array = ms.Tensor(np.full((1, 1, RANKS, 1), world.ranks[0], np.float32))
+            swapped = ops.AlltoAll(split_count=RANKS, split_dim=-2, concat_dim=-1)(array)
             np.testing.assert_array_equal(swapped.local(), [[[[*range(RANKS)]]]])
-            (result,) = ops.Broadcast(1)((mine,))
+            (result,) = ops.Broadcast(1)((array,))
             assert (result.local() == 1).all()
             with pytest.raises(InputError, match=r"rank 0 has float64 \(2,\) and rank 1 has float64 \(3,\)"):
                 ops.AllReduce()(np.ones(2 + world.ranks[0]))
 
 
 @pytest.mark.ranks(RANKS)
-def test_a_group_has_its_own_order_and_leaves_the_others_alone(world):
+def test_a_group_keeps_its_order_and_other_ranks_get_no_elements(world):
     ranks = [2, 0]
     with use_world(world):
         inside = [rank for rank in world.ranks if rank in ranks]
@@ -93,7 +94,7 @@ def test_a_group_has_its_own_order_and_leaves_the_others_alone(world):
         assert comm.get_rank("pair") == ranks.index(inside[0])
         assert comm.get_world_rank_from_group_rank("pair", 0) == 2
         assert comm.get_group_rank_from_world_rank(0, "pair") == 1
-        x = held(world) if len(world.ranks) > 1 else HELD[world.ranks[0]]
+        x = make_tensor(world) if len(world.ranks) > 1 else RANK_ARRAYS[world.ranks[0]]
         with record() as trace:
             added = ops.AllReduce(group="pair")(x)
             gathered = ops.AllGather("pair")(x)
@@ -101,9 +102,9 @@ def test_a_group_has_its_own_order_and_leaves_the_others_alone(world):
         assert trace.counts() == {"all_reduce": 1, "all_gather": 1, "exchange": 1}
         for rank, a, b, c in zip(world.ranks, added.shards, gathered.shards, sent.shards):
             if rank in ranks:
-                np.testing.assert_array_equal(a, HELD[0] + HELD[2])
-                np.testing.assert_array_equal(b, np.concatenate([HELD[2], HELD[0]]))
-                np.testing.assert_array_equal(c, HELD[2])
+                np.testing.assert_array_equal(a, RANK_ARRAYS[0] + RANK_ARRAYS[2])
+                np.testing.assert_array_equal(b, np.concatenate([RANK_ARRAYS[2], RANK_ARRAYS[0]]))
+                np.testing.assert_array_equal(c, RANK_ARRAYS[2])
             else:
                 assert a.size == b.size == c.size == 0
         comm.destroy_group("pair")
@@ -114,76 +115,76 @@ def test_a_group_has_its_own_order_and_leaves_the_others_alone(world):
 
 
 @pytest.mark.ranks(RANKS)
-def test_two_groups_at_a_time(world):
-    """Each rank names the group that it is in."""
+def test_two_groups_communicate_simultaneously(world):
+    """Ranks may call a collective at the same time in different groups, each with its own name."""
     if len(world.ranks) > 1:
-        pytest.skip("in lock step one program is that of all ranks")
+        pytest.skip("in lock step, one program runs for all ranks")
     with use_world(world):
         rank = comm.get_rank()
         name = f"row {rank // 2}"
         comm.create_group(name, [rank // 2 * 2, rank // 2 * 2 + 1])
-        result = ops.AllReduce(group=name)(HELD[rank]).local()
-        np.testing.assert_array_equal(result, HELD[rank // 2 * 2] + HELD[rank // 2 * 2 + 1])
+        result = ops.AllReduce(group=name)(RANK_ARRAYS[rank]).local()
+        np.testing.assert_array_equal(result, RANK_ARRAYS[rank // 2 * 2] + RANK_ARRAYS[rank // 2 * 2 + 1])
         comm.release()
 
 
 UP = np.random.default_rng(1).integers(1, 9, (RANKS, 8, 4)).astype(np.float64)
 
-#: What comes back to each rank's own tensor, by the gradients (UP) of what each rank holds afterwards.
-BACK = {
+#: Functions from a rank and the gradients of all ranks' results (UP) to the gradient of the rank's operand.
+OPERAND_GRADIENTS = {
     "AllGather": lambda r, up: np.split(up.sum(0), RANKS)[r],
     "ReduceScatter sum": lambda r, up: np.concatenate([*up]),
     "AlltoAll 0 1": lambda r, up: np.concatenate([np.split(up[k], RANKS, 1)[r] for k in range(RANKS)], 0),
     "AlltoAll 0 0": lambda r, up: np.concatenate([np.split(up[k], RANKS, 0)[r] for k in range(RANKS)], 0),
     "AllReduce sum": lambda r, up: up.sum(0),
-    "AllReduce max": lambda r, up: up.sum(0) * (HELD[r] == HELD.max(0)),
-    "AllReduce prod": lambda r, up: (up * HELD.prod(0)).sum(0) / HELD[r],
+    "AllReduce max": lambda r, up: up.sum(0) * (RANK_ARRAYS[r] == RANK_ARRAYS.max(0)),
+    "AllReduce prod": lambda r, up: (up * RANK_ARRAYS.prod(0)).sum(0) / RANK_ARRAYS[r],
 }
 
 
 @pytest.mark.ranks(RANKS)
-@pytest.mark.parametrize("case", BACK)
-def test_gradients_are_those_of_the_transposed_operator(world, case):
-    """Where ranks hold copies afterwards each has a gradient of its own, the same one, and they are added up."""
+@pytest.mark.parametrize("case", OPERAND_GRADIENTS)
+def test_gradients_follow_the_transposed_operator(world, case):
+    """Gradients of the result's replicas are equal, and the operand gets their sum."""
     make, arguments, _, _ = CASES[case]
     with use_world(world):
-        x = held(world, requires_grad=True)
+        x = make_tensor(world, requires_grad=True)
         y = make(*arguments)(x)
         copies = y.layout.cuts == (1, 1)
         shape = y.shape if copies else (RANKS, *y.layout.local_shape(y.shape, world.ranks[0]))
         up = np.random.default_rng(2).integers(1, 9, shape).astype(np.float64)
         y.backward(
             Tensor.from_global(
-                up.reshape(y.shape) if copies else np.concatenate([*up], _split(y)), y.layout, world
+                up.reshape(y.shape) if copies else np.concatenate([*up], find_split_dim(y)), y.layout, world
             )
         )
         each = np.broadcast_to(up, (RANKS, *up.shape)) if copies else up
         for rank, shard in zip(world.ranks, x.grad.shards):
-            np.testing.assert_allclose(shard, BACK[case](rank, each))
+            np.testing.assert_allclose(shard, OPERAND_GRADIENTS[case](rank, each))
 
 
 @pytest.mark.ranks(RANKS)
 @pytest.mark.parametrize("case", ["AllGather", "ReduceScatter sum", "AlltoAll 0 0"])
-def test_gradients_of_several_slices_of_what_a_collective_gave(world, case):
+def test_gradients_of_slices_of_a_result_are_summed(world, case):
     make, arguments, _, _ = CASES[case]
     with use_world(world):
-        whole, sliced = held(world, requires_grad=True), held(world, requires_grad=True)
-        y, u = make(*arguments)(whole), make(*arguments)(sliced)
+        x, sliced_x = make_tensor(world, requires_grad=True), make_tensor(world, requires_grad=True)
+        y, u = make(*arguments)(x), make(*arguments)(sliced_x)
         up = np.zeros(y.shape)
         up[1:] += 3
         up[:-1] += 1
         y.backward(Tensor.from_global(up, y.layout, world))
         (3 * u[1:] + u[:-1]).sum().backward()
-        for one, other in zip(whole.grad.shards, sliced.grad.shards):
-            np.testing.assert_array_equal(one, other)
+        for expected, shard in zip(x.grad.shards, sliced_x.grad.shards):
+            np.testing.assert_array_equal(expected, shard)
 
 
-def _split(y):
-    return next(d for d, parts in enumerate(y.layout.cuts) if parts > 1)
+def find_split_dim(y):
+    return next(d for d, cut in enumerate(y.layout.cuts) if cut > 1)
 
 
 @pytest.mark.ranks(2)
-def test_groups_and_operators_that_cannot_be(world):
+def test_wrong_groups_and_operands_are_refused(world):
     wrong = [
         (lambda: comm.create_group("a", [0]), InputError, "two ranks or more"),
         (lambda: comm.create_group("a", [0, 0]), InputError, "each once"),
@@ -208,10 +209,10 @@ def test_groups_and_operators_that_cannot_be(world):
     ]  # fmt: skip
     with use_world(world):
         comm.release()
-        for call, kind, said in wrong:
-            with pytest.raises(kind, match=said) as told:
+        for call, kind, message in wrong:
+            with pytest.raises(kind, match=message) as caught:
                 call()
-            assert "\n" not in str(told.value)
+            assert "\n" not in str(caught.value)
         comm.create_group("a", [0, 1])
         comm.create_group("a", [0, 1])
         with pytest.raises(InputError, match=r"exists with ranks .*, got .*nearest: destroy_group"):

@@ -1,4 +1,4 @@
-"""The documents' programs trained on (examples/documents/operator_parallel_continued.py), on eight ranks as on one."""
+"""The programs of examples/documents/operator_parallel_continued.py train equally on 1 and 8 ranks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def continued(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def adam(steps):
-    """The chain's training with numpy, from the same first values."""
+def compute_chain_losses(steps):
+    """Return the losses of the chain's training with numpy's Adam, one per step, from equal first values."""
     import chained_matmul
 
     import spmdsim.dialects.mindspore as ms
@@ -49,57 +49,69 @@ def adam(steps):
 
 
 @pytest.mark.ranks(8)
-def test_the_slices_and_operators_that_run_by_them(world, continued, capsys):
-    """The document's numbers: strides 8, 4, 4, 2, 1; 8, 4, 4, 1; 4, 4, 2, 1 of the coordinates, written out."""
+def test_slices_of_layouts_equal_the_numbers_of_the_document(world, continued, capsys):
+    """The slices follow the strides of the document, and operators compute with these slices.
+
+    The coordinates have the strides 8, 4, 4, 2, 1; then 8, 4, 4, 1; then 4, 4, 2, 1.
+    """
     with use_world(world):
         numbers, slices = continued.layout_slices.main()
         weight, losses = continued.by_slices()
     assert numbers == [[0, 4, 2, 6, 1, 5, 3, 7], [0, 4, 1, 5, 2, 6, 3, 7], [0, 0, 2, 2, 1, 1, 3, 3]]
-    of_shard = ([0, 4, 2, 6, 1, 5, 3, 7], [0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 1, 1, 2, 2, 3, 3])
-    for rank, pieces in zip(world.ranks, zip(*[x.shards for x in slices])):
-        assert pieces[0].ravel().tolist() == [of_shard[0][rank]] and pieces[1].ravel().tolist() == [
-            of_shard[1][rank]
-        ]
-        first = 4 * (of_shard[2][rank] // 2) + of_shard[2][rank] % 2  # the dim between the two is not cut
-        assert pieces[2].ravel().tolist() == [first, first + 2]
+    shard_numbers = ([0, 4, 2, 6, 1, 5, 3, 7], [0, 1, 2, 3, 4, 5, 6, 7], [0, 0, 1, 1, 2, 2, 3, 3])
+    for rank, rank_slices in zip(world.ranks, zip(*[x.shards for x in slices])):
+        assert rank_slices[0].ravel().tolist() == [shard_numbers[0][rank]] and rank_slices[
+            1
+        ].ravel().tolist() == [shard_numbers[1][rank]]
+        first = (
+            4 * (shard_numbers[2][rank] // 2) + shard_numbers[2][rank] % 2
+        )  # the dim in between is not cut
+        assert rank_slices[2].ravel().tolist() == [first, first + 2]
     assert losses == [11.5, 2.875, 0.71875, 0.1796875], "the distance to ones is halved by every step"
-    (held,) = continued.layout_slices.full
+    (full_layout,) = continued.layout_slices.full
     assert all(
-        weight.layout.bounds(weight.shape, rank) == held.bounds(weight.shape, rank) for rank in range(8)
+        weight.layout.bounds(weight.shape, rank) == full_layout.bounds(weight.shape, rank)
+        for rank in range(8)
     )
 
 
 @pytest.mark.ranks(8)
-def test_the_chained_products_train_as_one_process_does(world, continued):
+def test_the_chained_products_train_as_in_one_process(world, continued):
     with use_world(world):
         losses = continued.chain(6)
-    np.testing.assert_allclose(losses, adam(6), rtol=2e-4)
+    np.testing.assert_allclose(losses, compute_chain_losses(6), rtol=2e-4)
     assert losses[-1] < losses[0]
 
 
 @pytest.mark.ranks(8)
-def test_the_tutorial_trains_on_as_one_process_does(world, continued):
-    def on(where):
-        with use_world(where):
+def test_the_tutorial_continues_training_as_in_one_process(world, continued):
+    def train_tutorial(training_world):
+        """Return losses, accuracy and cuts of the optimizer's state after four steps in a world."""
+        with use_world(training_world):
             network = continued.operator_parallel.Network
-            if where.size == 1:  # the tutorial's cuts are of eight ranks
-                monkey = continued.operator_parallel.Network = type(
+            if training_world.size == 1:  # the tutorial's cuts need eight ranks
+                replacement = continued.operator_parallel.Network = type(
                     "One", (network,), {"__init__": without_cuts(network)}
                 )
-                assert monkey is not network
+                assert replacement is not network
             try:
                 return continued.tutorial(4)
             finally:
                 continued.operator_parallel.Network = network
 
-    losses, accuracy, kept = on(world)
-    alone, expected, _ = on(LockStep(1))
-    np.testing.assert_allclose(losses, alone, rtol=1e-4)
-    assert abs(accuracy - expected) <= 2 / 128
-    assert kept == {"fc1_weight": (8, 1), "fc2_weight": (8, 1), "fc3_weight": (1, 1)}  # the last is of 20 KB
+    losses, accuracy, state_cuts = train_tutorial(world)
+    expected_losses, expected_accuracy, _ = train_tutorial(LockStep(1))
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
+    assert abs(accuracy - expected_accuracy) <= 2 / 128
+    assert state_cuts == {
+        "fc1_weight": (8, 1),
+        "fc2_weight": (8, 1),
+        "fc3_weight": (1, 1),
+    }  # the last weight has 20 KB, less than the threshold
 
 
 def without_cuts(network):
+    """Return an ``__init__`` that replaces the operators of the network by operators without a strategy."""
     from spmdsim.dialects.mindspore import ops
 
     def __init__(self):

@@ -1,4 +1,4 @@
-"""Rows and batches: shuffled by a seed, in shards, with the remainder, and MNIST's files."""
+"""Datasets shuffle rows by a seed, split them between ranks, make batches with a remainder, and read MNIST's files."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from spmdsim.errors import InputError, SpmdError, UsageTypeError
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "documents"
 
 
-def epoch(data):
+def list_epoch(data):
     return [int(x) for (batch,) in data for x in np.ravel(batch)]
 
 
-def test_every_epoch_has_all_rows_in_another_order_that_follows_from_the_seed():
+def test_the_seed_determines_the_order_of_rows_in_each_epoch():
     def orders(seed, **options):
         ms.set_seed(seed)
         data = ds.NumpySlicesDataset(np.arange(20), **options)
-        return [epoch(data) for _ in range(3)]
+        return [list_epoch(data) for _ in range(3)]
 
     first = orders(1)
     assert all(sorted(order) == [*range(20)] for order in first) and len({*map(tuple, first)}) == 3
@@ -36,52 +36,57 @@ def test_every_epoch_has_all_rows_in_another_order_that_follows_from_the_seed():
     assert orders(1, shuffle=ds.Shuffle.GLOBAL) == first
     ms.set_seed(2)
     ds.config.set_seed(1)
-    assert ds.config.get_seed() == 1 and epoch(ds.NumpySlicesDataset(np.arange(20))) == first[0]
+    assert ds.config.get_seed() == 1 and list_epoch(ds.NumpySlicesDataset(np.arange(20))) == first[0]
 
 
 def test_a_buffer_moves_rows_forward_by_its_size_at_most():
     ms.set_seed(3)
-    order = epoch(ds.NumpySlicesDataset(np.arange(50), shuffle=False).shuffle(8))
+    order = list_epoch(ds.NumpySlicesDataset(np.arange(50), shuffle=False).shuffle(8))
     assert sorted(order) == [*range(50)] != order
-    assert all(place > row - 8 for place, row in enumerate(order))
+    assert all(position > row - 8 for position, row in enumerate(order))
 
 
-def test_steps_follow_one_another_in_the_order_in_which_they_are_written():
-    def plain():
+def test_steps_run_in_the_written_order():
+    def make_dataset():
         return ds.NumpySlicesDataset(np.arange(7), shuffle=False)
 
-    def lists(data):
+    def list_batches(data):
         return [np.ravel(x).tolist() for (x,) in data]
 
-    assert lists(plain().batch(3)) == [[0, 1, 2], [3, 4, 5], [6]]
-    assert lists(plain().batch(3, drop_remainder=True)) == [[0, 1, 2], [3, 4, 5]]
-    assert lists(plain().take(4).batch(3)) == [[0, 1, 2], [3]] and lists(plain().batch(3).take(1)) == [
-        [0, 1, 2]
+    assert list_batches(make_dataset().batch(3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert list_batches(make_dataset().batch(3, drop_remainder=True)) == [[0, 1, 2], [3, 4, 5]]
+    assert list_batches(make_dataset().take(4).batch(3)) == [[0, 1, 2], [3]] and list_batches(
+        make_dataset().batch(3).take(1)
+    ) == [[0, 1, 2]]
+    assert list_batches(make_dataset().skip(5).repeat(2).batch(3)) == [[5, 6, 5], [6]]
+    assert list_batches(make_dataset().batch(4).repeat(2)) == [[0, 1, 2, 3], [4, 5, 6]] * 2
+    assert list_batches(make_dataset().batch(4).skip(1)) == [[4, 5, 6]]
+    assert (
+        make_dataset().batch(3).get_dataset_size() == 3 and len(make_dataset().batch(3, True).repeat(2)) == 4
+    )
+    assert list_batches(make_dataset().batch(4).map(lambda block: block.sum(keepdims=True), "column_0")) == [
+        [6],
+        [15],
     ]
-    assert lists(plain().skip(5).repeat(2).batch(3)) == [[5, 6, 5], [6]]
-    assert lists(plain().batch(4).repeat(2)) == [[0, 1, 2, 3], [4, 5, 6]] * 2
-    assert lists(plain().batch(4).skip(1)) == [[4, 5, 6]]
-    assert plain().batch(3).get_dataset_size() == 3 and len(plain().batch(3, True).repeat(2)) == 4
-    assert lists(plain().batch(4).map(lambda block: block.sum(keepdims=True), "column_0")) == [[6], [15]]
-    shuffled = lists(plain().batch(2).shuffle(4))
+    shuffled = list_batches(make_dataset().batch(2).shuffle(4))
     assert sorted(shuffled) == [[0, 1], [2, 3], [4, 5], [6]]
-    twice = lists(ds.NumpySlicesDataset(np.arange(30)).repeat(2).batch(30))
-    assert sorted(twice[0]) == sorted(twice[1]) and twice[0] != twice[1]
+    batches = list_batches(ds.NumpySlicesDataset(np.arange(30)).repeat(2).batch(30))
+    assert sorted(batches[0]) == sorted(batches[1]) and batches[0] != batches[1]
 
 
 @pytest.mark.ranks(2, 3)
 def test_every_rank_reads_its_shard(world):
-    """Rows are dealt out in turns; the last turn begins again at the first row, so that all have equally many."""
+    """Ranks take rows in turns; the last turn repeats the first rows, so that row counts are equal."""
     with use_world(world):
         size, rank = get_group_size(), get_rank()
         data = ds.NumpySlicesDataset(np.arange(7), shuffle=False, num_shards=size, shard_id=rank).batch(2)
-        each = -(-7 // size)
-        dealt = [[(k * size + r) % 7 for k in range(each)] for r in range(size)]
+        rows_per_rank = -(-7 // size)
+        rows_of_ranks = [[(k * size + r) % 7 for k in range(rows_per_rank)] for r in range(size)]
         batches = [x for (x,) in data]
-        assert len(batches) == len(data) == -(-each // 2)
+        assert len(batches) == len(data) == -(-rows_per_rank // 2)
         for k, batch in enumerate(batches):
             for owned, shard in zip(world.ranks, batch.shards):
-                assert shard.tolist() == dealt[owned][2 * k : 2 * k + 2]
+                assert shard.tolist() == rows_of_ranks[owned][2 * k : 2 * k + 2]
         ms.set_seed(4)
         data = ds.NumpySlicesDataset(np.arange(6), num_shards=size, shard_id=rank).batch(6)
         assert sorted(next(iter(data))[0].full().tolist()) == [*range(6)]
@@ -93,7 +98,7 @@ def test_every_rank_reads_its_shard(world):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
+def test_mnist_files_are_read_packed_or_unpacked(tmp_path, monkeypatch, packed):
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import mnist_files
 
@@ -106,6 +111,7 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
         path.unlink()
 
     def read(**options):
+        """Return the images and the labels of the files."""
         x, y = zip(*ds.MnistDataset(str(tmp_path), shuffle=False, **options).batch(9))
         return np.concatenate(x), np.concatenate(y)
 
@@ -133,7 +139,7 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
 
 
 @pytest.mark.parametrize(
-    "call, kind, said",
+    "call, kind, message",
     [
         (lambda d: d.batch(0), InputError, "batch_size must be an integer of 1 or more, got 0"),
         (lambda d: d.batch(True), InputError, "batch_size must be an integer of 1 or more, got True"),
@@ -163,7 +169,7 @@ def test_mnist_files_are_read_as_they_stand(tmp_path, monkeypatch, packed):
         (lambda d: ms.set_seed("one"), UsageTypeError, "seed must be an integer, got 'one'"),
     ],
 )
-def test_what_rows_cannot_be_done(call, kind, said):
-    with pytest.raises(kind, match=said) as told:
+def test_wrong_steps_are_refused_in_one_line(call, kind, message):
+    with pytest.raises(kind, match=message) as caught:
         call(ds.NumpySlicesDataset(np.arange(4)))
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Numbers as MindSpore documents them: remainders, divisions by zero, Adam's epsilon; and parameters that ranks disagree about."""
+"""Remainders, divisions by zero, optimisers and functions give the numbers in MindSpore's documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Z = np.array([3.0, 0.0, 3.0, -2.0, 0.0, -2.0, 0.0, 0.5], np.float32)
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("cuts", [None, ((4,), (4,)), ((2,), (2,))])
 def test_a_mod_has_the_sign_of_the_dividend(world, cuts):
-    """``ops.Mod`` truncates, ``ops.FloorMod`` rounds down."""
+    """``ops.Mod`` truncates the quotient, and ``ops.FloorMod`` rounds it down."""
     with use_world(world):
         numbers = X.astype(np.int32), np.array([3, 2, 4, -2, 5, -2, 3, 1], np.int32)
         for x, y in ((X, Y), numbers):
@@ -30,21 +30,24 @@ def test_a_mod_has_the_sign_of_the_dividend(world, cuts):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("cuts", [None, ((4,), (4,)), ((2,), (2,))])
-def test_what_is_divided_by_zero_is_zero(world, cuts):
-    """``ops.DivNoNan``; gradients are zero there, too."""
+def test_div_no_nan_gives_zero_for_division_by_zero(world, cuts):
+    """Quotients and gradients of ``ops.DivNoNan`` are 0 if the divisor is 0."""
     with use_world(world):
-        divide, there = ops.DivNoNan().shard(cuts), Z != 0
-        safe = np.where(there, Z, 1)
+        divide, is_defined = ops.DivNoNan().shard(cuts), Z != 0
+        divisor = np.where(is_defined, Z, 1)
         result = divide(np.append(X[:-1], np.float32(np.inf)), np.append(Z[:-1], np.float32(0)))
-        np.testing.assert_array_equal(result.full(), np.append(np.where(there, X / safe, 0)[:-1], 0))
+        np.testing.assert_array_equal(result.full(), np.append(np.where(is_defined, X / divisor, 0)[:-1], 0))
         gradients = ms.grad(lambda x, y: ops.ReduceSum()(divide(x, y)), (0, 1))(ms.Tensor(X), ms.Tensor(Z))
-        for gradient, wanted in zip(gradients, (1 / safe, -X / safe**2)):
-            np.testing.assert_allclose(gradient.full(), np.where(there, wanted, 0), rtol=1e-6)
+        for gradient, wanted in zip(gradients, (1 / divisor, -X / divisor**2)):
+            np.testing.assert_allclose(gradient.full(), np.where(is_defined, wanted, 0), rtol=1e-6)
 
 
 @pytest.mark.ranks(4)
-def test_the_epsilon_of_adam_is_added_before_the_second_moment_is_corrected(world):
-    """``l * m / (sqrt(v) + eps)`` with ``l = rate * sqrt(1 - beta2^t) / (1 - beta1^t)``, which tells for small gradients."""
+def test_adam_adds_epsilon_before_it_corrects_the_second_moment(world):
+    """A step is ``l * m / (sqrt(v) + eps)`` with ``l = rate * sqrt(1 - beta2^t) / (1 - beta1^t)``.
+
+    The order of both operations changes small gradients most.
+    """
     with use_world(world):
         w = ms.Parameter(X, name="w")
         step = ms.value_and_grad(lambda: ops.ReduceSum()(ops.Mul()(w, np.float32(1e-7))), None, [w])
@@ -61,12 +64,12 @@ def test_the_epsilon_of_adam_is_added_before_the_second_moment_is_corrected(worl
 @pytest.mark.parametrize("given_later", [False, True])
 def test_parameters_of_arrays_that_differ_between_ranks_are_refused(world, given_later):
     with use_world(world):
-        mine = np.full((4, 4), float(world.ranks[0]), np.float32)
-        parameter = ms.Parameter(np.zeros((4, 4), np.float32) if given_later else mine)
+        array = np.full((4, 4), float(world.ranks[0]), np.float32)
+        parameter = ms.Parameter(np.zeros((4, 4), np.float32) if given_later else array)
         if given_later:
-            parameter.set_data(mine)
+            parameter.set_data(array)
         if len(world.ranks) == world.size:
-            assert parameter.asnumpy().tolist() == mine.tolist()
+            assert parameter.asnumpy().tolist() == array.tolist()
             return
         with pytest.raises(WorldError, match=r"rank 0 .*array with checksum.* rank 1 .*array with checksum"):
             ops.MatMul()(np.ones((4, 4), np.float32), parameter)
@@ -74,7 +77,7 @@ def test_parameters_of_arrays_that_differ_between_ranks_are_refused(world, given
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", [nn.SGD, nn.Adam])
-def test_weight_decay_is_not_for_parameters_that_are_called_beta_or_gamma(world, kind):
+def test_parameters_named_beta_or_gamma_have_no_weight_decay(world, kind):
     with use_world(world):
         parameters = [ms.Parameter(X, name=name) for name in ("norm.gamma", "norm.beta", "weight")]
         optimizer = kind(parameters, 0.5, weight_decay=0.5)
@@ -86,19 +89,19 @@ def test_weight_decay_is_not_for_parameters_that_are_called_beta_or_gamma(world,
 
 @pytest.mark.ranks(2)
 def test_functions_have_the_results_and_arguments_of_their_documents(world):
-    """As the pages of ``mindspore.ops`` have them, where NumPy or PyTorch differ."""
+    """Results follow the pages of ``mindspore.ops`` if NumPy or PyTorch differ."""
     matrix = np.array([[1, 2], [-4, -5], [2, 1]], np.float32)
     with use_world(world):
         s, u, v = (x.full() for x in ops.svd(matrix))
         np.testing.assert_allclose(s, [7.0652843, 1.040081], rtol=1e-5)
         np.testing.assert_allclose(u * s @ v.T, matrix, atol=1e-5)
         np.testing.assert_allclose(ops.svd(matrix, compute_uv=False).full(), s, rtol=1e-6)
-        one, other = np.array([[1, 2, 3]] * 3), np.array([[4, 5, 6]] * 3)
-        assert ops.cross(one, other).full().tolist() == np.zeros((3, 3)).tolist()
-        assert ops.cross(one, other, dim=1).full().tolist() == [[-3, 6, -3]] * 3
-        counted = ops.count_nonzero(one - 2, axis=0, keep_dims=True)
+        left, right = np.array([[1, 2, 3]] * 3), np.array([[4, 5, 6]] * 3)
+        assert ops.cross(left, right).full().tolist() == np.zeros((3, 3)).tolist()
+        assert ops.cross(left, right, dim=1).full().tolist() == [[-3, 6, -3]] * 3
+        counted = ops.count_nonzero(left - 2, axis=0, keep_dims=True)
         assert counted.dtype == np.int32 and counted.full().tolist() == [[3, 0, 3]]
-        assert ops.count_nonzero(one - 2).item() == 6
+        assert ops.count_nonzero(left - 2).item() == 6
         x, target = X.reshape(2, 4), (Y.reshape(2, 4) > 0).astype(np.float32)
         positive = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
         loss = ops.binary_cross_entropy_with_logits(x, target, np.ones((2, 4), np.float32), positive, "sum")
@@ -107,7 +110,7 @@ def test_functions_have_the_results_and_arguments_of_their_documents(world):
             loss.item(), ((1 - target) * (x + logs) + positive * target * logs).sum(), rtol=1e-5
         )
         assert ops.argmax(x, 1, True).shape == (2, 1)
-        assert [part.shape for part in ops.split(x, [1, 3], 1)] == [(2, 1), (2, 3)]
+        assert [block.shape for block in ops.split(x, [1, 3], 1)] == [(2, 1), (2, 3)]
         normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
         np.testing.assert_allclose(ops.layer_norm(x, (4,)).full(), normal, rtol=1e-5)
 

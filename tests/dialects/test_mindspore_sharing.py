@@ -1,4 +1,4 @@
-"""hsdp, sizes of memory, and mint: what stands around a MindSpore program."""
+"""MindSpore programs train with hsdp, set memory sizes, run functions by strategies, and mix tensors and parameters."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ RNG = np.random.default_rng(0)
 X, Y, W, V = (RNG.normal(size=shape) for shape in ((8, 16), (8, 8), (16, 8), (8, 8)))
 
 
-def steps_of(configure=lambda net: None, cuts=((2, 1), (1, 2)), rate=0.1, count=3):
-    """Weights after steps on the squares of a product's errors; the network and its two parameters."""
+def train(configure=lambda net: None, cuts=((2, 1), (1, 2)), rate=0.1, count=3):
+    """Train on the squares of a product's errors and return the network and its two parameters.
+
+    Args:
+        configure: function that sets options of the ``AutoParallel`` network.
+        cuts: strategy of the first product.
+        rate: learning rate.
+        count: number of steps.
+    """
     w, v = ms.Parameter(W, name="w"), ms.Parameter(V, name="v")
     first, second, loss = ops.MatMul().shard(cuts), ops.MatMul(), nn.MSELoss()
     optimizer = nn.Momentum([w, v], rate, 0.9)
@@ -38,7 +45,8 @@ def steps_of(configure=lambda net: None, cuts=((2, 1), (1, 2)), rate=0.1, count=
     return net, w, v
 
 
-def by_hand(rate=0.1, count=3):
+def train_with_numpy(rate=0.1, count=3):
+    """Return the weights after ``count`` steps of `train`, computed with numpy."""
     w, v, moments = W.copy(), V.copy(), [0.0, 0.0]
     for _ in range(count):
         slope = 2 * (X @ w @ v - Y) / Y.size
@@ -49,61 +57,65 @@ def by_hand(rate=0.1, count=3):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
-    "shard_size, parts", [(-1, {"w": (2, 2), "v": (4, 1)}), (2, {"w": (2, 2), "v": (2, 1)})]
+    "shard_size, cuts", [(-1, {"w": (2, 2), "v": (4, 1)}), (2, {"w": (2, 2), "v": (2, 1)})]
 )
-def test_hsdp_keeps_pieces_and_trains_the_same(world, shard_size, parts):
-    """w has two slices of columns on two ranks each, v is whole on four: dim 0 is split again over those ranks."""
+def test_hsdp_stores_shards_and_trains_equally(world, shard_size, cuts):
+    """Dim 0 of a parameter is split again over the ranks that own equal slices.
 
-    def share(net):
+    Each half of the columns of w is on two ranks, and v is replicated on four ranks.
+    """
+
+    def set_hsdp(net):
         net.hsdp(shard_size, threshold=0, optimizer_level="level2")
 
     with use_world(world):
-        _, w, v = steps_of(share)
-        for parameter, expected in zip((w, v), by_hand()):
-            assert parameter.layout.cuts == parts[parameter.name]
+        _, w, v = train(set_hsdp)
+        for parameter, expected in zip((w, v), train_with_numpy()):
+            assert parameter.layout.cuts == cuts[parameter.name]
             np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-6)
         with record() as plain:
-            steps_of(count=1)
+            train(count=1)
         with record() as shared:
-            steps_of(share, count=1)
+            train(set_hsdp, count=1)
         assert "reduce_scatter" not in plain.counts() and shared.counts()["reduce_scatter"] == 2
         assert shared.counts()["all_gather"] >= plain.counts().get("all_gather", 0) + 2
-        _, w, v = steps_of(lambda net: net.hsdp(threshold=1))  # both are of 1 KB at most
+        _, w, v = train(lambda net: net.hsdp(threshold=1))  # both have 1 KB at most
         assert (w.layout.cuts, v.layout.cuts) == ((2, 2), (1, 1))
         if shard_size == -1:
             fixed = ms.Parameter(V, name="u", parallel_optimizer=False)
             net = AutoParallel(lambda x: ops.MatMul()(x, fixed))
-            share(net)
+            set_hsdp(net)
             net(ms.Tensor(Y))
             assert fixed.layout.cuts == (1, 1)
 
 
 @pytest.mark.ranks(2)
-def test_hsdp_refuses_what_cannot_be(world):
+def test_hsdp_refuses_wrong_options(world):
     with use_world(world):
         net = AutoParallel(lambda x: x)
-        for wrong, said in (
+        for wrong, message in (
             ((0,), r"shard_size must be -1 or in 1\.\.2"), ((3,), "the number of ranks, got 3"), ((True,), "shard_size"),
             ((-1, -1), "threshold must be an integer"), ((-1, 64, "level4"), "one of level1, level2, level3"),
         ):  # fmt: skip
-            with pytest.raises(InputError, match=said):
+            with pytest.raises(InputError, match=message):
                 net.hsdp(*wrong)
         with pytest.raises(InputError, match="one stage here, got 2"):
             net.pipeline(stages=2)
 
 
 @pytest.mark.ranks(4)
-def test_each_level_of_hsdp_does_what_it_says(world):
-    """Level 2 scatters both gradients where level 1 adds them up whole; level 3 gathers once more what a gradient looks at."""
+def test_levels_of_hsdp_have_their_collectives(world):
+    """Level 1 reduces both gradients, and level 2 scatters them instead.
+
+    Level 3 gathers a parameter again if a gradient reads it.
+    """
     with use_world(world):
         counts = {}
         for level in (1, 2, 3):
             with record() as trace:
-                _, w, v = steps_of(
-                    lambda net: net.hsdp(threshold=0, optimizer_level=f"level{level}"), count=1
-                )
+                _, w, v = train(lambda net: net.hsdp(threshold=0, optimizer_level=f"level{level}"), count=1)
             counts[level] = trace.counts()
-            for parameter, expected in zip((w, v), by_hand(count=1)):
+            for parameter, expected in zip((w, v), train_with_numpy(count=1)):
                 np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-9)
                 assert parameter.layout.cuts == ((2, 2) if parameter is w else (4, 1))
         assert (
@@ -111,7 +123,7 @@ def test_each_level_of_hsdp_does_what_it_says(world):
             and "reduce_scatter" not in counts[1]
         )
         assert counts[2]["reduce_scatter"] == counts[3]["reduce_scatter"] == 2
-        # Only v: nothing wants the gradient of x, the only one that looks at w.
+        # Only v is gathered again, because only the gradient of x reads w, and no parameter needs it.
         assert counts[1]["all_gather"] == counts[2]["all_gather"] == counts[3]["all_gather"] - 1
 
 
@@ -138,7 +150,7 @@ def test_a_function_with_a_strategy_runs_by_it(world):
             ms.parallel.shard(mint.matmul, ((1, 3), (3, 1)))(X, W)
 
 
-def test_a_tensor_stands_left_of_a_parameter_as_well_as_right_of_it():
+def test_symbols_take_tensors_left_of_parameters():
     x, w = np.full((4, 3), 2, np.float32), np.full(3, 3, np.float32)
     parameter, square = (
         ms.Parameter(ms.Tensor(w), "w"),

@@ -1,4 +1,4 @@
-"""MindSpore's operators are one table: a row is all that a new one takes, and calls change nothing of a primitive."""
+"""A row of the table defines an operator of MindSpore, and calls do not change their primitive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOTAL = OperatorRow(
 
 @pytest.fixture
 def table(monkeypatch):
-    """The table with two more rows."""
+    """Add two rows to the table during a test."""
     for row in (SWISH, TOTAL):
         for name in row.known_as:
             monkeypatch.setitem(TABLE, name, row)
@@ -37,7 +37,7 @@ def table(monkeypatch):
 
 
 @pytest.mark.ranks(4)
-def test_a_row_is_all_that_an_operator_takes(world, table):
+def test_a_row_defines_an_operator(world, table):
     expected = X / (1 + np.exp(-X))
     with use_world(world):
         primitive = ops.Swish().shard(((2, 2),))
@@ -72,7 +72,7 @@ def test_a_row_is_all_that_an_operator_takes(world, table):
 
 
 @pytest.mark.ranks(4)
-def test_attributes_of_a_row_are_arguments_of_all_that_is_made_from_it(world, table):
+def test_attributes_of_a_row_are_arguments_of_its_functions_and_classes(world, table):
     with use_world(world):
         for y in (
             ops.Total()(X, 1),
@@ -95,8 +95,8 @@ def test_attributes_of_a_row_are_arguments_of_all_that_is_made_from_it(world, ta
             call()
 
 
-def test_a_call_changes_nothing_of_its_primitive():
-    """One object may be called with different attributes and operands at the same time."""
+def test_a_call_does_not_change_its_primitive():
+    """A primitive may be called with different attributes and operands at the same time."""
     with use_world(LockStep(4)):
         primitives = {
             name: getattr(ops, name)(*arguments)
@@ -113,10 +113,10 @@ def test_a_call_changes_nothing_of_its_primitive():
             assert {key: value for key, value in vars(primitive).items() if key != "op"} == before, name
         sums, total = {}, primitives["ReduceSum"]
 
-        def many(axis):
+        def call_repeatedly(axis):
             sums[axis] = [total(X, axis).full() for _ in range(10)]
 
-        threads = [threading.Thread(target=many, args=(axis,)) for axis in (0, 1)]
+        threads = [threading.Thread(target=call_repeatedly, args=(axis,)) for axis in (0, 1)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -125,8 +125,11 @@ def test_a_call_changes_nothing_of_its_primitive():
             assert len(sums[axis]) == 10 and all(np.allclose(y, X.sum(axis)) for y in sums[axis])
 
 
-def test_what_does_not_fit_is_refused_at_once():
-    """An axis that there is not was taken modulo the dims, and a shape of another size was looked for without end."""
+def test_wrong_axes_and_shapes_are_refused_at_once():
+    """Wrong axes and shapes raise RuleError.
+
+    Earlier, axes were taken modulo the number of dims, and the search for a shape of another size did not end.
+    """
     with use_world(LockStep(4)):
         for call, words in (
             (lambda: ops.Softmax(2)(X), "dim 2 is out of range for a tensor of 2 dims"),
@@ -145,7 +148,7 @@ def test_what_does_not_fit_is_refused_at_once():
             nn.Momentum([])
 
 
-def test_strategies_of_a_row_need_no_attributes_that_say_nothing_of_layouts():
+def test_strategies_need_no_attributes_without_effect_on_layouts():
     for name in ("Cast", "Dropout", "Identity"):
         assert shard(name, [(8, 4)], [(2, 2)], devices=8).dev_matrix == (2, 2, 2)
     layout = Layout((2, 2), ("a", "b"))("a", "b")

@@ -1,4 +1,4 @@
-"""MindSpore programs train: gradients, optimisers, models by one call, cells and their parameters, checkpoints."""
+"""MindSpore programs train: gradients, optimisers, models, cells and checkpoints give the expected numbers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def numpy_steps(update, steps=4):
     return w
 
 
-def momentum(rate, kept, decay=0.0, dampening=0.0, nesterov=False):
+def momentum(rate, factor, decay=0.0, dampening=0.0, nesterov=False):
     def update(w, g, state, k):
         g = g + decay * w
-        state["v"] = g if k == 0 else kept * state["v"] + (1 - dampening) * g
-        return w - rate * (g + kept * state["v"] if nesterov else state["v"])
+        state["v"] = g if k == 0 else factor * state["v"] + (1 - dampening) * g
+        return w - rate * (g + factor * state["v"] if nesterov else state["v"])
 
     return update
 
@@ -79,6 +79,7 @@ def test_gradients_of_inputs_and_weights(world):
         w = ms.Parameter(Y, name="w")
 
         def loss(a, b):
+            """Return the loss, and the first operand as auxiliary output."""
             return ops.sum(ops.mul(ops.mul(a, b), w)), a
 
         value, gradients = ms.value_and_grad(loss, (0, 1), [w], has_aux=True)(X, Y)
@@ -142,10 +143,11 @@ class Net(nn.Cell):
 
 
 @pytest.mark.ranks(2, 4)
-def test_a_model_trains_by_one_call_as_with_a_step_of_ones_own(world, capsys):
-    def losses(where, by_model):
+def test_a_model_trains_like_a_loop_over_steps(world, capsys):
+    def list_losses(training_world, by_model):
+        """Return the losses of four steps in a world; `by_model` is True for `Model.train`."""
         ms.set_seed(5)
-        with use_world(where):
+        with use_world(training_world):
             net = Net()
             data = ds.NumpySlicesDataset((X.astype("f4"), IDS), ["x", "y"]).batch(4)
             optimizer, loss_fn = nn.Momentum(net.trainable_params(), 0.1, 0.9), nn.CrossEntropyLoss()
@@ -155,19 +157,19 @@ def test_a_model_trains_by_one_call_as_with_a_step_of_ones_own(world, capsys):
             step = nn.TrainOneStepCell(nn.WithLossCell(net, loss_fn), optimizer).set_train()
             return [float(step(x, y).asnumpy()) for _ in range(2) for x, y in data]
 
-    one = losses(LockStep(1), False)
-    assert len(one) == 4 and one[-1] != one[0]
-    np.testing.assert_allclose(losses(world, False), one, rtol=1e-6)
-    np.testing.assert_allclose(losses(world, True), one, rtol=1e-6)
+    expected = list_losses(LockStep(1), False)
+    assert len(expected) == 4 and expected[-1] != expected[0]
+    np.testing.assert_allclose(list_losses(world, False), expected, rtol=1e-6)
+    np.testing.assert_allclose(list_losses(world, True), expected, rtol=1e-6)
 
 
 @pytest.mark.ranks(2)
-def test_a_model_takes_the_settings_of_the_parallel_network_it_is_given(world, capsys):
-    """The whole batch, gradients of two ranks added up: steps of one process at twice the rate."""
+def test_a_model_keeps_the_settings_of_its_parallel_network(world, capsys):
+    """Two ranks with a full batch sum their gradients, which equals one process with twice the rate."""
 
-    def train(where, rate, wrap):
+    def train(training_world, rate, wrap):
         ms.set_seed(5)
-        with use_world(where):
+        with use_world(training_world):
             net = Net()
             data = ds.NumpySlicesDataset((X.astype("f4"), IDS), ["x", "y"]).batch(4)
             optimizer = nn.SGD(net.trainable_params(), rate)
@@ -185,7 +187,7 @@ def test_a_model_takes_the_settings_of_the_parallel_network_it_is_given(world, c
 
 
 @pytest.mark.ranks(2)
-def test_cells_know_their_parameters(world):
+def test_cells_list_their_parameters(world):
     with use_world(world):
         net = Net()
         names = [f"{cell}.{kind}" for cell in ("body.0", "body.1", "more.0") for kind in ("weight", "bias")]
@@ -199,7 +201,7 @@ def test_cells_know_their_parameters(world):
 
 
 @pytest.mark.ranks(2)
-def test_checkpoints_by_name(world, tmp_path):
+def test_checkpoints_are_loaded_by_name(world, tmp_path):
     folder = world.gather_objects([str(tmp_path / "net.ckpt")] * len(world.ranks))[0]
     with use_world(world):
         ms.set_seed(1)
@@ -216,8 +218,8 @@ def test_checkpoints_by_name(world, tmp_path):
 
 
 @pytest.mark.ranks(4)
-def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
-    """Data parallel is what unconfigured operators do by themselves, not what a search must keep."""
+def test_the_search_may_change_operators_without_a_strategy(world):
+    """Operators without a strategy run data parallel, but the search may choose another strategy for them."""
 
     class Wide(nn.Cell):
         def __init__(self):
@@ -251,8 +253,8 @@ def test_the_search_is_not_held_by_operators_that_nobody_configured(world):
         ] == [4, 4, 4]
 
 
-def test_values_do_not_depend_on_what_was_made_before():
-    """A cell's parameters are named by their path; others count from the last set_seed."""
+def test_values_do_not_depend_on_earlier_parameters():
+    """The path of a cell's parameter determines its values; other parameters are counted from set_seed."""
     with use_world(LockStep(2)):
         runs = []
         for others in range(2):

@@ -1,4 +1,4 @@
-"""What MindSpore programs commonly use beside the tutorial's words: operators, cells, losses, optimisers, settings."""
+"""Frequent names of MindSpore programs work besides the tutorial's: operators, cells, losses, datasets, settings."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ IDS = np.array([3, 0, 1, 2, 0, 3, 3, 1])
 
 
 @pytest.mark.ranks(2)
-def test_dropout_is_the_same_on_every_rank_count(world):
-    def drawn(where):
+def test_dropout_is_identical_on_all_rank_counts(world):
+    def draw(drawing_world):
+        """Return the cell's results before and after `set_train`, and the primitive's result and mask."""
         ms.set_seed(3)
-        with use_world(where):
+        with use_world(drawing_world):
             cell = nn.Dropout(p=0.5)
-            quiet = cell(X)
+            evaluated = cell(X)
             y, mask = ops.Dropout(0.5)(X)
-            return quiet, cell.set_train()(X).full(), y.full(), mask.full()
+            return evaluated, cell.set_train()(X).full(), y.full(), mask.full()
 
-    for outputs in (drawn(world), drawn(LockStep(1))):
-        quiet, loud, y, mask = outputs
-        assert quiet is X
+    for outputs in (draw(world), draw(LockStep(1))):
+        evaluated, trained, y, mask = outputs
+        assert evaluated is X
         np.testing.assert_allclose(y, X * mask * 2)
-        assert 0 < mask.sum() < X.size and not np.array_equal(loud, y)
-    for a, b in zip(drawn(world)[1:], drawn(LockStep(1))[1:]):
+        assert 0 < mask.sum() < X.size and not np.array_equal(trained, y)
+    for a, b in zip(draw(world)[1:], draw(LockStep(1))[1:]):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.ranks(4)
-def test_what_strategies_must_be(world):
+def test_wrong_strategies_are_refused(world):
     layout = Layout((2, 2), ("dp", "mp"))
     with use_world(world):
         relu = ops.ReLU()
@@ -58,8 +59,8 @@ def test_what_strategies_must_be(world):
 
 
 @pytest.mark.ranks(2)
-def test_every_rank_is_given_the_same_array(world):
-    """Where each process has its own data, the first difference is named; in lock step there is only one."""
+def test_arrays_that_differ_between_ranks_are_refused(world):
+    """The error names the first difference; in lock step, one process has the data of all ranks."""
     with use_world(world):
         if len(world.ranks) == world.size:
             ops.ReLU()(X * 1)
@@ -82,13 +83,13 @@ def test_every_rank_is_given_the_same_array(world):
             nn.Cell()(X)
 
 
-def test_one_rank_is_told_how_to_have_more():
+def test_the_error_of_one_rank_names_the_launcher():
     with use_world(LockStep(1)), pytest.raises(RuleError, match="spmdsim launch -n N"):
         ops.ReLU().shard(((4, 1),))(X)
 
 
 @pytest.mark.ranks(2)
-def test_settings_of_the_older_style(world):
+def test_settings_of_the_context_are_checked(world):
     with use_world(world):
         ms.reset_auto_parallel_context()
         ms.set_auto_parallel_context(
@@ -101,7 +102,7 @@ def test_settings_of_the_older_style(world):
         assert context.get_auto_parallel_context("device_num") == 2
         ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend")
         assert ms.get_context("device_target") == "Ascend"
-        for wrong, said in (
+        for wrong, message in (
             (dict(parallel_mode="auto_parallel"), "nearest: AutoParallel"),
             (dict(parallel_mode="semi"), "semi_auto_parallel"),
             (dict(device_num=3), "device_num must be 2"),
@@ -109,7 +110,7 @@ def test_settings_of_the_older_style(world):
             (dict(dataset_strategy="data"), "full_batch"),
             (dict(paralel_mode="x"), "no setting is called"),
         ):
-            with pytest.raises(InputError, match=said):
+            with pytest.raises(InputError, match=message):
                 ms.set_auto_parallel_context(**wrong)
         ms.reset_auto_parallel_context()
         assert context.get_auto_parallel_context("parallel_mode") == "stand_alone"
@@ -121,7 +122,7 @@ def test_settings_of_the_older_style(world):
         np.testing.assert_allclose(twice(ms.Tensor([1.0, 2.0])).asnumpy(), [2, 4])
 
 
-def test_numbers_print_with_their_own_digits():
+def test_numbers_print_with_the_digits_of_their_type():
     loss = ms.Tensor(np.float32(2.3016002))
     assert f"loss is {loss}" == "loss is 2.3016002" == "loss is %s" % loss and f"{loss:.2f}" == "2.30"  # noqa: UP031
     assert ops.arange(3).tolist() == [0, 1, 2] and ops.arange(1, 6, 2).tolist() == [1, 3, 5]
@@ -152,14 +153,14 @@ def test_initialisers_as_objects():
         initializer.HeUniform(mode="fanin")
 
 
-def test_a_dense_cell_begins_within_one_over_the_root_of_its_inputs():
+def test_first_weights_of_a_dense_cell_are_within_one_over_the_root_of_its_inputs():
     with use_world(LockStep(1)):
         cell = nn.Dense(64, 256)
         for values in (cell.weight.asnumpy(), cell.bias.asnumpy()):
             assert 0.9 < np.abs(values).max() * 8 <= 1 and abs(values.mean()) < 0.02
 
 
-def test_datasets():
+def test_datasets_map_batch_and_repeat_rows():
     def rows():
         for k in range(5):
             yield np.full(3, k), k
@@ -176,7 +177,7 @@ def test_datasets():
 
 
 def test_transforms_of_images_by_hand():
-    """Numbers worked out on paper: (10 - 2) / 4, 10 * 0.5 - 1 and where a channel goes."""
+    """Transforms give numbers computed by hand, as (10 - 2) / 4 and 10 * 0.5 - 1, and move the channels."""
     image = np.array([[[[10, 20], [30, 40], [50, 60]]]], np.uint8)  # one image, 1 x 3 pixels, 2 channels
     normalised = ds.vision.Normalize(mean=[2, 10], std=[4, 5])(image)
     np.testing.assert_array_equal(normalised, [[[[2, 2], [7, 6], [12, 10]]]])

@@ -1,4 +1,4 @@
-"""What somebody types next who knows the original: methods of tensors, arrays, parameters and cells, beside numpy."""
+"""Methods of the original systems' tensors, parameters and cells give numpy's results, and missing ones get a hint."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ def test_mindspores_parameters_and_cells(world):
 
 
 @pytest.mark.ranks(2)
-def test_each_ranks_own_array_is_computed_with(world):
+def test_local_tensors_compute_with_the_array_of_each_rank(world):
     with use_world(world):
-        mine = flow.randn(2, 3)  # other numbers on each rank
-        np.testing.assert_allclose(mine.exp().sum().numpy(), np.exp(mine.numpy()).sum(), rtol=1e-5)
+        array = flow.randn(2, 3)  # other numbers on each rank
+        np.testing.assert_allclose(array.exp().sum().numpy(), np.exp(array.numpy()).sum(), rtol=1e-5)
         x = flow.tensor(X)
         assert x.requires_grad is False and x.grad is None and x.requires_grad_(False) is x
-        for wrong, said in (
+        for wrong, message in (
             (lambda: x.backward(), "does not require grad"), (lambda: x.requires_grad_(), "local tensors have no gradients here; nearest"),
             (lambda: x.placement, "Only global tensors have 'placement'"), (lambda: x.sbp, "Only global tensors have 'sbp'"),
             (lambda: x.item(), "one element"),
             *((lambda y=y: y.to_global("cpu", flow.sbp.broadcast), "^placement must be a oneflow.placement, got 'cpu'; nearest: placement")
               for y in (x, flow.tensor(X, flow.placement("cpu", [0, 1]), flow.sbp.broadcast))),
         ):  # fmt: skip
-            with pytest.raises(OneFlowError, match=said):
+            with pytest.raises(OneFlowError, match=message):
                 wrong()
         with pytest.raises(AttributeError, match="nearest"):
             x.add_(1)
 
 
 @pytest.mark.ranks(2)
-def test_paddles_programs_record_them(world):
+def test_programs_of_paddle_record_methods(world):
     with use_world(world):
         paddle.enable_static()
         main = paddle.static.Program()
@@ -70,7 +70,7 @@ def test_paddles_programs_record_them(world):
 
 
 @pytest.mark.ranks(2)
-def test_no_gradient_is_remembered_where_none_is_wanted(world):
+def test_no_grad_and_set_grad_enabled_switch_gradients_off(world):
     with use_world(world):
         x = flow.tensor(X, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0)).requires_grad_()
         with flow.no_grad():
@@ -87,8 +87,8 @@ def test_no_gradient_is_remembered_where_none_is_wanted(world):
 
 
 @pytest.mark.ranks(2)
-def test_words_beside_the_documents(world):
-    """Versions, values and pieces, in the originals' words; what there is not, in one line."""
+def test_names_beside_the_documents(world):
+    """Versions, values and shards have the original systems' names; missing names get a hint in one line."""
     import spmdsim
 
     assert ms.__version__ == flow.__version__ == paddle.__version__ == spmdsim.__version__
@@ -99,8 +99,8 @@ def test_words_beside_the_documents(world):
         split = paddle.distributed.shard_tensor(
             X, paddle.ProcessMesh([0, 1], dim_names=["x"]), [paddle.Shard(0)]
         )
-        mine = world.ranks[0]
-        assert (split._local_value().numpy() == X[2 * mine : 2 * mine + 2]).all() and split.is_dist()
+        rank = world.ranks[0]
+        assert (split._local_value().numpy() == X[2 * rank : 2 * rank + 2]).all() and split.is_dist()
         assert split.placements == [paddle.Shard(0)] and split.process_mesh.process_ids == [0, 1]
         from spmdsim.dialects.mindspore.train.callback import LossMonitor
 
@@ -112,12 +112,12 @@ def test_words_beside_the_documents(world):
         (result,) = paddle.static.Executor().run(fetch_list=[twice.name])
         paddle.disable_static()
         assert (result == 2 * X).all()
-        on = flow.placement("cpu", [0, 1]), flow.sbp.broadcast
-        layer = flow.nn.Linear(6, 2).to_global(*on)
+        target = flow.placement("cpu", [0, 1]), flow.sbp.broadcast
+        layer = flow.nn.Linear(6, 2).to_global(*target)
         assert layer.to("cuda") is layer.cuda() is layer.cpu() is layer
         assert not layer.requires_grad_(False).weight.requires_grad
         assert layer.requires_grad_().weight.requires_grad
-        row = flow.tensor(X, *on)[0]
+        row = flow.tensor(X, *target)[0]
         assert (float(row[1]), int(row[1] * 10)) == (X[0, 1], int(X[0, 1] * 10))
         for wrong, nearest in (
             (lambda: ms.vjp, "value_and_grad"), (lambda: ops.Size, "ndim"), (lambda: ms.Tensor(X).grad, "value_and_grad"),
@@ -131,8 +131,8 @@ def test_words_beside_the_documents(world):
             flow.tensor(X)._local_value()
 
 
-#: As the originals' documentation shows them.
-SHOWN = {
+#: Texts in the documentation of MindSpore -> the array that prints so.
+SHOWN_BY_MINDSPORE = {
     "Tensor(shape=[2, 2], dtype=Float32, value=\n[[ 1.00000000e+00,  2.00000000e+00],\n [ 3.00000000e+00, -4.50000000e+00]])": np.float32([[1, 2], [3, -4.5]]),
     "Tensor(shape=[3], dtype=Int64, value= [ 1, -2, 30])": np.array([1, -2, 30]), "Tensor(shape=[], dtype=Float32, value= 2.5)": np.float32(2.5),
     "Tensor(shape=[2], dtype=Bool, value= [ True, False])": np.array([True, False]), "Tensor(shape=[1], dtype=Float16, value= [ 1.5000e+00])": np.float16([1.5]),
@@ -146,9 +146,9 @@ SHOWN_BY_PADDLE = {
 
 
 @pytest.mark.ranks(2)
-def test_results_print_as_the_originals(world):
+def test_results_print_as_in_the_original_systems(world):
     with use_world(world):
-        for text, array in SHOWN.items():
+        for text, array in SHOWN_BY_MINDSPORE.items():
             assert repr(ms.Tensor(array)) == text and str(ms.Tensor(array)) == str(array)
         for text, array in SHOWN_BY_PADDLE.items():
             assert repr(paddle.to_tensor(array)) == str(paddle.to_tensor(array)) == text
@@ -162,23 +162,23 @@ def test_results_print_as_the_originals(world):
 
 
 @pytest.mark.ranks(2, 4)
-def test_one_rank_alone_prints_the_part_that_it_has(world):
-    """Nothing is communicated: where the process has all ranks, it shows all."""
+def test_one_rank_prints_its_shard_without_communication(world):
+    """A process prints the shards of its own ranks, so in lock step it prints the full tensor."""
     with use_world(world):
-        parts, mine = world.size, world.ranks[0]
+        rank_count, rank = world.size, world.ranks[0]
         split = paddle.distributed.shard_tensor(
-            X, paddle.ProcessMesh([*range(parts)], dim_names=["x"]), [paddle.Shard(0)]
+            X, paddle.ProcessMesh([*range(rank_count)], dim_names=["x"]), [paddle.Shard(0)]
         )
-        relu = ops.ReLU().shard(((parts, 1),))(X)
+        relu = ops.ReLU().shard(((rank_count, 1),))(X)
         with record() as trace:
-            if mine == 0:
-                told = repr(split), repr(relu), str(relu)
-        if mine == 0:
-            box = f"rank 0 has [0:{4 // parts}, 0:6]"
-            alone = len(world.ranks) < parts
+            if rank == 0:
+                texts = repr(split), repr(relu), str(relu)
+        if rank == 0:
+            range_text = f"rank 0 has [0:{4 // rank_count}, 0:6]"
+            owns_one_shard = len(world.ranks) < rank_count
             assert (
-                all((box in text) == alone for text in told)
-                and all(("GlobalDense" in told[0], told[2] == str(np.maximum(X, 0)))) != alone
+                all((range_text in text) == owns_one_shard for text in texts)
+                and all(("GlobalDense" in texts[0], texts[2] == str(np.maximum(X, 0)))) != owns_one_shard
             )
-            assert f"{X[0, 0]:.8f}" in told[0] and (f"{X[3, 5]:.8f}" in told[0]) != alone
+            assert f"{X[0, 0]:.8f}" in texts[0] and (f"{X[3, 5]:.8f}" in texts[0]) != owns_one_shard
         assert not trace.counts()

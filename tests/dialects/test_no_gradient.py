@@ -1,4 +1,4 @@
-"""Going back from what needs no gradient is refused, in every system's words; parameters without a gradient do what they do there."""
+"""backward() without a tensor that requires gradients is refused, and unused parameters behave as in each system."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ ONES = np.ones((4, 2), np.float32)
 
 
 @pytest.mark.ranks(2)
-def test_in_the_core(world):
+def test_core_refuses_backward_without_requires_grad(world):
     x = Tensor.from_global(ONES, Mesh((world.size,), ("a",))("a", None), world)
-    for go_back in (lambda: ops.sum(x).backward(), lambda: nn.backward(ops.sum(x)), lambda: x.backward(x)):
+    for call_backward in (
+        lambda: ops.sum(x).backward(),
+        lambda: nn.backward(ops.sum(x)),
+        lambda: x.backward(x),
+    ):
         with pytest.raises(UsageTypeError, match="must depend on a tensor with requires_grad=True"):
-            go_back()
+            call_backward()
     x.requires_grad = True
     with pytest.raises(UsageTypeError, match="must depend on a tensor with requires_grad=True"):
         ops.sum(ops.multiply(ops.argmax(x, 1), 2)).backward()
@@ -34,10 +38,10 @@ def test_in_the_core(world):
 
 
 @pytest.mark.ranks(2)
-def test_in_oneflow(world):
+def test_oneflow_refuses_backward_without_requires_grad(world):
     with use_world(world):
-        on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
-        x = flow.ones(4, 2, **on)
+        target = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
+        x = flow.ones(4, 2, **target)
         with pytest.raises(
             RuntimeError, match="element 0 of tensors does not require grad and does not have a grad_fn"
         ):
@@ -45,15 +49,15 @@ def test_in_oneflow(world):
         x.requires_grad_()
         with pytest.raises(RuntimeError, match="Grad can be implicitly created only for scalar outputs"):
             (x * 2).backward()
-        used, unused = (flow.nn.Parameter(flow.ones(4, 2, **on)) for _ in "ab")
+        used, unused = (flow.nn.Parameter(flow.ones(4, 2, **target)) for _ in "ab")
         optimiser = flow.optim.SGD([used, unused], lr=0.5, weight_decay=0.5)
         (used * x).sum().backward()
-        optimiser.step()  # as in OneFlow one without a gradient stays as it is
+        optimiser.step()  # as in OneFlow, a parameter without a gradient does not change
         assert (used.numpy() == 0.25).all() and unused.grad is None and (unused.numpy() == 1).all()
 
 
 @pytest.mark.ranks(2)
-def test_in_paddle(world):
+def test_paddle_refuses_backward_without_requires_grad(world):
     with use_world(world):
         x = paddle.ones([4, 2])
         with pytest.raises(UsageTypeError, match="stop_gradient=True"):
@@ -69,8 +73,11 @@ def test_in_paddle(world):
 
 
 @pytest.mark.ranks(2)
-def test_in_mindspore_nothing_gives_zeros(world):
-    """There is no ``backward()``: what a loss does not depend on has gradients of zero, and weight decay acts on it."""
+def test_unused_parameters_of_mindspore_have_zero_gradients(world):
+    """MindSpore has no ``backward()``: gradients of unused parameters are zeros.
+
+    Weight decay changes these parameters.
+    """
     with use_world(world):
         used, unused = (ms.Parameter(ONES.copy(), name=name) for name in ("used", "unused"))
         optimiser = ms.nn.SGD([used, unused], 0.5, weight_decay=0.5)

@@ -1,4 +1,4 @@
-"""Values and gradients at the ends: rows of zeros, probabilities of 0 and 1, rows of -inf; numbers wherever the systems have some."""
+"""Values and gradients are numbers for rows of zeros, probabilities of 0 and 1, and rows of -inf, as in the systems."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 
 def in_oneflow(sbp):
-    """What makes a tensor, and the functions there."""
-    where = flow.placement("cpu", [0, 1])
+    """Return a function that makes tensors with this `sbp`, and OneFlow's two modules of functions."""
+    placement = flow.placement("cpu", [0, 1])
 
     def tensor(array):
-        return flow.tensor(array, placement=where, sbp=sbp, requires_grad=True)
+        return flow.tensor(array, placement=placement, sbp=sbp, requires_grad=True)
 
     return tensor, flow.nn.functional, flow
 
 
 def in_paddle():
+    """Return a function that makes tensors, and Paddle's two modules of functions."""
     return (lambda array: paddle.to_tensor(array, stop_gradient=False)), paddle.nn.functional, paddle
 
 
@@ -42,18 +43,19 @@ def system(request):
 
 
 def compute_gradients(tensor, function, array):
-    """The values of a function, and the gradient of their sum."""
+    """Return the values of `function(tensor(array))`, and the gradient of their sum."""
     x = tensor(array)
     y = function(x)
     y.sum().backward()
     return y.numpy(), x.grad.numpy()
 
 
-def named(x, system, dim):
+def dim_argument(x, system, dim):
+    """Return the argument for a dim: Paddle calls it axis."""
     return {"axis": dim} if system is paddle else {"dim": dim}
 
 
-#: Squares of these are more than floats of 16 bits can say, their norms are not.
+#: The squares of these numbers exceed the range of 16-bit floats, but their norms do not.
 LARGE = np.array([[1, 2, 3, 4], [4, 3, 2, 1]], "f4") * 1000
 HALF = {
     "layer_norm": (lambda f, top, x: f.layer_norm(x, 4), (LARGE - 2500) / LARGE.std(1, keepdims=True)),
@@ -75,7 +77,7 @@ def test_floats_of_16_bits_are_rounded_once(world, system, case):
 
 
 def norm_gradient(p):
-    """Of norms along rows; 0 for a row of zeros."""
+    """Return the `p`-norms of `ROWS` and their gradients, with 0 for zeros."""
     size = np.abs(ROWS.astype("f8"))
     norms = (size**p).sum(1, keepdims=True) ** (1 / p)
     with np.errstate(all="ignore"):
@@ -85,11 +87,11 @@ def norm_gradient(p):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("p", [0.5, 1, 1.5, 2, 3])
-def test_norms(world, system, p):
+def test_norms_have_numbers_as_gradients(world, system, p):
     with use_world(world):
         tensor, _, functions = system()
         values, gradient = compute_gradients(
-            tensor, lambda x: functions.norm(x, p=p, **named(x, functions, 1)), ROWS
+            tensor, lambda x: functions.norm(x, p=p, **dim_argument(x, functions, 1)), ROWS
         )
         norms, wanted = norm_gradient(p)
         np.testing.assert_allclose(values, norms, rtol=1e-5)
@@ -99,12 +101,12 @@ def test_norms(world, system, p):
 
 
 @pytest.mark.ranks(2)
-def test_normalised_rows(world, system):
-    """A row of zeros is divided by epsilon, and so is its gradient."""
+def test_zero_rows_are_divided_by_epsilon(world, system):
+    """A row of zeros and its gradient are divided by epsilon."""
     with use_world(world):
-        tensor, functions, where = system()
+        tensor, functions, module = system()
         values, gradient = compute_gradients(
-            tensor, lambda x: functions.normalize(x, **named(x, where, 1)), ROWS
+            tensor, lambda x: functions.normalize(x, **dim_argument(x, module, 1)), ROWS
         )
         x = ROWS[1:].astype("f8")
         norms = np.linalg.norm(x, axis=1, keepdims=True)
@@ -115,7 +117,7 @@ def test_normalised_rows(world, system):
         )
         other = tensor(OTHER)
         values, gradient = compute_gradients(
-            tensor, lambda x: functions.cosine_similarity(x, other, **named(x, where, 1)), ROWS
+            tensor, lambda x: functions.cosine_similarity(x, other, **dim_argument(x, module, 1)), ROWS
         )
         np.testing.assert_allclose(values, [0, 0, 1 / (3 * np.sqrt(3))], rtol=1e-5)
         np.testing.assert_allclose(gradient[0], OTHER[0] / np.sqrt(14) / 1e-8, rtol=1e-4)
@@ -124,26 +126,26 @@ def test_normalised_rows(world, system):
 
 
 @pytest.mark.ranks(2)
-def test_certain_probabilities(world, system):
-    """Logarithms end at -100; slopes are divided by no less than 1e-12."""
+def test_probabilities_of_0_and_1_have_finite_losses(world, system):
+    """Logarithms are at least -100, and divisors of gradients are at least 1e-12."""
     x, t = CHANCES.astype("f8"), KNOWN.astype("f8")
     with np.errstate(divide="ignore"):
-        one, other = np.maximum(np.log(x), -100), np.maximum(np.log(1 - x), -100)
+        log_x, log_complement = np.maximum(np.log(x), -100), np.maximum(np.log(1 - x), -100)
     with use_world(world):
         tensor, functions, _ = system()
         target = tensor(KNOWN)
         values, gradient = compute_gradients(
             tensor, lambda x: functions.binary_cross_entropy(x, target, reduction="none"), CHANCES
         )
-        np.testing.assert_allclose(values, -t * one - (1 - t) * other, rtol=1e-5)
+        np.testing.assert_allclose(values, -t * log_x - (1 - t) * log_complement, rtol=1e-5)
         np.testing.assert_allclose(gradient, (x - t) / np.maximum(x * (1 - x), 1e-12), rtol=1e-5)
-        np.testing.assert_allclose(target.grad.numpy(), other - one, rtol=1e-5)
+        np.testing.assert_allclose(target.grad.numpy(), log_complement - log_x, rtol=1e-5)
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("dim", [0, 1])
-def test_sums_of_nothing(world, system, dim):
-    """The logarithm of a sum of nothing is -inf, and nothing of it has a slope."""
+def test_logsumexp_of_minus_infinity_has_no_gradient(world, system, dim):
+    """The result of elements that are all -inf is -inf, and their gradients are 0."""
     total = np.exp(LOGS.astype("f8")).sum(dim, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         wanted, share = np.log(total), np.where(total == 0, 0, np.exp(LOGS) / total)
@@ -158,7 +160,7 @@ def test_sums_of_nothing(world, system, dim):
 
 
 @pytest.mark.ranks(2)
-def test_a_smooth_l1_loss_of_no_width(world):
+def test_a_smooth_l1_loss_with_beta_0_is_the_l1_loss(world):
     with use_world(world):
         tensor, functions, _ = in_oneflow(split(0))
         target = tensor(OTHER)

@@ -1,6 +1,7 @@
-"""Words of MindSpore, OneFlow and Paddle that compute something, beside NumPy.
+"""Functions of MindSpore, OneFlow and Paddle give NumPy's results.
 
-A word is called under each of its names and in each of its forms: primitive, function, cell, of ``ops``, ``mint`` and ``nn``.
+A function is called by each of its names and in each of its forms: primitive, function or cell, in ``ops``, ``mint`` and
+``nn``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 
 import spmdsim.dialects.oneflow as flow
 from spmdsim.dialects.session import use_world
-from tests.dialects.test_word_pages import looked_up, rows
+from tests.dialects.test_word_pages import look_up, read_rows
 
 RNG = np.random.default_rng(5)
 X, Y = RNG.normal(size=(4, 6)), RNG.normal(size=(4, 6))
@@ -60,7 +61,7 @@ def huber(a, b):
 UNIT, ODD, SHARE = np.tanh(X), np.where(X > 1, np.nan, np.where(X < -1, np.inf, X)), sigmoid(Y)
 SQUARE = X @ X.T + np.eye(4)
 
-#: By what is computed: operands, numpy's function of them, and the words (the last part of a dotted name).
+#: Operands, numpy's function of the operands, and the last parts of the dotted names that compute it.
 ELEMENTS = [
     ((X, Y), np.add, "Add AddV2 TensorAdd add tensor_add"),
     ((X, Y), np.subtract, "Sub sub subtract"),
@@ -169,8 +170,8 @@ ELEMENTS = [
     ((LABELS % 4, X), lambda i, w: w[i], "embedding"), ((X, (6,)), lambda x, _: layer_norm(x), "layer_norm"),
     ((X, LABELS), lambda x, i: -np.log(softmax(x)[np.arange(4), i]).mean(), "cross_entropy CrossEntropyLoss"),
 ]  # fmt: skip
-#: Those whose number depends on where they stand.
-HERE = {
+#: References of full names, for names that differ between modules.
+REFERENCES_BY_FULL_NAME = {
     "oneflow.linalg.diagonal": ((CUBE,), lambda x: np.diagonal(x, 0, -2, -1)),
     "mindspore.ops.max": ((X, 1), lambda x, d: (x.max(d), x.argmax(d))), "mindspore.ops.min": ((X, 1), lambda x, d: (x.min(d), x.argmin(d))),
     "mindspore.ops.std": ((X,), np.std), "mindspore.ops.var": ((X,), np.var),
@@ -206,18 +207,19 @@ HERE = {
 REFERENCES = {word: (operands, numpy) for operands, numpy, words in ELEMENTS for word in words.split()}
 
 
-def reference(word):
-    """Operands and numpy's function for a word that has them."""
+def find_reference(word):
+    """Return the operands and numpy's function of a name, or None."""
     return (
-        HERE.get(word)
-        or HERE.get(word.replace("mint.nn.functional", "ops"))
+        REFERENCES_BY_FULL_NAME.get(word)
+        or REFERENCES_BY_FULL_NAME.get(word.replace("mint.nn.functional", "ops"))
         or REFERENCES.get(word.rpartition(".")[2])
     )
 
 
 def _as_arrays(result):
+    """Return a list of numpy arrays, one for each tensor or number in a result, at any depth."""
     if isinstance(result, (list, tuple)) and result and not isinstance(result[0], (int, np.integer)):
-        return [part for value in result for part in _as_arrays(value)]
+        return [array for value in result for array in _as_arrays(value)]
     return [
         result.asnumpy()
         if hasattr(result, "asnumpy")
@@ -227,27 +229,34 @@ def _as_arrays(result):
     ]
 
 
-#: Words with other arguments than operands, which other tests call.
-_OWN = [
+#: Names with arguments that are no operands; other tests call them.
+_TESTED_ELSEWHERE = [
     f"mindspore.{module}.{name}" for module in ("ops", "ops.operations") for name in ("Split", "BroadcastTo")
 ]
 
 
-def running(page):
-    return [word for word, (here, _) in rows(page).items() if here != "refused"]
+def list_supported_names(page):
+    """Return the names of a page that are not refused."""
+    return [word for word, (status, _) in read_rows(page).items() if status != "refused"]
 
 
-def called_with(called, operands, convert=lambda x: x):
-    """A function, or a layer that is made with nothing, of operands, which some take in one list."""
-    if isinstance(called, type):
-        called = called()
+def call_with(target, operands, convert=lambda x: x):
+    """Call a function, or a layer without arguments, with operands.
+
+    ``convert`` turns the arrays in the operands into tensors.
+    """
+    if isinstance(target, type):
+        target = target()
     arguments = [[convert(x) for x in operand] if isinstance(operand, list) and isinstance(operand[0], np.ndarray) else
              convert(operand) if isinstance(operand, np.ndarray) else operand for operand in operands]  # fmt: skip
-    return called(*arguments)
+    return target(*arguments)
 
 
-def computed(page):
-    calls = [word for word in running(page) if reference(word) and word not in _OWN]
+def list_computed_names(page):
+    """Return the supported names of a page that have a reference and are functions or layers."""
+    calls = [
+        word for word in list_supported_names(page) if find_reference(word) and word not in _TESTED_ELSEWHERE
+    ]
     return [
         word
         for word in calls
@@ -258,33 +267,34 @@ def computed(page):
     ]
 
 
-#: The words of each page, by their first letter.
+#: The names of each page, by the first letter of their last part.
 WORDS = defaultdict(list)
 for each_page in ("mindspore", "oneflow", "paddle"):
-    for each_word in computed(each_page):
+    for each_word in list_computed_names(each_page):
         WORDS[each_page, each_word.rpartition(".")[2][0].lower()].append(each_word)
 
 
-def test_most_words_have_a_reference():
+def test_most_names_have_a_reference():
     assert sum(map(len, WORDS.values())) > 1000
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize(("page", "letter"), WORDS)
-def test_beside_numpy(world, page, letter):
+def test_names_give_the_results_of_numpy(world, page, letter):
     for word in WORDS[page, letter]:
         compare_with_numpy(world, word)
 
 
 def compare_with_numpy(world, word):
-    operands, numpy = reference(word)
+    """Compare the results of a name with those of numpy's function."""
+    operands, numpy = find_reference(word)
     page = word.partition(".")[0]
     with use_world(world):
-        where = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
-        convert = (lambda x: flow.tensor(x, **where)) if page == "oneflow" else (lambda x: x)
-        results = _as_arrays(called_with(looked_up(word, page), operands, convert))
+        target = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
+        convert = (lambda x: flow.tensor(x, **target)) if page == "oneflow" else (lambda x: x)
+        results = _as_arrays(call_with(look_up(word, page), operands, convert))
         expected = _as_arrays(numpy(*operands))
         assert len(results) == len(expected)
-        for one, other in zip(results, expected):
-            assert one.shape == np.shape(other), word
-            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+        for result, reference in zip(results, expected):
+            assert result.shape == np.shape(reference), word
+            np.testing.assert_allclose(result, reference, rtol=1e-6, atol=1e-7)

@@ -1,4 +1,4 @@
-"""Arguments of OneFlow's layers and optimisers that change what is computed."""
+"""Arguments of OneFlow's layers and optimisers change the results."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ def placement():
     return flow.placement("cpu", [0, 1])
 
 
-def adam(value, steps, amsgrad, corrected, decoupled, rate=0.1, decay=0.01):
-    """Of the loss ``(x - 1) ** 4``, whose gradients shrink, so that the largest second moment is an old one."""
-    first, second, most = 0 * value, 0 * value, 0 * value
+def train_with_adam(value, steps, amsgrad, corrected, decoupled, rate=0.1, decay=0.01):
+    """Return `value` after ``steps`` steps of Adam on the loss ``(x - 1) ** 4``, computed with numpy.
+
+    The gradients shrink, so that the largest second moment is an old one, which `amsgrad` uses. `corrected` corrects the
+    bias of moments; `decoupled` is the weight decay of AdamW.
+    """
+    first, second, largest = 0 * value, 0 * value, 0 * value
     for t in range(1, steps + 1):
         g = 4 * (value - 1) ** 3 + (0 if decoupled else decay * value)
         first, second = 0.9 * first + 0.1 * g, 0.9 * second + 0.1 * g * g
-        most = np.maximum(most, second)
-        one, two = (1 - 0.9**t, 1 - 0.9**t) if corrected else (1, 1)
-        spread = np.sqrt((most if amsgrad else second) / two) + 1e-8
-        value = value - rate * (first / one / spread + (decay * value if decoupled else 0))
+        largest = np.maximum(largest, second)
+        first_correction, second_correction = (1 - 0.9**t, 1 - 0.9**t) if corrected else (1, 1)
+        scale = np.sqrt((largest if amsgrad else second) / second_correction) + 1e-8
+        value = value - rate * (first / first_correction / scale + (decay * value if decoupled else 0))
     return value
 
 
@@ -35,7 +39,7 @@ def adam(value, steps, amsgrad, corrected, decoupled, rate=0.1, decay=0.01):
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
 @pytest.mark.parametrize("amsgrad", [False, True])
 @pytest.mark.parametrize("corrected", [False, True])
-def test_adam(world, name, amsgrad, corrected):
+def test_arguments_of_adam(world, name, amsgrad, corrected):
     with use_world(world):
         weight = nn.Parameter(flow.tensor(X, placement=placement(), sbp=split(0)))
         optimizer = getattr(flow.optim, name)(
@@ -50,14 +54,14 @@ def test_adam(world, name, amsgrad, corrected):
             ((weight - 1) ** 4).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        wanted = adam(X, 8, amsgrad, corrected, name == "AdamW")
+        wanted = train_with_adam(X, 8, amsgrad, corrected, name == "AdamW")
         np.testing.assert_allclose(weight.numpy(), wanted, rtol=1e-9)
         if amsgrad:
-            assert np.abs(wanted - adam(X, 8, False, corrected, name == "AdamW")).max() > 1e-3
+            assert np.abs(wanted - train_with_adam(X, 8, False, corrected, name == "AdamW")).max() > 1e-3
 
 
 @pytest.mark.ranks(2)
-def test_types_of_layers(world):
+def test_layers_have_the_requested_type(world):
     with use_world(world):
         layer = nn.Linear(6, 3, dtype=flow.float64).to_global(placement(), broadcast)
         assert layer.weight.dtype == layer.bias.dtype == np.float64
@@ -82,7 +86,7 @@ def test_layer_norm_without_parameters(world, sbp):
 
 
 @pytest.mark.ranks(2)
-def test_all_is_dropped(world):
+def test_dropout_of_all_elements(world):
     with use_world(world):
         layer, x = nn.Dropout(1.0), flow.tensor(X, placement=placement(), sbp=split(0), requires_grad=True)
         y = layer(x)
@@ -95,8 +99,8 @@ def test_all_is_dropped(world):
 
 
 @pytest.mark.ranks(2)
-def test_symbols_beside_parameters(world):
-    """On either side, with tensors, numbers and numpy's; gradients come to the parameter."""
+def test_parameters_have_the_symbols_of_tensors(world):
+    """Parameters may be on either side of a symbol with tensors and numbers, and they get gradients."""
     with use_world(world):
         w = nn.Parameter(flow.tensor(X, placement=placement(), sbp=split(0)))
         y = flow.tensor(X + 3, placement=placement(), sbp=split(0))
@@ -112,19 +116,22 @@ def test_symbols_beside_parameters(world):
 
 
 @pytest.mark.ranks(2)
-def test_in_place(world):
-    """Whoever has the tensor sees it; type and place stay; history goes on from what was there."""
+def test_symbols_with_assignment_change_the_tensor(world):
+    """References see the new values; type and placement stay.
+
+    Gradients continue through the earlier values.
+    """
     with use_world(world):
         x = flow.tensor(X, placement=placement(), sbp=split(0))
-        same, other = x, x * 1
+        reference, other = x, x * 1
         x += flow.tensor(X[0], placement=placement(), sbp=broadcast)
         x *= 2
-        np.testing.assert_allclose(same.numpy(), (X + X[0]) * 2, rtol=1e-12)
+        np.testing.assert_allclose(reference.numpy(), (X + X[0]) * 2, rtol=1e-12)
         np.testing.assert_array_equal(other.numpy(), X)
         assert x.sbp == (split(0),) and x.dtype == np.float64
-        own = flow.ones(3)
-        own /= 2
-        assert own.tolist() == [0.5] * 3
+        local = flow.ones(3)
+        local /= 2
+        assert local.tolist() == [0.5] * 3
         leaf = flow.tensor(X, placement=placement(), sbp=split(0), requires_grad=True)
         y = leaf * 2
         y += leaf
@@ -142,8 +149,8 @@ def test_in_place(world):
 
 
 @pytest.mark.ranks(2)
-def test_descent_by_hand(world):
-    """``p -= rate * p.grad`` changes the parameter of the module, and keeps its gradient until it is cleared."""
+def test_a_step_in_place_changes_the_parameter(world):
+    """``p -= rate * p.grad`` changes the module's parameter, which keeps its gradient until zero_grad()."""
     with use_world(world):
         layer = nn.Linear(6, 2, bias=False, dtype=flow.float64).to_global(placement(), split(0))
         x, wanted = flow.tensor(X, placement=placement(), sbp=broadcast), layer.weight.numpy()
@@ -162,7 +169,7 @@ def test_descent_by_hand(world):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("sbp", [broadcast, split(0)], ids=str)
-def test_the_padding_s_row_is_zero(world, sbp):
+def test_the_row_of_the_padding_is_zero(world, sbp):
     with use_world(world):
         table = nn.Embedding(6, 3, padding_idx=-2).to_global(placement(), sbp)
         plain = nn.Embedding(6, 3).to_global(placement(), sbp)

@@ -1,4 +1,4 @@
-"""What prints, against what OneFlow 0.9.0 printed for the same lines on four CPU processes (``oneflow_printed.json``)."""
+"""Results print as in OneFlow 0.9.0 on four CPU processes; ``oneflow_printed.json`` has the printed texts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lines_of_80_characters(monkeypatch):
 
 
 def array_of(case):
-    """A literal, or rounded waves of a shape."""
+    """Return the array of a case: its values, or rounded waves of its shape."""
     if "waves" not in case:
         return np.array(case["values"], "float64" if "float" in case["dtype"] else case["dtype"]).astype(
             case["dtype"]
@@ -33,15 +33,15 @@ def array_of(case):
 
 
 @pytest.mark.parametrize("case", PRINTED["local"], ids=lambda c: f"{c.get('values', c.get('waves'))}")
-def test_local_tensors(case):
+def test_local_tensors_print_as_in_oneflow(case):
     with use_world(LockStep(1)):
         assert repr(flow.tensor(array_of(case))) == case["printed"]
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", PRINTED["glob"], ids=lambda c: f"{c['ranks']} {c['sbp']}")
-def test_global_tensors(world, case):
-    """Values, which every rank sees whole, then placement and sbp; pending sums are added up to be shown."""
+def test_global_tensors_print_as_in_oneflow(world, case):
+    """Ranks print the full values, then placement and sbp; pending sums are reduced first."""
     sbp = [eval(f"flow.sbp.{entry}") for entry in case["sbp"]]
     with use_world(world):
         x = flow.tensor(array_of({"waves": (4, 6)}), flow.placement("cpu", case["ranks"]), sbp)
@@ -53,12 +53,12 @@ def test_global_tensors(world, case):
 
 
 @pytest.mark.parametrize("case", PRINTED["modules"], ids=lambda c: c["module"])
-def test_modules(case):
+def test_modules_print_as_in_oneflow(case):
     module = eval(case["module"])
     assert repr(module) == case["printed"] and [name for name, _ in module.named_parameters()] == case["keys"]
 
 
-def test_a_network_of_modules():
+def test_networks_print_as_in_oneflow():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -71,39 +71,44 @@ def test_a_network_of_modules():
     assert [name for name, _ in net.named_children()] == case["children"]
     assert [name for name, _ in net.named_modules()] == case["modules"]
     assert [name for name, _ in net.named_parameters()] == case["keys"]
-    seen = []
-    net.apply(lambda module: seen.append(type(module).__name__))
-    assert seen[-1] == "Net" and len(seen) == len(list(net.modules())) == len(case["modules"])
+    module_names = []
+    net.apply(lambda module: module_names.append(type(module).__name__))
+    assert module_names[-1] == "Net" and len(module_names) == len(list(net.modules())) == len(case["modules"])
 
 
 @pytest.mark.parametrize("word", PRINTED["words"])
-def test_words_around_the_document(word):
-    """In lock step a local tensor prints one line per rank: one rank is looked at here."""
+def test_other_values_print_as_in_oneflow(word):
+    """A local tensor prints a line per rank in lock step, so the world has one rank if possible."""
     with use_world(LockStep(4 if "world" in word or "all(" in word else 1)):
         assert repr(eval(word)) == PRINTED["words"][word]
 
 
 @pytest.mark.ranks(4)
-def test_random_numbers_are_the_same_on_every_placement(world):
-    def drawn(where, ranks, sbp):
+def test_random_numbers_are_identical_on_all_placements(world):
+    def draw(drawing_world, ranks, sbp):
+        """Return the arrays of seeded random and constant tensors on a placement of a world."""
         flow.manual_seed(7)
-        with use_world(where):
-            on = {"placement": flow.placement("cpu", ranks), "sbp": sbp}
-            tensors = [flow.randint(3, 9, (4, 6), **on), flow.randperm(8, **on), flow.eye(4, **on)]
-            tensors.append(flow.linspace(0, 1, 8, **on))
+        with use_world(drawing_world):
+            target = {"placement": flow.placement("cpu", ranks), "sbp": sbp}
+            tensors = [
+                flow.randint(3, 9, (4, 6), **target),
+                flow.randperm(8, **target),
+                flow.eye(4, **target),
+            ]
+            tensors.append(flow.linspace(0, 1, 8, **target))
             assert all(x.is_global for x in tensors) and tensors[0].dtype == flow.int64
             return [x.numpy() for x in tensors]
 
-    one = drawn(LockStep(1), [0], flow.sbp.broadcast)
+    expected = draw(LockStep(1), [0], flow.sbp.broadcast)
     for sbp in (flow.sbp.broadcast, flow.sbp.split(0), flow.sbp.partial_sum):
-        for a, b in zip(drawn(world, range(4), sbp), one):
+        for a, b in zip(draw(world, range(4), sbp), expected):
             np.testing.assert_array_equal(a, b)
-    assert set(one[0].ravel()) <= set(range(3, 9)) and len(set(one[0].ravel())) > 3
-    assert sorted(one[1]) == list(range(8))
+    assert set(expected[0].ravel()) <= set(range(3, 9)) and len(set(expected[0].ravel())) > 3
+    assert sorted(expected[1]) == list(range(8))
 
 
 @pytest.mark.ranks(2)
-def test_what_is_wrong_is_said_in_one_line(world):
+def test_wrong_calls_get_one_line(world):
     placement = flow.placement("cpu", [0, 1])
     wrong = [
         (lambda: flow.randint(5, 2, (2,)), "low to be less than high"),
@@ -130,9 +135,9 @@ def test_what_is_wrong_is_said_in_one_line(world):
     ]
     with use_world(world):
         for call, words in wrong:
-            with pytest.raises(Exception, match=words) as said:
+            with pytest.raises(Exception, match=words) as caught:
                 call()
-            assert "\n" not in str(said.value)
+            assert "\n" not in str(caught.value)
 
 
 @pytest.mark.ranks(2)
@@ -143,32 +148,32 @@ def test_state_is_loaded_by_path(world):
         networks = [nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(2)]
         with pytest.raises(OneFlowError, match="not global yet"):
             networks[0].state_dict()
-        one = networks[0].to_global(placement, B)
+        source = networks[0].to_global(placement, B)
         flow.manual_seed(3)
-        two = networks[1].to_global(placement, S0)
-        state = one.state_dict()
+        loaded = networks[1].to_global(placement, S0)
+        state = source.state_dict()
         assert list(state) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-        assert (state["0.weight"].numpy() != two[0].weight.numpy()).any()
+        assert (state["0.weight"].numpy() != loaded[0].weight.numpy()).any()
         wrong = {**state, "0.bias": state["2.bias"], "extra": state["2.bias"]}
         del wrong["2.weight"]
-        with pytest.raises(OneFlowError) as said:
-            two.load_state_dict(wrong)
-        assert str(said.value) == (
+        with pytest.raises(OneFlowError) as caught:
+            loaded.load_state_dict(wrong)
+        assert str(caught.value) == (
             'Error(s) in loading state_dict for Sequential: Missing key(s) in state_dict: "2.weight"; Unexpected key(s) '
             'in state_dict: "extra"; size mismatch for 0.bias: copying a param with shape oneflow.Size([2]) from '
             "checkpoint, the shape in current model is oneflow.Size([6])"
         )
-        two.load_state_dict(state)
-        for path, value in two.state_dict().items():
+        loaded.load_state_dict(state)
+        for path, value in loaded.state_dict().items():
             assert value.sbp == (S0,) and not value.requires_grad
             np.testing.assert_array_equal(value.numpy(), state[path].numpy())
-        weight = two[0].weight
+        weight = loaded[0].weight
         assert isinstance(weight, flow.Tensor) and weight.shape == (6, 4) and weight.sbp == (S0,)
-        two(flow.ones(2, 4, placement=placement, sbp=B)).sum().backward()
+        loaded(flow.ones(2, 4, placement=placement, sbp=B)).sum().backward()
         assert isinstance(weight.grad, flow.Tensor) and "dtype=oneflow.float32)" in repr(weight.grad)
 
 
-def test_without_values_shapes_are_shown():
+def test_tensors_without_values_print_their_shape():
     with use_world(ShapeOnly(2)):
         x = flow.ones(4, 2, placement=flow.placement("cpu", [0, 1]), sbp=flow.sbp.split(0))
         assert repr(x).startswith("tensor(..., size=(4, 2), dtype=oneflow.float32")
@@ -193,7 +198,7 @@ OPTIMISERS = {
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", PRINTED["trained"])
 def test_training_gives_the_numbers_of_oneflow(world, name, monkeypatch):
-    """The losses and the weights after six steps that OneFlow itself had, with the weights cut the same way."""
+    """Losses and weights after six steps equal OneFlow's, with equal cuts of the weights."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "documents"))
     from two_dimensional_sbp_training import BROADCAST, COLUMNS, DATA, PLACEMENT, ROWS, network
 
@@ -225,7 +230,7 @@ def test_training_gives_the_numbers_of_oneflow(world, name, monkeypatch):
 
 
 @pytest.mark.ranks(4)
-def test_the_trained_document(world, capsys, monkeypatch):
+def test_the_training_document_runs(world, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples" / "documents"))
     import two_dimensional_sbp_training as program
 
@@ -233,6 +238,6 @@ def test_the_trained_document(world, capsys, monkeypatch):
         model, losses = program.main()
         assert np.mean(losses[-10:]) < 0.5 * np.mean(losses[:10])
         assert model[2].weight.sbp == program.ROWS and model[2].weight.to_local().shape == (2, 2)
-    told = capsys.readouterr().out
-    assert told.startswith(PRINTED["modules"][0]["printed"])
-    assert "sbp=(oneflow.sbp.broadcast, oneflow.sbp.split(dim=1))," in told
+    output = capsys.readouterr().out
+    assert output.startswith(PRINTED["modules"][0]["printed"])
+    assert "sbp=(oneflow.sbp.broadcast, oneflow.sbp.split(dim=1))," in output

@@ -1,4 +1,4 @@
-"""What OneFlow programs commonly use beside the document's words: functions, symbols, modules, optimisers."""
+"""Frequent names of OneFlow programs work besides the document's: functions, symbols, modules, optimisers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,35 @@ SOFTMAX = E / E.sum(1, keepdims=True)
 
 
 @pytest.mark.ranks(2)
-def test_what_is_made_global_is_the_same_on_every_placement(world):
-    def drawn(where, ranks, sbp):
+def test_new_global_tensors_are_identical_on_all_placements(world):
+    def draw(drawing_world, ranks, sbp):
+        """Return the arrays of new global tensors on a placement of a world."""
         flow.manual_seed(3)
-        with use_world(where):
+        with use_world(drawing_world):
             placement = flow.placement("cpu", ranks)
             tensors = [
-                f(4, 6, placement=placement, sbp=sbp) for f in (flow.randn, flow.rand, flow.ones, flow.zeros)
+                function(4, 6, placement=placement, sbp=sbp)
+                for function in (flow.randn, flow.rand, flow.ones, flow.zeros)
             ]
             tensors.append(flow.full((4, 6), 2.5, placement=placement, sbp=sbp))
             assert all(x.is_global and x.sbp == (sbp,) for x in tensors)
             return [x.numpy() for x in tensors]
 
-    one = drawn(LockStep(1), [0], S0)
+    expected = draw(LockStep(1), [0], S0)
     for sbp in (S0, S1, B, P):
-        for a, b in zip(drawn(world, [0, 1], sbp), one):
+        for a, b in zip(draw(world, [0, 1], sbp), expected):
             np.testing.assert_array_equal(a, b)
-    assert one[0].std() > 0.5 and 0 <= one[1].min() < one[1].max() < 1 and one[4][0, 0] == 2.5
+    assert (
+        expected[0].std() > 0.5
+        and 0 <= expected[1].min() < expected[1].max() < 1
+        and expected[4][0, 0] == 2.5
+    )
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", cases("operators_oneflow_paddle", "matmul_2d_sbp"))
 def test_each_axis_of_a_product_has_its_own_sbp(world, case):
-    """The published table of OneFlow's product on two axes: the result's sbp follows axis by axis, nothing moves."""
+    """The sbp of OneFlow's products follows the published table axis by axis, without communication."""
     with use_world(world):
         placement = flow.placement("cpu", [[0, 1], [2, 3]])
         x, w = (flow.tensor(a, placement, case[f"{name}_sbp"]) for name, a in (("x", X), ("w", W)))
@@ -57,7 +63,7 @@ def test_each_axis_of_a_product_has_its_own_sbp(world, case):
 
 
 @pytest.mark.ranks(2)
-def test_local_tensors_are_each_ranks_own(world):
+def test_local_tensors_differ_between_ranks(world):
     with use_world(world):
         x = flow.randn(2, 3)
         y = 2 * x + 1 - x / 2 @ flow.ones(3, 3)
@@ -94,9 +100,10 @@ class Net(nn.Module):
         return self.body(self.words(ids))
 
 
-def losses(where, ranks, sbp_of_weights, sbp_of_ids, optimiser):
+def losses(training_world, ranks, sbp_of_weights, sbp_of_ids, optimiser):
+    """Return the losses of four steps of `Net` on ranks of a world, with the sbp of weights and of ids."""
     flow.manual_seed(1)
-    with use_world(where):
+    with use_world(training_world):
         placement = flow.placement("cpu", ranks)
         net = Net().to_global(placement, sbp_of_weights)
         ids = flow.tensor(np.arange(8) % 10, placement, sbp_of_ids)
@@ -115,18 +122,18 @@ def losses(where, ranks, sbp_of_weights, sbp_of_ids, optimiser):
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("sbps", [(B, S0), (S0, B)], ids=["data parallel", "split weights"])
 def test_training_equals_one_process(world, sbps):
-    """Dropout's masks, too, are the same."""
+    """Losses equal those of one process, because dropout's masks are identical."""
     for optimiser in (
         lambda p: flow.optim.SGD(p, lr=0.1, momentum=0.9),
         lambda p: flow.optim.AdamW(p, lr=0.01),
     ):
-        one = losses(LockStep(1), [0], B, B, optimiser)
-        assert one[-1] < one[0]
-        np.testing.assert_allclose(losses(world, [0, 1], *sbps, optimiser), one, rtol=2e-5)
+        expected = losses(LockStep(1), [0], B, B, optimiser)
+        assert expected[-1] < expected[0]
+        np.testing.assert_allclose(losses(world, [0, 1], *sbps, optimiser), expected, rtol=2e-5)
 
 
 @pytest.mark.ranks(4)
-def test_modules_live_where_they_are_told(world):
+def test_modules_are_on_their_placement(world):
     with use_world(world):
         line, grid = flow.placement("cpu", range(4)), flow.placement("cpu", [[0, 1], [2, 3]])
         model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -150,7 +157,7 @@ def test_modules_live_where_they_are_told(world):
 
 
 @pytest.mark.ranks(2)
-def test_parameters_of_ones_own(world):
+def test_parameters_are_made_from_global_tensors(world):
     with use_world(world):
         placement = flow.placement("cpu", [0, 1])
         w = nn.Parameter(flow.tensor(W, placement, S1, dtype=np.float64))
@@ -164,37 +171,40 @@ def test_parameters_of_ones_own(world):
 
 
 @pytest.mark.ranks(2)
-def test_ranks_outside_a_placement_hold_nothing(world):
+def test_ranks_outside_a_placement_own_no_elements(world):
     with use_world(world):
         x = flow.ones(4, 4).to_global(flow.placement("cpu", [0]), B)
-        held = dict(zip(world.ranks, x.to_local().shards))
-        assert [held[rank].shape for rank in world.ranks] == [((4, 4), (0, 0))[rank] for rank in world.ranks]
+        rank_shards = dict(zip(world.ranks, x.to_local().shards))
+        assert [rank_shards[rank].shape for rank in world.ranks] == [
+            ((4, 4), (0, 0))[rank] for rank in world.ranks
+        ]
         np.testing.assert_array_equal(x.numpy(), np.ones((4, 4)))
-        pieces = [np.ones((4, 4), np.float32)] * len(world.ranks)
-        tensor = Tensor.from_local(pieces, flow.placement("cpu", [1]).mesh(None, None), world)
+        shards = [np.ones((4, 4), np.float32)] * len(world.ranks)
+        tensor = Tensor.from_local(shards, flow.placement("cpu", [1]).mesh(None, None), world)
         assert tensor.dtype == np.float32 and tensor.full().sum() == 16
 
 
 @pytest.mark.ranks(4)
-def test_stages_on_placements_of_their_own(world):
-    """Pipeline stages: the parameters of one live on ranks 0 and 1, those of the other on 2 and 3."""
+def test_pipeline_stages_have_their_own_placements(world):
+    """The parameters of the first stage are on ranks 0 and 1, and the last stage is on ranks 2 and 3."""
 
     class Stages(nn.Module):
-        def __init__(self, places):
-            self.places = places
+        def __init__(self, placements):
+            self.placements = placements
             self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
-            self.first.to_global(places[0], [B])
-            self.last.to_global(places[1], [B])
+            self.first.to_global(placements[0], [B])
+            self.last.to_global(placements[1], [B])
 
         def forward(self, x):
-            return self.last(self.first(x).to_global(placement=self.places[1], sbp=S0))
+            return self.last(self.first(x).to_global(placement=self.placements[1], sbp=S0))
 
-    def losses(where, ranks):
+    def train_stages(training_world, ranks):
+        """Return the losses of three steps of the stages on lists of ranks."""
         flow.manual_seed(2)
-        with use_world(where):
+        with use_world(training_world):
             model = Stages([flow.placement("cpu", r) for r in ranks])
-            x = flow.randn(8, 8, placement=model.places[0], sbp=S0)
-            labels = flow.tensor(np.arange(8) % 4, model.places[1], S0)
+            x = flow.randn(8, 8, placement=model.placements[0], sbp=S0)
+            labels = flow.tensor(np.arange(8) % 4, model.placements[1], S0)
             optimizer, values = flow.optim.SGD(model.parameters(), lr=0.5), []
             for _ in range(3):
                 loss = nn.CrossEntropyLoss()(model(x), labels)
@@ -204,24 +214,24 @@ def test_stages_on_placements_of_their_own(world):
                 values.append(loss.item())
             return values
 
-    one = losses(LockStep(1), [[0], [0]])
-    assert one[-1] < one[0]
-    np.testing.assert_allclose(losses(world, [[0, 1], [2, 3]]), one, rtol=1e-5)
+    expected = train_stages(LockStep(1), [[0], [0]])
+    assert expected[-1] < expected[0]
+    np.testing.assert_allclose(train_stages(world, [[0, 1], [2, 3]]), expected, rtol=1e-5)
 
 
-def test_a_world_may_be_set_for_the_rest_of_a_notebook():
+def test_a_world_may_be_set_without_a_with_statement():
     before = current_world()
-    held = use_world(LockStep(3))
+    context = use_world(LockStep(3))
     try:
         assert flow.env.get_world_size() == 3 and flow.placement.all("cpu").shape == (3,)
     finally:
-        held.__exit__(None, None, None)
+        context.__exit__(None, None, None)
     assert current_world() is before
 
 
 @pytest.mark.ranks(2)
 def test_symbols_compare_element_by_element(world):
-    """``(prediction == labels).float().mean()``: with ``==`` by identity it would be no number, or a wrong one."""
+    """``==`` compares elements, because programs compute ``(prediction == labels).float().mean()``."""
     with use_world(world):
         placement = flow.placement("cpu", [0, 1])
         x, y = (flow.tensor(a, placement, S0, dtype=np.float64) for a in (X, Y))
@@ -238,6 +248,6 @@ def test_symbols_compare_element_by_element(world):
         for call in (nn.CrossEntropyLoss, partial(nn.functional.cross_entropy, x, x.argmax(1))):
             with pytest.raises(InputError, match="reduction must be one of mean, sum, none, got 'median'"):
                 call(reduction="median")
-        own = flow.tensor([1.0, 2.0])
-        assert [bool(shard.all()) for shard in (own == own).shards] == [True] * len(world.ranks)
-        assert own.sum().item() == 3 and own.mean() and not flow.tensor([0.0])
+        local = flow.tensor([1.0, 2.0])
+        assert [bool(shard.all()) for shard in (local == local).shards] == [True] * len(world.ranks)
+        assert local.sum().item() == 3 and local.mean() and not flow.tensor([0.0])

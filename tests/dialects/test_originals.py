@@ -1,6 +1,6 @@
-"""Dialects beside the systems themselves, where those are installed (extra ``originals``).
+"""Dialects give the results of the original systems, if these are installed (extra ``originals``).
 
-OneFlow documents its functions as PyTorch's, so that these are compared with either of the two.
+OneFlow documents its functions as PyTorch's, so its dialect is compared with both systems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ X, Y = RNG.normal(size=(4, 6)), RNG.normal(size=(4, 6))
 POSITIVE, TRUE, LABELS = np.abs(X) + 0.5, X > 0, np.array([1, 0, 5, 2])
 UNIT, WHOLE = np.tanh(X), np.arange(24).reshape(4, 6) - 9
 
-#: Operands and options of functions that take others than one matrix; arrays become tensors of either system.
+#: Operands and options of functions whose operand is not one matrix; arrays become tensors of either system.
 CALLS = {
     name: (operands, options)
     for names, operands, options in (
@@ -62,7 +62,7 @@ CALLS = {
     )
     for name in names.split()
 }  # fmt: skip
-#: Named differently in PyTorch, or in another of its modules.
+#: Functions without a counterpart in PyTorch (None), or with one in another module.
 ELSEWHERE = {
     **dict.fromkeys(["cast", "quick_gelu", "identity"]),
     **dict.fromkeys(
@@ -73,7 +73,7 @@ ELSEWHERE = {
 
 def as_array(result):
     if isinstance(result, list | tuple):
-        return [as_array(part) for part in result]
+        return [as_array(element) for element in result]
     return np.asarray(result.numpy())
 
 
@@ -94,17 +94,22 @@ def test_functions_of_oneflow(system):
 
 
 def compare_function(original, name):
+    """Compare a function of OneFlow's dialect with the original, by shape, kind of type and values."""
     operands, options = CALLS.get(name, ((X,), {}))
-    there = original.nn.functional if name in functional.__all__ and not hasattr(original, name) else original
+    module = (
+        original.nn.functional if name in functional.__all__ and not hasattr(original, name) else original
+    )
     if ELSEWHERE.get(name):
-        there = original.nn.functional
-    if not hasattr(there, name):
-        there = original.Tensor  # a method there
-    wanted = getattr(there, name)(*with_tensors(operands, original.tensor), **options)
+        module = original.nn.functional
+    if not hasattr(module, name):
+        module = original.Tensor  # PyTorch has a method instead of a function
+    wanted = getattr(module, name)(*with_tensors(operands, original.tensor), **options)
     with use_world(LockStep(2)):
-        on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
-        here = flow if name in FUNCTIONS else functional
-        result = getattr(here, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)), **options)
+        target = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
+        own_module = flow if name in FUNCTIONS else functional
+        result = getattr(own_module, name)(
+            *with_tensors(operands, lambda x: flow.tensor(x, **target)), **options
+        )
         result, wanted = as_array(result), as_array(wanted)
         if isinstance(result, list):
             assert len(result) == len(wanted)
@@ -126,15 +131,16 @@ def test_linear_algebra_of_oneflow(system):
 
 
 def compare_linear_algebra(original, name):
+    """Compare a function of ``linalg`` with the original function."""
     operands = LINEAR.get(name, (X @ X.T + np.eye(4),))
     wanted = as_array(getattr(original.linalg, name)(*with_tensors(operands, original.tensor)))
     with use_world(LockStep(2)):
-        on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
-        result = getattr(linalg, name)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
+        target = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.split(0)}
+        result = getattr(linalg, name)(*with_tensors(operands, lambda x: flow.tensor(x, **target)))
         np.testing.assert_allclose(result.numpy(), wanted, rtol=1e-9)
 
 
-#: Those of the table's layers that the original has, with what they are made of and applied to.
+#: Layers of the table that the original has -> their options and operands.
 LAYERS = {
     row.layer: ({"dim": 1} if "Softmax" in row.layer else {}, CALLS.get(name, ((X,), {}))[0])
     for name, row in {**TABLE, **NETWORK_TABLE}.items()
@@ -150,13 +156,14 @@ def test_layers_of_oneflow(system):
 
 
 def compare_layer(original, name):
+    """Compare a layer of OneFlow's dialect with the original layer."""
     options, operands = LAYERS[name]
     operands = [x for x in operands if isinstance(x, np.ndarray)]
     wanted = as_array(getattr(original.nn, name)(**options)(*with_tensors(operands, original.tensor)))
     with use_world(LockStep(2)):
-        on = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
+        target = {"placement": flow.placement("cpu", [0, 1]), "sbp": flow.sbp.broadcast}
         result = as_array(
-            getattr(flow.nn, name)(**options)(*with_tensors(operands, lambda x: flow.tensor(x, **on)))
+            getattr(flow.nn, name)(**options)(*with_tensors(operands, lambda x: flow.tensor(x, **target)))
         )
     np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-7)
 
@@ -165,13 +172,14 @@ def compare_layer(original, name):
 
 
 def placements_of(torch, mesh):
+    """Return all tuples of DTensor's placements for a mesh."""
     kinds = torch.distributed.tensor
-    one = [kinds.Shard(0), kinds.Shard(1), kinds.Replicate(), kinds.Partial(), kinds.Partial("max")]
-    return list(itertools.product(one, repeat=len(mesh)))
+    choices = [kinds.Shard(0), kinds.Shard(1), kinds.Replicate(), kinds.Partial(), kinds.Partial("max")]
+    return list(itertools.product(choices, repeat=len(mesh)))
 
 
 @pytest.mark.parametrize("shape", MESHES, ids=str)
-def test_dtensor_texts_mean_the_same(shape):
+def test_texts_of_dtensor_give_equal_placements(shape):
     torch = pytest.importorskip("torch")
     import torch.distributed.tensor as kinds
 
@@ -191,7 +199,7 @@ def test_dtensor_texts_mean_the_same(shape):
 
 
 @pytest.mark.parametrize("shape", MESHES, ids=str)
-def test_dtensor_cuts_where_chunk_bounds_says(shape):
+def test_chunk_bounds_equal_the_shards_of_dtensor(shape):
     pytest.importorskip("torch")
     import torch.distributed.tensor as kinds
     from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset as theirs
@@ -229,43 +237,43 @@ def jax():
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2)], ids=str)
-def test_jax_cuts_where_the_layout_says(jax, shape):
+def test_layouts_equal_the_shards_of_jax(jax, shape):
     sharding = jax.sharding
-    theirs = sharding.Mesh(np.array(jax.devices("cpu")[:8]).reshape(shape), ("d0", "d1"))
-    mesh, seen = Mesh(shape, ("d0", "d1")), 0
+    jax_mesh = sharding.Mesh(np.array(jax.devices("cpu")[:8]).reshape(shape), ("d0", "d1"))
+    mesh, compared_count = Mesh(shape, ("d0", "d1")), 0
     for entries in itertools.product(ENTRIES, repeat=2):
-        used = [
+        used_axes = [
             axis for entry in entries for axis in (entry if isinstance(entry, tuple) else (entry,)) if axis
         ]
-        if len(set(used)) != len(used):
+        if len(set(used_axes)) != len(used_axes):
             with pytest.raises(LayoutError, match="used twice"):
                 jax_words.layout(mesh, jax_words.P(*entries), 2)
             with pytest.raises(Exception, match="uplicate"):
-                sharding.NamedSharding(theirs, sharding.PartitionSpec(*entries))
+                sharding.NamedSharding(jax_mesh, sharding.PartitionSpec(*entries))
             continue
         layout = jax_words.layout(mesh, jax_words.P(*entries), 2)
-        named = sharding.NamedSharding(theirs, sharding.PartitionSpec(*entries))
-        assert jax_words.layout(mesh, repr(named.spec), 2) == layout
-        assert tuple(jax_words.spec_of(layout)) == tuple(named.spec)
+        jax_sharding = sharding.NamedSharding(jax_mesh, sharding.PartitionSpec(*entries))
+        assert jax_words.layout(mesh, repr(jax_sharding.spec), 2) == layout
+        assert tuple(jax_words.spec_of(layout)) == tuple(jax_sharding.spec)
         for sizes in ((8, 16), (16, 8), (6, 8)):
             try:
-                cuts = named.devices_indices_map(sizes)
+                cuts = jax_sharding.devices_indices_map(sizes)
             except ValueError:
                 with pytest.raises(LayoutError, match="cannot be split evenly"):
                     jax_words.check_even(layout, sizes)
                 continue
             jax_words.check_even(layout, sizes)
-            for rank, device in enumerate(theirs.devices.flat):
+            for rank, device in enumerate(jax_mesh.devices.flat):
                 wanted = tuple(tuple(cut.indices(n)[:2]) for cut, n in zip(cuts[device], sizes))
                 assert layout.bounds(sizes, rank) == wanted
-                seen += 1
-    assert seen > 100
+                compared_count += 1
+    assert compared_count > 100
 
 
-def test_jax_specs_are_equal_where_theirs_are(jax):
+def test_specs_are_equal_exactly_if_those_of_jax_are(jax):
     specs = [(), (None,), ("a",), ("a", None), (("a",),), (("a", "b"),), (("b", "a"),), (None, "a")]
-    for one, two in itertools.product(specs, repeat=2):
-        theirs = jax.sharding.PartitionSpec(*one) == jax.sharding.PartitionSpec(*two)
-        assert (jax_words.PartitionSpec(*one) == jax_words.PartitionSpec(*two)) == theirs
+    for left, right in itertools.product(specs, repeat=2):
+        is_equal = jax.sharding.PartitionSpec(*left) == jax.sharding.PartitionSpec(*right)
+        assert (jax_words.PartitionSpec(*left) == jax_words.PartitionSpec(*right)) == is_equal
     for entries in specs:
         assert jax_words.parse(repr(jax.sharding.PartitionSpec(*entries))) == jax_words.P(*entries)

@@ -1,4 +1,4 @@
-"""Paddle's tensors, parameters and layers on meshes: new leaves, types, pending sums, and training that goes on."""
+"""Paddle's tensors, parameters and layers on meshes are new leaves, keep types and pending sums, and train."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ X = np.arange(12, dtype="f4").reshape(4, 3) - 5
 UP, DOWN = np.linspace(-1, 1, 18, dtype="f4").reshape(3, 6), np.linspace(2, -1, 12, dtype="f4").reshape(6, 2)
 
 
-def line():
+def make_mesh():
     return dist.ProcessMesh([0, 1], dim_names=["x"])
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("placement", [dist.Replicate(), dist.Shard(0)], ids=str)
-def test_a_sharded_tensor_is_another_one(world, placement):
-    """What it was made from keeps its own stop_gradient, and gets no gradient."""
+def test_a_sharded_tensor_is_a_new_tensor(world, placement):
+    """The source of a sharded tensor keeps its stop_gradient and gets no gradient."""
     with use_world(world):
         source = paddle.to_tensor(X)
-        trained = dist.shard_tensor(source, line(), [placement], stop_gradient=False)
+        trained = dist.shard_tensor(source, make_mesh(), [placement], stop_gradient=False)
         assert source.stop_gradient and not trained.stop_gradient
-        again = dist.shard_tensor(trained, line(), [placement])
+        again = dist.shard_tensor(trained, make_mesh(), [placement])
         assert again is not trained and not again.stop_gradient
         again.stop_gradient = True
         assert not trained.stop_gradient
         leaf = paddle.to_tensor(X, stop_gradient=False)
-        moved = dist.shard_tensor(leaf * 2, line(), [placement])
+        moved = dist.shard_tensor(leaf * 2, make_mesh(), [placement])
         (moved * 3).sum().backward()
         assert leaf.grad is None and moved.is_leaf
         np.testing.assert_array_equal(moved.grad.numpy(), np.full_like(X, 3))
 
 
 @pytest.mark.ranks(2)
-def test_types_of_sharded_tensors(world):
+def test_sharded_tensors_have_the_requested_type(world):
     with use_world(world):
         for data in (X, X.tolist(), paddle.to_tensor(X)):
-            y = dist.shard_tensor(data, line(), [dist.Shard(0)], dtype="float64")
+            y = dist.shard_tensor(data, make_mesh(), [dist.Shard(0)], dtype="float64")
             assert y.dtype == np.float64
             np.testing.assert_array_equal(y.numpy(), X)
-        assert dist.shard_tensor(X.astype("i4"), line(), [dist.Shard(0)]).dtype == np.int32
-        for whole in (X.astype("i4"), paddle.to_tensor(X.astype("i4"))):
+        assert dist.shard_tensor(X.astype("i4"), make_mesh(), [dist.Shard(0)]).dtype == np.int32
+        for integers in (X.astype("i4"), paddle.to_tensor(X.astype("i4"))):
             with pytest.raises(UsageTypeError, match="a tensor of int32 has no gradient"):
-                dist.shard_tensor(whole, line(), [dist.Shard(0)], stop_gradient=False)
+                dist.shard_tensor(integers, make_mesh(), [dist.Shard(0)], stop_gradient=False)
         with pytest.raises(LayoutError, match=r"S\(2\) on axis 'x' is out of range"):
-            dist.shard_tensor(paddle.to_tensor(X), line(), [dist.Shard(2)])
+            dist.shard_tensor(paddle.to_tensor(X), make_mesh(), [dist.Shard(2)])
 
 
 @pytest.mark.ranks(2)
 def test_a_sharded_parameter_is_a_parameter(world):
-    """Found by the layer, trained by an optimiser, and laid out as it was told."""
+    """The layer lists a sharded parameter, the optimiser trains it, and it keeps its placements."""
     with use_world(world):
         layer = paddle.nn.Linear(3, 6, weight_attr=UP)
-        whole = layer.weight
-        layer.weight = dist.shard_tensor(whole, line(), [dist.Shard(1)])
-        layer.bias = dist.shard_tensor(layer.bias, line(), [dist.Replicate()], stop_gradient=True)
-        assert [p.name for p in layer.parameters()] == [whole.name, layer.bias.name]
-        assert layer.weight.placements == [dist.Shard(1)] and whole.layout.cuts == (1, 1)
+        original = layer.weight
+        layer.weight = dist.shard_tensor(original, make_mesh(), [dist.Shard(1)])
+        layer.bias = dist.shard_tensor(layer.bias, make_mesh(), [dist.Replicate()], stop_gradient=True)
+        assert [p.name for p in layer.parameters()] == [original.name, layer.bias.name]
+        assert layer.weight.placements == [dist.Shard(1)] and original.layout.cuts == (1, 1)
         assert not layer.weight.stop_gradient and layer.bias.stop_gradient
         optimizer = paddle.optimizer.SGD(0.5, parameters=layer.parameters())
         for _ in range(2):
@@ -71,30 +71,32 @@ def test_a_sharded_parameter_is_a_parameter(world):
         wanted = UP - X.sum(0)[:, None]
         np.testing.assert_allclose(layer.weight.numpy(), wanted, rtol=1e-5)
         assert layer.weight.placements == [dist.Shard(1)]
-        np.testing.assert_array_equal(whole.numpy(), UP)
+        np.testing.assert_array_equal(original.numpy(), UP)
         np.testing.assert_array_equal(layer.bias.numpy(), np.zeros(6))
-        assert dist.shard_tensor(layer.weight, line(), [dist.Shard(0)], dtype="float64").dtype == np.float64
+        assert (
+            dist.shard_tensor(layer.weight, make_mesh(), [dist.Shard(0)], dtype="float64").dtype == np.float64
+        )
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("kind", ["kRedSum", "kRedMax", "kRedMin", "kRedAvg"])
-def test_pending_placements(world, kind):
-    """Whole values and pieces become pending, and come back; the gradient goes through."""
+def test_tensors_become_pending_and_are_reduced_again(world, kind):
+    """Replicated and split tensors become pending and are reduced to their values; gradients pass through."""
     mesh = dist.ProcessMesh([[0, 1], [2, 3]], dim_names=["x", "y"])
     pending = dist.Partial(getattr(dist.ReduceType, kind))
     with use_world(world):
-        for before in (
+        for placements in (
             [dist.Replicate()] * 2,
             [dist.Shard(0), dist.Replicate()],
             [dist.Shard(1), dist.Shard(0)],
         ):
-            leaf = dist.shard_tensor(X, mesh, before, stop_gradient=False)
+            leaf = dist.shard_tensor(X, mesh, placements, stop_gradient=False)
             y = dist.reshard(leaf, mesh, [dist.Replicate(), pending])
             assert y.placements == [dist.Replicate(), pending]
             np.testing.assert_array_equal(y.numpy(), X)
-            back = dist.reshard(y, mesh, [dist.Shard(0), dist.Replicate()])
-            np.testing.assert_array_equal(back.numpy(), X)
-            (back * 2).sum().backward()
+            reduced = dist.reshard(y, mesh, [dist.Shard(0), dist.Replicate()])
+            np.testing.assert_array_equal(reduced.numpy(), X)
+            (reduced * 2).sum().backward()
             np.testing.assert_array_equal(leaf.grad.numpy(), np.full_like(X, 2))
         tensor = dist.shard_tensor(paddle.to_tensor(X), mesh, [pending, dist.Replicate()])
         assert tensor.placements == [pending, dist.Replicate()]
@@ -104,24 +106,24 @@ def test_pending_placements(world, kind):
 @pytest.mark.ranks(2)
 def test_a_pending_sum_is_on_the_first_rank(world):
     with use_world(world):
-        y = dist.reshard(dist.shard_tensor(X, line(), [dist.Replicate()]), line(), [dist.Partial()])
+        y = dist.reshard(dist.shard_tensor(X, make_mesh(), [dist.Replicate()]), make_mesh(), [dist.Partial()])
         for rank, shard in zip(world.ranks, y.shards):
             np.testing.assert_array_equal(shard, X if rank == 0 else 0 * X)
         with pytest.raises(
             UsageTypeError,
             match="reshard: dist_tensor must be a tensor, got a ndarray; nearest: shard_tensor",
         ):
-            dist.reshard(X, line(), [dist.Replicate()])
+            dist.reshard(X, make_mesh(), [dist.Replicate()])
 
 
 @pytest.mark.ranks(2)
-def test_from_functions_and_back(world):
+def test_tensors_from_functions_are_unsharded(world):
     with use_world(world):
-        ones = dist.dtensor_from_fn(paddle.ones, line(), [dist.Shard(0)], shape=[4, 3], dtype="float64")
+        ones = dist.dtensor_from_fn(paddle.ones, make_mesh(), [dist.Shard(0)], shape=[4, 3], dtype="float64")
         assert ones.placements == [dist.Shard(0)] and ones.dtype == np.float64
-        whole = dist.unshard_dtensor(ones)
-        assert whole.placements == [dist.Replicate()]
-        np.testing.assert_array_equal(whole.numpy(), np.ones((4, 3)))
+        replicated = dist.unshard_dtensor(ones)
+        assert replicated.placements == [dist.Replicate()]
+        np.testing.assert_array_equal(replicated.numpy(), np.ones((4, 3)))
 
 
 class Net(paddle.nn.Layer):
@@ -134,8 +136,8 @@ class Net(paddle.nn.Layer):
         return self.down(paddle.nn.functional.relu(self.up(x)))
 
 
-def by_hand(steps, rate=0.01):
-    """Losses of the network in float64, and its last weights."""
+def train_with_numpy(steps, rate=0.01):
+    """Return the losses of ``steps`` steps in float64, and the last weight of `Net.up`."""
     x, up, down, a, b = X.astype("f8"), UP.astype("f8"), DOWN.astype("f8"), np.zeros(6), np.zeros(2)
     losses = []
     for _ in range(steps):
@@ -156,8 +158,8 @@ def by_hand(steps, rate=0.01):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("sharded", [True, False])
-def test_layers_are_sharded(world, sharded):
-    """Columns, then rows; inputs and outputs go through functions; losses are those of one process."""
+def test_shard_layer_places_parameters_inputs_and_outputs(world, sharded):
+    """Layers are split by columns, then by rows, and losses equal those of one process."""
     names = []
 
     def lay_out(name, layer, mesh):
@@ -170,7 +172,7 @@ def test_layers_are_sharded(world, sharded):
 
     with use_world(world):
         net = dist.shard_layer(
-            Net(), line(), lay_out if sharded else None,
+            Net(), make_mesh(), lay_out if sharded else None,
             lambda inputs, mesh: [dist.shard_tensor(x, mesh, [dist.Replicate()]) for x in inputs],
             lambda output, mesh: dist.reshard(output, mesh, [dist.Replicate()]),
         )  # fmt: skip
@@ -187,7 +189,7 @@ def test_layers_are_sharded(world, sharded):
             optimizer.step()
             optimizer.clear_grad()
             losses.append(float(loss))
-        wanted, up = by_hand(3)
+        wanted, up = train_with_numpy(3)
         np.testing.assert_allclose(losses, wanted, rtol=1e-4)
         np.testing.assert_allclose(net.up.weight.numpy(), up, rtol=1e-3, atol=1e-5)
         with pytest.raises(
@@ -199,12 +201,14 @@ def test_layers_are_sharded(world, sharded):
 
 
 @pytest.mark.ranks(2)
-def test_variables_are_laid_out_in_a_run(world):
+def test_variables_are_placed_during_a_run(world):
     with use_world(world):
         paddle.enable_static()
         with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
             x = paddle.static.data("x", [-1, 3])
-            y = dist.reshard(dist.shard_tensor(x, line(), [dist.Shard(0)]) * 2, line(), [dist.Partial()])
+            y = dist.reshard(
+                dist.shard_tensor(x, make_mesh(), [dist.Shard(0)]) * 2, make_mesh(), [dist.Partial()]
+            )
             exe = paddle.static.Executor()
             (result,) = exe.run(feed={"x": X}, fetch_list=[y], return_numpy=False)
             assert result.placements == [dist.Partial()]

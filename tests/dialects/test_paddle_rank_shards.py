@@ -1,4 +1,4 @@
-"""Results that Paddle does not gather are the rank's own shard: a program that reads their sizes builds Paddle's network."""
+"""Results that Paddle does not gather are the rank's shard, so programs that read their sizes work."""
 
 from __future__ import annotations
 
@@ -19,83 +19,93 @@ UP_BIAS = np.arange(8.0, dtype=np.float32)
 
 
 @pytest.fixture
-def parts(world):
-    """The number of ranks, in their world."""
+def rank_count(world):
+    """Yield the number of ranks, inside of their world."""
     with use_world(world):
         fleet.init(is_collective=True)
         yield world.size
         paddle.disable_static()
 
 
-def columns(x, parts, **options):
+def split_by_columns(x, rank_count, **options):
+    """Return a column-parallel layer's result, which is not gathered."""
     call = dict(weight_attr=UP, bias_attr=UP_BIAS, gather_out=False, **options)
-    return paddle.distributed.split(x, (3, 8), "linear", axis=1, num_partitions=parts, **call)
+    return paddle.distributed.split(x, (3, 8), "linear", axis=1, num_partitions=rank_count, **call)
 
 
-def rows(h, parts, **options):
-    """A layer whose size is read from its input, as programs for Paddle write it."""
-    size = (h.shape[-1] * parts, 2)
-    return paddle.distributed.split(h, size, "linear", 0, parts, weight_attr=DOWN, bias_attr=False, **options)
+def split_by_rows(h, rank_count, **options):
+    """Return a row-parallel layer's result; its size is read from the input, as in programs for Paddle."""
+    size = (h.shape[-1] * rank_count, 2)
+    return paddle.distributed.split(
+        h, size, "linear", 0, rank_count, weight_attr=DOWN, bias_attr=False, **options
+    )
 
 
-def own(array, world, parts):
-    """The columns of this process's first rank."""
-    width = array.shape[1] // parts
+def first_shard(array, world, rank_count):
+    """Return the columns of this process's first rank."""
+    width = array.shape[1] // rank_count
     return array[:, world.ranks[0] * width :][:, :width]
 
 
 @pytest.mark.ranks(2, 4)
-def test_sizes_and_values_are_the_shards(world, parts):
-    """As the document has it: each rank has M / num_partitions columns, and the next layer follows without a gather."""
+def test_sizes_and_values_belong_to_the_shard(world, rank_count):
+    """Ranks have M / num_partitions columns, as in the document.
+
+    The next layer follows without a gather.
+    """
     paddle.enable_static()
     with record() as trace:
-        h = columns(X, parts)
-        z = rows(F.relu(h), parts)
+        h = split_by_columns(X, rank_count)
+        z = split_by_rows(F.relu(h), rank_count)
     hidden = X @ UP + UP_BIAS
     assert (
-        h.shape == [5, 8 // parts] and h.size == 40 // parts and len(h) == 5 and h.detach().shape == h.shape
+        h.shape == [5, 8 // rank_count]
+        and h.size == 40 // rank_count
+        and len(h) == 5
+        and h.detach().shape == h.shape
     )
-    np.testing.assert_allclose(h.numpy(), own(hidden, world, parts), rtol=1e-6)
-    assert h.tolist() == h.numpy().tolist() and f"shape=[5, {8 // parts}]" in repr(h)
-    assert (h + 1).shape == h.shape and h.reshape([5, -1, 2]).shape == [5, 4 // parts, 2]
+    np.testing.assert_allclose(h.numpy(), first_shard(hidden, world, rank_count), rtol=1e-6)
+    assert h.tolist() == h.numpy().tolist() and f"shape=[5, {8 // rank_count}]" in repr(h)
+    assert (h + 1).shape == h.shape and h.reshape([5, -1, 2]).shape == [5, 4 // rank_count, 2]
     assert z.shape == [5, 2] and [*trace.counts().values()] == [1]  # the sum of the products
     np.testing.assert_allclose(z.numpy(), np.maximum(hidden, 0) @ DOWN, rtol=1e-5)
 
 
 @pytest.mark.ranks(2, 4)
-def test_the_global_tensor_is_there_too(world, parts):
-    h, hidden = columns(X, parts), X @ UP + UP_BIAS
-    assert h.layout.cuts == (1, parts) and h.full().shape == (5, 8)
+def test_the_global_tensor_is_available_too(world, rank_count):
+    h, hidden = split_by_columns(X, rank_count), X @ UP + UP_BIAS
+    assert h.layout.cuts == (1, rank_count) and h.full().shape == (5, 8)
     assert check(h, hidden) and check(h, lambda x, w, b: x @ w + b, operands=(X, UP, UP_BIAS))
 
 
 @pytest.mark.ranks(2)
-def test_partial_products_of_rows_are_the_ranks_own(world, parts):
-    z = rows(columns(X, parts), parts, gather_out=False)
+def test_partial_products_of_rows_belong_to_the_rank(world, rank_count):
+    z = split_by_rows(split_by_columns(X, rank_count), rank_count, gather_out=False)
     rank, hidden = world.ranks[0], X @ UP + UP_BIAS
-    mine = own(hidden, world, parts) @ DOWN[4 * rank : 4 * rank + 4]
+    own_product = first_shard(hidden, world, rank_count) @ DOWN[4 * rank : 4 * rank + 4]
     assert z.shape == [5, 2] and z.layout.partial_axes == ("mp",)
-    np.testing.assert_allclose(z.numpy(), mine, rtol=1e-5)
+    np.testing.assert_allclose(z.numpy(), own_product, rtol=1e-5)
     np.testing.assert_allclose(z.full(), hidden @ DOWN, rtol=1e-5)
 
 
 @pytest.mark.ranks(2)
-def test_programs_know_the_shards_sizes_and_fetch_shards(world, parts):
+def test_programs_have_the_sizes_of_shards_and_fetch_shards(world, rank_count):
     paddle.enable_static()
     main, startup = paddle.static.Program(), paddle.static.Program()
     with paddle.static.program_guard(main, startup):
         x = paddle.static.data("x", [None, 3], "float32")
-        h = F.relu(columns(x, parts, name="up"))
-        z = rows(h, parts, name="down")
+        h = F.relu(split_by_columns(x, rank_count, name="up"))
+        z = split_by_rows(h, rank_count, name="down")
     assert h.shape == [-1, 4] and z.shape == [-1, 2]
     exe = paddle.static.Executor()
     exe.run(startup)
     hidden, result = exe.run(main, feed={"x": X}, fetch_list=[h, z])
     wanted = np.maximum(X @ UP + UP_BIAS, 0)
-    np.testing.assert_allclose(hidden, own(wanted, world, parts), rtol=1e-6)
+    np.testing.assert_allclose(hidden, first_shard(wanted, world, rank_count), rtol=1e-6)
     np.testing.assert_allclose(result, wanted @ DOWN, rtol=1e-5)
 
 
+#: Operations that are refused because Paddle computes them from the rank's shard alone.
 REFUSED = {
     "softmax": lambda h: F.softmax(h, -1),
     "mean": paddle.mean,
@@ -111,43 +121,45 @@ REFUSED = {
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_paddle_computes_from_the_shard_alone_is_refused(world, parts, name):
+def test_operations_along_the_split_dim_are_refused(world, rank_count, name):
     with pytest.raises(
         NotCovered, match=rf"^{name} of rank \d's shard \[5, 4\] of \[5, 8\] is not covered.*gather_out=True"
     ):
-        REFUSED[name](columns(X, parts))
+        REFUSED[name](split_by_columns(X, rank_count))
 
 
 @pytest.mark.ranks(2)
-def test_what_needs_no_other_shard_is_computed(world, parts):
-    h, hidden = columns(X, parts), X @ UP + UP_BIAS
-    mine = own(hidden, world, parts)
-    np.testing.assert_allclose(paddle.sum(h, 0).numpy(), mine.sum(0), rtol=1e-5)
-    np.testing.assert_array_equal(h.transpose([1, 0]).numpy(), mine.T)
-    np.testing.assert_array_equal(h[1:3].numpy(), mine[1:3])
+def test_operations_along_other_dims_are_computed(world, rank_count):
+    h, hidden = split_by_columns(X, rank_count), X @ UP + UP_BIAS
+    own_shard = first_shard(hidden, world, rank_count)
+    np.testing.assert_allclose(paddle.sum(h, 0).numpy(), own_shard.sum(0), rtol=1e-5)
+    np.testing.assert_array_equal(h.transpose([1, 0]).numpy(), own_shard.T)
+    np.testing.assert_array_equal(h[1:3].numpy(), own_shard[1:3])
     np.testing.assert_allclose(
-        F.softmax(h, 0).numpy(), np.exp(mine - mine.max(0)) / np.exp(mine - mine.max(0)).sum(0), rtol=1e-5
+        F.softmax(h, 0).numpy(),
+        np.exp(own_shard - own_shard.max(0)) / np.exp(own_shard - own_shard.max(0)).sum(0),
+        rtol=1e-5,
     )
     assert F.dropout(h, 0.5).shape == h.shape
 
 
 @pytest.mark.ranks(2)
-def test_gradients_go_through_shards(world, parts):
-    """Compare the gradient with that of the whole matrices in one process."""
+def test_gradients_pass_through_shards(world, rank_count):
+    """The gradient equals the gradient of full matrices in one process."""
     x = paddle.to_tensor(X, stop_gradient=False)
-    h = columns(x, parts)
-    (rows(F.relu(h), parts) * 2).sum().backward()
+    h = split_by_columns(x, rank_count)
+    (split_by_rows(F.relu(h), rank_count) * 2).sum().backward()
     hidden = X @ UP + UP_BIAS
     np.testing.assert_allclose(x.grad.numpy(), (2 * DOWN.sum(1) * (hidden > 0)) @ UP.T, rtol=1e-5)
 
 
 @pytest.mark.ranks(2)
-def test_layers_of_fleet_do_the_same(world, parts):
+def test_layers_of_fleet_return_shards_too(world, rank_count):
     column = paddle.ColumnParallelLinear(3, 8, gather_output=False, has_bias=False, weight_attr=UP)
     h = column(paddle.to_tensor(X))
     assert h.shape == [5, 4] and column.weight.shape == (3, 8)
     row = paddle.RowParallelLinear(
-        h.shape[-1] * parts, 2, input_is_parallel=True, has_bias=False, weight_attr=DOWN
+        h.shape[-1] * rank_count, 2, input_is_parallel=True, has_bias=False, weight_attr=DOWN
     )
     np.testing.assert_allclose(row(h).numpy(), X @ UP @ DOWN, rtol=1e-5)
     labels = np.array([0, 3, 7, 1, 4])

@@ -1,4 +1,4 @@
-"""Paddle's programs train: the document's split, in one process as on many ranks, against numpy."""
+"""Paddle's programs train on ranks as in one process: the document's split gives the losses of numpy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS = RNG.integers(0, WORDS, (4, 6))
 
 
 def numpy_losses(steps, rate=0.5):
-    """Embedding, linear, relu, linear and the mean cross entropy, written by hand in float64."""
+    """Return losses and the last table of embedding, linear, relu, linear and cross entropy, in float64."""
     table, up, down, a, b = (x.astype("f8") for x in (TABLE, UP, DOWN, UP_BIAS, DOWN_BIAS))
     ids, labels, losses = IDS.ravel(), LABELS.ravel(), []
     for _ in range(steps):
@@ -47,26 +47,26 @@ def numpy_losses(steps, rate=0.5):
     return losses, table
 
 
-def assigned(name, values):
+def make_attribute(name, values):
     return paddle.ParamAttr(name=name, initializer=paddle.nn.initializer.Assign(values))
 
 
-def forward(ids, labels, parts, padding_row=True):
-    """Embedding, column-parallel, row-parallel and the loss, each parameter with a name of its own."""
+def forward(ids, labels, partitions, padding_row=True):
+    """Return the loss of an embedding, a column-parallel and a row-parallel layer, with named parameters."""
     split = paddle.distributed.split
-    e = split(ids, (WORDS, WIDTH), operation="embedding", num_partitions=parts, weight_attr=assigned("table", TABLE),
+    e = split(ids, (WORDS, WIDTH), operation="embedding", num_partitions=partitions, weight_attr=make_attribute("table", TABLE),
               padding_row=padding_row)  # fmt: skip
-    h = split(e, (WIDTH, HIDDEN), "linear", axis=1, num_partitions=parts, gather_out=False,
-              weight_attr=assigned("up", UP), bias_attr=assigned("up_bias", UP_BIAS))  # fmt: skip
-    z = split(paddle.nn.functional.relu(h), (HIDDEN, WORDS), "linear", axis=0, num_partitions=parts,
-              weight_attr=assigned("down", DOWN), bias_attr=assigned("down_bias", DOWN_BIAS))  # fmt: skip
+    h = split(e, (WIDTH, HIDDEN), "linear", axis=1, num_partitions=partitions, gather_out=False,
+              weight_attr=make_attribute("up", UP), bias_attr=make_attribute("up_bias", UP_BIAS))  # fmt: skip
+    z = split(paddle.nn.functional.relu(h), (HIDDEN, WORDS), "linear", axis=0, num_partitions=partitions,
+              weight_attr=make_attribute("down", DOWN), bias_attr=make_attribute("down_bias", DOWN_BIAS))  # fmt: skip
     return paddle.nn.functional.cross_entropy(z, labels)
 
 
 @pytest.mark.ranks(2, 8)
 @pytest.mark.parametrize("padding_row", [True, False])
-def test_at_once(world, padding_row):
-    """Without a program: parameters are found by their names, the padding has no gradient."""
+def test_training_without_a_program(world, padding_row):
+    """The optimiser finds parameters by their names, and the padding has no gradient."""
     wanted, table = numpy_losses(4)
     with use_world(world):
         fleet.init(is_collective=True)
@@ -82,8 +82,8 @@ def test_at_once(world, padding_row):
 
 
 @pytest.mark.ranks(2, 8)
-def test_as_a_program(world):
-    """Recorded once, run with each feed; each run sends what one step of a model-parallel network sends."""
+def test_training_with_a_program(world):
+    """A program is recorded once and runs with each feed; a run has the collectives of one step."""
     wanted, table = numpy_losses(4)
     with use_world(world):
         fleet.init(is_collective=True)
@@ -109,8 +109,8 @@ def test_as_a_program(world):
 
 
 @pytest.mark.ranks(2, 8)
-def test_the_document_s_program_goes_on(world):
-    """In static mode what is known is computed at once, and again in each run: new ids, trained weights."""
+def test_the_program_of_the_document_trains(world):
+    """Static mode computes known values at once, and again in each run, with new ids and trained weights."""
     with use_world(world):
         paddle.enable_static()
         fleet.init(is_collective=True)
@@ -140,14 +140,14 @@ def test_the_document_s_program_goes_on(world):
 
 
 @pytest.mark.ranks(2, 4)
-def test_single_card_program(world):
-    """What the document compares with: every rank computes the same, nothing is sent, and the losses are equal."""
+def test_the_single_card_program_sends_nothing(world):
+    """Ranks run the document's single-card program without communication and get equal losses."""
     wanted, table = numpy_losses(3)
 
     def network():
-        words = paddle.nn.Embedding(WORDS, WIDTH, weight_attr=assigned("e", TABLE))
-        up = paddle.nn.Linear(WIDTH, HIDDEN, assigned("u", UP), assigned("ub", UP_BIAS))
-        down = paddle.nn.Linear(HIDDEN, WORDS, assigned("d", DOWN), assigned("db", DOWN_BIAS))
+        words = paddle.nn.Embedding(WORDS, WIDTH, weight_attr=make_attribute("e", TABLE))
+        up = paddle.nn.Linear(WIDTH, HIDDEN, make_attribute("u", UP), make_attribute("ub", UP_BIAS))
+        down = paddle.nn.Linear(HIDDEN, WORDS, make_attribute("d", DOWN), make_attribute("db", DOWN_BIAS))
         return paddle.nn.Sequential(words, up, paddle.nn.ReLU(), down)
 
     with use_world(world):
@@ -178,19 +178,19 @@ def test_single_card_program(world):
             exe.run(paddle.static.default_startup_program())
             losses = [exe.run(feed={"ids": IDS}, fetch_list=[loss])[0] for _ in range(3)]
             np.testing.assert_allclose(losses, wanted, rtol=1e-4)
-            first, second = (exe.run(one, {"ids": IDS}, [loss.name])[0] for one in (late, test))
+            first, second = (exe.run(clone, {"ids": IDS}, [loss.name])[0] for clone in (late, test))
             assert first == second < losses[-1]
 
 
 @pytest.mark.ranks(2)
-def test_nothing_is_dropped_for_a_test(world):
-    """Functions and layers, arguments by place and by name; the program that was cloned goes on dropping."""
+def test_a_clone_for_tests_has_no_dropout(world):
+    """The clone disables dropout in functions and layers, and the cloned program keeps it."""
     ones = np.ones((8, 8), "f4")
     with use_world(world):
         paddle.enable_static()
         with paddle.static.program_guard(paddle.static.Program(), paddle.static.Program()):
             x, functional = paddle.static.data("x", [-1, 8]), paddle.nn.functional
-            kept = [
+            unscaled = [
                 functional.dropout(x, 0.5),
                 functional.dropout(x, 0.5, None, True),
                 paddle.nn.Dropout(0.5)(x),
@@ -201,10 +201,12 @@ def test_nothing_is_dropped_for_a_test(world):
             ]
             program = paddle.static.default_main_program()
             test, copy, exe = program.clone(for_test=True), program.clone(), paddle.static.Executor()
-            for value, wanted in zip(exe.run(test, {"x": ones}, kept + scaled), [1, 1, 1, 0.75, 0.75]):
+            for value, wanted in zip(exe.run(test, {"x": ones}, unscaled + scaled), [1, 1, 1, 0.75, 0.75]):
                 np.testing.assert_allclose(value, wanted * ones, rtol=1e-6)
-            for one in (program, copy):
-                assert all((value == 0).any() for value in exe.run(one, {"x": ones}, kept + scaled))
+            for trained_program in (program, copy):
+                assert all(
+                    (value == 0).any() for value in exe.run(trained_program, {"x": ones}, unscaled + scaled)
+                )
 
 
 @pytest.mark.ranks(2)
@@ -225,7 +227,7 @@ def test_nothing_is_dropped_for_a_test(world):
     ],
 )  # fmt: skip
 def test_attributes_have_their_effect(world, attributes, options, wanted):
-    """On a weight split by columns, one step down the sum of ``x @ w``."""
+    """The step of a column-split weight follows its attributes; the loss is the sum of ``x @ w``."""
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(3, 4)), rng.normal(size=(4, 6))
     slope = x.T @ np.ones((3, 6))
@@ -249,25 +251,25 @@ def test_attributes_have_their_effect(world, attributes, options, wanted):
 
 
 @pytest.mark.ranks(2)
-def test_momentum_and_startup_begin_anew(world):
-    """A run of the startup program gives first values again, and forgets what the optimiser remembers."""
+def test_the_startup_program_resets_parameters_and_momentum(world):
+    """Losses after a second run of the startup program equal the first ones, and momentum starts at zero."""
     with use_world(world):
         paddle.enable_static()
         x = paddle.static.data("x", [2, 4])
         loss = paddle.mean(paddle.nn.Linear(4, 3)(x))
         paddle.optimizer.Momentum(0.1, 0.9).minimize(loss)
         exe, feed = paddle.static.Executor(), {"x": np.ones((2, 4), "f4")}
-        seen = []
+        losses_of_runs = []
         for _ in range(2):
             exe.run(paddle.static.default_startup_program())
-            seen.append([float(exe.run(feed=feed, fetch_list=[loss])[0]) for _ in range(4)])
-        assert seen[0] == seen[1]
-        steps = np.diff(seen[0])
+            losses_of_runs.append([float(exe.run(feed=feed, fetch_list=[loss])[0]) for _ in range(4)])
+        assert losses_of_runs[0] == losses_of_runs[1]
+        steps = np.diff(losses_of_runs[0])
         np.testing.assert_allclose(steps, steps[0] * np.array([1, 1.9, 2.71]), rtol=1e-3)
 
 
 @pytest.mark.ranks(2)
-def test_names_and_reuse(world):
+def test_parameters_of_one_name_are_shared(world):
     with use_world(world):
         fleet.init(is_collective=True)
         split = paddle.distributed.split
@@ -291,7 +293,7 @@ def test_names_and_reuse(world):
 
 
 @pytest.mark.ranks(2)
-def test_stop_gradient(world):
+def test_stop_gradient_stops_gradients(world):
     with use_world(world):
         a = paddle.to_tensor([1.0, 2.0], stop_gradient=False)
         b = paddle.to_tensor([3.0, 4.0])
@@ -315,7 +317,7 @@ def test_stop_gradient(world):
 
 
 @pytest.mark.ranks(2)
-def test_stop_gradient_in_a_program(world):
+def test_stop_gradient_stops_gradients_in_a_program(world):
     with use_world(world):
         paddle.enable_static()
         x = paddle.static.data("x", [2, 3])
@@ -330,6 +332,7 @@ def test_stop_gradient_in_a_program(world):
         assert [slope is None for slope in slopes] == [True, True, False, False]
 
 
+#: Wrong calls with a static variable, and the text of their errors.
 WRONG = [
     (lambda x: paddle.to_tensor([1.0]).backward(), "stop_gradient=True.*nearest: a parameter"),
     (lambda x: paddle.optimizer.SGD().minimize(paddle.mean(x)), "stop_gradient=True"),
@@ -362,19 +365,19 @@ WRONG = [
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("wrong", range(len(WRONG)))
-def test_what_is_wrong_is_said_in_one_line(world, wrong):
-    call, told = WRONG[wrong]
+@pytest.mark.parametrize("index", range(len(WRONG)))
+def test_wrong_calls_get_one_line(world, index):
+    call, message = WRONG[index]
     with use_world(world):
         paddle.enable_static()
         x = paddle.static.data("x", [None, 4])
-        with pytest.raises((SpmdError, AttributeError), match=told) as said:
+        with pytest.raises((SpmdError, AttributeError), match=message) as caught:
             call(x)
-        assert "\n" not in str(said.value)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.ranks(2)
-def test_dynamic_mode_refuses_what_needs_a_program(world):
+def test_dynamic_mode_refuses_calls_that_need_a_program(world):
     with use_world(world):
         paddle.disable_static()
         with pytest.raises(SpmdError, match="only supported in static graph mode"):
@@ -384,8 +387,8 @@ def test_dynamic_mode_refuses_what_needs_a_program(world):
 
 
 @pytest.mark.ranks(2)
-def test_symbols_beside_parameters(world):
-    """Those that tensors have, with numbers, arrays and other parameters."""
+def test_parameters_have_the_symbols_of_tensors(world):
+    """Symbols combine parameters with numbers, arrays and other parameters."""
     with use_world(world):
         paddle.disable_static()
         w = paddle.create_parameter([8, 8], attr=TABLE)

@@ -1,4 +1,4 @@
-"""What Paddle programs commonly use beside the document's split: fleet, layers, attributes, placements, optimisers."""
+"""Frequent names of Paddle programs work besides the document's split: fleet, layers, placements, optimisers."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def strategy(**degrees):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
-    "degrees, parts", [({}, 4), (dict(mp_degree=2), 2), (dict(dp_degree=4, mp_degree=1), 1)]
+    "degrees, partitions", [({}, 4), (dict(mp_degree=2), 2), (dict(dp_degree=4, mp_degree=1), 1)]
 )
-def test_layers_are_split_as_fleet_was_told(world, degrees, parts):
+def test_layers_are_split_by_the_degrees_of_fleet(world, degrees, partitions):
     with use_world(world):
         fleet.init(is_collective=True, strategy=strategy(**degrees))
         group = fleet.get_hybrid_communicate_group()
-        assert group.get_model_parallel_world_size() == parts
-        assert group.get_data_parallel_world_size() == 4 // parts
-        assert group.get_model_parallel_rank() == world.ranks[0] % parts
+        assert group.get_model_parallel_world_size() == partitions
+        assert group.get_data_parallel_world_size() == 4 // partitions
+        assert group.get_model_parallel_rank() == world.ranks[0] % partitions
         column = ColumnParallelLinear(4, 8, has_bias=True, gather_output=False)
-        assert column.weight.layout.cuts == (1, parts) and column.bias.layout.cuts == (parts,)
+        assert column.weight.layout.cuts == (1, partitions) and column.bias.layout.cuts == (partitions,)
         assert mpu.ColumnParallelLinear is ColumnParallelLinear
 
 
 @pytest.mark.ranks(4)
-def test_degrees_that_do_not_fit(world):
+def test_degrees_that_do_not_fit_are_refused(world):
     with use_world(world):
         with pytest.raises(InputError, match=r"dp_degree \* mp_degree is 3 \* 2, but 4 ranks"):
             fleet.init(strategy=strategy(dp_degree=3, mp_degree=2))
@@ -53,7 +53,7 @@ def test_degrees_that_do_not_fit(world):
 
 @pytest.mark.ranks(2)
 def test_layers_with_given_values(world):
-    """The third argument is weight_attr, and a column-parallel layer has no bias unless asked for, as in Paddle."""
+    """The third argument is weight_attr, and a column-parallel layer has no bias by default, as in Paddle."""
     values = paddle.nn.initializer.Assign(W)
     with use_world(world):
         fleet.init(is_collective=True)
@@ -91,7 +91,7 @@ def test_split_takes_attributes(world):
 
 @pytest.mark.ranks(4)
 def test_cross_entropy_of_split_classes(world):
-    """Labels to be ignored cost nothing; the losses have the labels' shape."""
+    """Ignored labels have the loss 0, and losses have the shape of labels."""
     logits = RNG.normal(size=(6, 8))
     labels = np.array([0, 7, -100, 3, 4, 1])
     losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(6), labels.clip(0)]
@@ -109,7 +109,7 @@ def test_cross_entropy_of_split_classes(world):
 
 
 @pytest.mark.ranks(4)
-def test_placements(world):
+def test_reshard_changes_the_placements(world):
     with use_world(world):
         dist = paddle.distributed
         mesh = dist.ProcessMesh([[0, 1], [2, 3]], dim_names=["x", "y"])
@@ -118,8 +118,8 @@ def test_placements(world):
         b = dist.reshard(a, mesh, [dist.Replicate(), dist.Shard(1)])
         assert b.layout.cuts == (1, 2)
         np.testing.assert_array_equal(b.numpy(), X)
-        pieces = [np.full((2, 2), rank // 2) for rank in world.ranks]
-        c = dist.dtensor_from_local(pieces, mesh, [dist.Shard(0), dist.Replicate()])
+        shards = [np.full((2, 2), rank // 2) for rank in world.ranks]
+        c = dist.dtensor_from_local(shards, mesh, [dist.Shard(0), dist.Replicate()])
         np.testing.assert_array_equal(c.numpy()[:, 0], [0, 0, 1, 1])
 
 
@@ -135,11 +135,12 @@ class MLP(paddle.nn.Layer):
         return self.down(self.act(self.up(self.words(ids))))
 
 
-def losses(where, make):
-    with use_world(where):
+def losses(training_world, make_optimizer):
+    """Return the losses of four steps of `MLP` in a world, and the collectives of the last backward pass."""
+    with use_world(training_world):
         fleet.init(is_collective=True)
         model = fleet.distributed_model(MLP())
-        optimizer = fleet.distributed_optimizer(make(parameters=model.parameters()))
+        optimizer = fleet.distributed_optimizer(make_optimizer(parameters=model.parameters()))
         loss_fn, values = paddle.nn.CrossEntropyLoss(), []
         ids = paddle.to_tensor(np.arange(8))
         for _ in range(4):
@@ -154,14 +155,20 @@ def losses(where, make):
 
 @pytest.mark.ranks(4)
 def test_training_equals_one_process(world):
-    """Forward the embedding and the row-parallel layer each reduce once; backward Megatron's f reduces once."""
+    """Losses equal those of one process.
+
+    Forward, the embedding and the row-parallel layer reduce once each. Backward, Megatron's f reduces once.
+    """
     for make in (
         lambda parameters: paddle.optimizer.Momentum(0.1, 0.9, parameters),
         lambda parameters: paddle.optimizer.AdamW(0.01, parameters=parameters),
     ):
-        (one, none), (many, counts) = losses(LockStep(1), make), losses(world, make)
-        assert one[-1] < one[0] and none == {}
-        np.testing.assert_allclose(many, one, rtol=1e-5)
+        (expected, expected_counts), (losses_of_ranks, counts) = (
+            losses(LockStep(1), make),
+            losses(world, make),
+        )
+        assert expected[-1] < expected[0] and expected_counts == {}
+        np.testing.assert_allclose(losses_of_ranks, expected, rtol=1e-5)
         assert counts == {"all_reduce": 1}
 
 
@@ -172,7 +179,7 @@ def test_training_equals_one_process(world):
      ("AdamW", {"weight_decay": 0.3}, 0.3, True)],
 )  # fmt: skip
 def test_adam_and_its_weight_decay(world, name, options, decay, decoupled):
-    """As the package's own Adam, which other tests compare with its formula."""
+    """Steps equal those of the package's Adam, which other tests compare with its formula."""
     ours, theirs = (
         Tensor.from_global(X, Mesh((2,), ("mp",))("mp", None), world, requires_grad=True) for _ in range(2)
     )

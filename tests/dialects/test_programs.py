@@ -1,4 +1,4 @@
-"""The programs of the founding documents, as they stand in examples/documents."""
+"""The programs in examples/documents train like one process and give the results of the founding documents."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "documents"
 
 @pytest.fixture(autouse=True)
 def examples_on_path(monkeypatch):
+    """Make the examples importable, and forget their modules after each test."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     yield
     for name in (
@@ -30,10 +31,10 @@ def examples_on_path(monkeypatch):
 
 
 def single_process_losses(steps: int, factor: int = 8) -> list[float]:
-    """The tutorial's network in one process with plain numpy, from the same first values.
+    """Return the losses of the tutorial's network in one process, with plain numpy and equal first values.
 
-    Every rank is given the same rows and the gradients of eight are added up: one process takes steps of ``factor`` times
-    the rate. (The rank's own slice of a weight is as it would be of the whole: no rule but the sum is used here.)
+    Each rank has equal rows, and the gradients of eight ranks are summed. So one process takes steps of ``factor`` times the
+    rate. The rank's slice of a weight equals the slice of the full weight, because only sums are used.
     """
     import spmdsim.dialects.mindspore as ms
     from spmdsim import LockStep
@@ -74,8 +75,8 @@ def test_operator_parallel_trains_like_one_process(world, capsys):
 
 
 @pytest.mark.ranks(8)
-def test_the_programs_say_how_large_a_step_is(world, capsys):
-    """The number that they print is the one with which a single process takes the same steps."""
+def test_the_programs_print_the_size_of_a_step(world, capsys):
+    """A single process with a rate larger by the printed number takes equal steps."""
     import advanced_operator_parallel
     import operator_parallel
 
@@ -96,7 +97,7 @@ def test_the_programs_say_how_large_a_step_is(world, capsys):
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("mode", ["sharding_propagation", "recursive_programming"])
-def test_found_strategies_train_like_one_process(world, mode):
+def test_searched_strategies_train_like_one_process(world, mode):
     import operator_parallel
 
     expected = single_process_losses(4)
@@ -107,7 +108,7 @@ def test_found_strategies_train_like_one_process(world, mode):
 
 @pytest.mark.ranks(4)
 def test_two_dimensional_sbp(world):
-    """Rows of the device array hold equal data: rank 0's and 1's, whatever ranks 2 and 3 drew themselves."""
+    """Rows of the device array have equal data, namely the data of ranks 0 and 1."""
     import two_dimensional_sbp
 
     import spmdsim.dialects.oneflow as flow
@@ -135,9 +136,9 @@ def test_local_to_global_checks_and_overwrites(world):
         local = flow.LocalTensor([np.full((2, 2), rank, np.int64) for rank in world.ranks])
         with pytest.raises(OneFlowError, match="must have placement and sbp"):
             local.to_global(placement)
-        kept = local.to_global(placement, (flow.sbp.broadcast, flow.sbp.split(0)), copy=True)
+        copied = local.to_global(placement, (flow.sbp.broadcast, flow.sbp.split(0)), copy=True)
         assert [int(x[0, 0]) for x in local.shards] == list(world.ranks)
-        np.testing.assert_array_equal(kept.numpy()[:, 0], [0, 0, 1, 1])
+        np.testing.assert_array_equal(copied.numpy()[:, 0], [0, 0, 1, 1])
         local.to_global(placement, (flow.sbp.broadcast, flow.sbp.split(0)))
         assert [int(x[0, 0]) for x in local.shards] == [rank % 2 for rank in world.ranks]
         uneven = flow.LocalTensor([np.zeros((1 + rank, 2)) for rank in world.ranks])
@@ -145,13 +146,13 @@ def test_local_to_global_checks_and_overwrites(world):
             uneven.to_global(flow.placement("cpu", range(4)), flow.sbp.split(0))
         with pytest.raises(OneFlowError, match="got local tensor"):
             local.to_local()
-        partial = kept.to_global(sbp=(flow.sbp.partial_sum, flow.sbp.split(0)))
+        partial = copied.to_global(sbp=(flow.sbp.partial_sum, flow.sbp.split(0)))
         assert partial.sbp[0] == flow.sbp.partial_sum
-        np.testing.assert_array_equal(partial.numpy(), kept.numpy())
+        np.testing.assert_array_equal(partial.numpy(), copied.numpy())
 
 
 @pytest.mark.ranks(4)
-def test_grad_sbp_brings_the_gradient_there(world):
+def test_grad_sbp_places_the_gradient(world):
     import spmdsim.dialects.oneflow as flow
     from spmdsim import record
 
@@ -223,7 +224,7 @@ def test_paddle_document_and_its_checks(world):
 
 @pytest.mark.ranks(2, 8)
 def test_paddle_training(world, capsys):
-    """The document's layers learn what the single card's learn, step by step."""
+    """The layers of the document learn like the single card's layers, step by step."""
     import paddle_training
 
     with use_world(world):
@@ -235,7 +236,7 @@ def test_paddle_training(world, capsys):
 
 
 @pytest.mark.ranks(8)
-def test_chained_products_insert_what_the_document_says(world, capsys):
+def test_chained_products_insert_the_collectives_of_the_document(world, capsys):
     import chained_matmul
 
     with use_world(world):

@@ -1,4 +1,4 @@
-"""What dialects share: tables of operators, renamed classes, and core classes that no dialect changes."""
+"""Dialects share tables of operators and adapted classes, and change no class of core."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_row_is_a_function_and_a_layer(x):
         classes["Total"]()(x, x)
 
 
-def test_a_class_of_ours_takes_other_arguments():
+def test_adapted_classes_have_their_own_arguments():
     Theirs = adapt_class("Theirs", nn.SGD, lambda params, lr=0.5: dict(parameters=params, rate=lr), word=7)
     optimizer = Theirs([], lr=0.25)
     assert str(inspect.signature(Theirs)) == "(params, lr=0.5)"
@@ -52,7 +52,7 @@ def test_a_class_of_ours_takes_other_arguments():
     )
 
 
-def run_apart(code: str) -> None:
+def run_in_new_process(code: str) -> None:
     """Run a program in a fresh process; fail with its error text if it fails."""
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
@@ -67,10 +67,10 @@ def test_no_dialect_changes_the_classes_of_the_core():
         "    [getattr(package, word) for word in package.__all__]\n"
         "assert words == [dict(vars(c)) for c in (Tensor, nn.Module, nn.Parameter, nn.Optimiser)]"
     )
-    run_apart(code)
+    run_in_new_process(code)
 
 
-def test_any_name_of_a_dialect_can_be_the_first_one():
+def test_any_name_of_a_dialect_may_be_used_first():
     code = (
         "import importlib, sys\n"
         "words = {'oneflow': 'Size layout sbp ones cat float32', 'paddle': 'Tensor layout ones seed ParamAttr',\n"
@@ -82,14 +82,14 @@ def test_any_name_of_a_dialect_can_be_the_first_one():
         "            del sys.modules[module]\n"
         "        getattr(importlib.import_module(path), first)\n"
     )
-    run_apart(code)
+    run_in_new_process(code)
 
 
-def test_whole_tensors_by_the_frameworks_words(x):
+def test_tensors_have_numpy_and_asnumpy(x):
     assert np.array_equal(x.numpy(), X) and np.array_equal(x.asnumpy(), X)
 
 
-#: Names that a dialect does not have, and what the error names as nearest.
+#: Missing names of dialects -> the hint in the error.
 MISSING = {
     "mindspore AutoParalel": "AutoParallel", "mindspore.nn Dence": "Dense", "mindspore profiler": "spmdsim.record",
     "oneflow load": "checkpoint", "oneflow.nn Graph": "calling the module", "oneflow.optim SDG": "SGD", "oneflow Tnsor": "Tensor",
@@ -99,7 +99,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("words", MISSING)
-def test_a_missing_name_gets_the_nearest(words):
+def test_a_missing_name_gets_a_hint(words):
     module, name = words.split()
     home = import_module(f"spmdsim.dialects.{module}")
     with pytest.raises(
@@ -113,7 +113,7 @@ def test_a_missing_name_gets_the_nearest(words):
 
 
 @pytest.mark.parametrize("dialect", ["mindspore", "oneflow", "paddle", "torch", "jax"])
-def test_dialects_and_their_modules_have_what_they_list(dialect):
+def test_dialects_and_their_modules_have_all_listed_names(dialect):
     import spmdsim.dialects as dialects
 
     assert dialect in dir(dialects)
@@ -122,9 +122,9 @@ def test_dialects_and_their_modules_have_what_they_list(dialect):
         public = {name: getattr(module, name) for name in module.__all__}
         assert all(value is not None for value in public.values()) and public.keys() <= {*dir(module)}
         modules += [
-            one
-            for one in public.values()
-            if inspect.ismodule(one) and "__dir__" in vars(one) and one not in modules
+            value
+            for value in public.values()
+            if inspect.ismodule(value) and "__dir__" in vars(value) and value not in modules
         ]
     with pytest.raises(AttributeError, match="caffe is not covered"):
         _ = dialects.caffe

@@ -1,7 +1,7 @@
-"""The pages in docs/words: every word of a system that stands there does here what the page says, and none is left out.
+"""The names on the pages in docs/words run or are refused as the page says, and the pages list all names.
 
-A page has tables of rows ``| `word` | here | note |``, where ``here`` is ``runs``, ``runs differently`` (the note says
-how) or ``refused`` (the note may name, first in backquotes, what the error names as nearest).
+A page has tables of rows ``| `name` | status | note |``. The status is ``runs``, ``runs differently`` (the note says how)
+or ``refused``. In the note of a refused name, the first text in backquotes is the hint of the error, if the note has one.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pytest
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "words"
 
-#: What words of a page begin with, and the module that has them; of other pages both are called like the page.
-BEGINNINGS = {
+#: The first parts of names on a page -> the module that has them. On other pages, both have the name of the page.
+MODULES_BY_PREFIX = {
     "dtensor": {"torch.distributed.tensor": "spmdsim.dialects.torch"},
     "jax": {"jax.sharding": "spmdsim.dialects.jax", "jax.lax": "spmdsim.local"},
 }
-HERE = ("runs", "runs differently", "refused")
+STATUSES = ("runs", "runs differently", "refused")
 _ROW = re.compile(r"^\| `([\w.]+)` \| ([\w ]+) \| (.*?) ?\|$")
 
 
@@ -31,43 +31,48 @@ def page_names():
     return sorted(path.stem for path in PAGES.glob("*.md"))
 
 
-def beginnings(page: str) -> dict[str, str]:
-    return BEGINNINGS.get(page, {page: f"spmdsim.dialects.{page}"})
+def modules_by_prefix(page: str) -> dict[str, str]:
+    """Return the modules of a page by the first parts of names."""
+    return MODULES_BY_PREFIX.get(page, {page: f"spmdsim.dialects.{page}"})
 
 
-def rows(page: str) -> dict[str, tuple[str, str]]:
-    """``(here, note)`` of every word."""
-    told: dict[str, tuple[str, str]] = {}
+def read_rows(page: str) -> dict[str, tuple[str, str]]:
+    """Return ``(status, note)`` of each name on a page."""
+    notes: dict[str, tuple[str, str]] = {}
     for line in (PAGES / f"{page}.md").read_text().splitlines():
         if line.startswith("| `"):
             row = _ROW.match(line)
-            assert row and row[2] in HERE, f"no row of a table of words: {line}"
-            assert row[1] not in told, f"{row[1]} stands in the page twice"
-            told[row[1]] = row[2], row[3]
-    assert told, f"{page}.md has no words"
-    return told
+            assert row and row[2] in STATUSES, f"no row of a table of words: {line}"
+            assert row[1] not in notes, f"{row[1]} stands in the page twice"
+            notes[row[1]] = row[2], row[3]
+    assert notes, f"{page}.md has no words"
+    return notes
 
 
-def looked_up(word: str, page: str) -> Any:
-    """Return what a program gets when it asks for a word of the page."""
-    for beginning, module in beginnings(page).items():
-        if word == beginning or word.startswith(f"{beginning}."):
-            there: Any = import_module(module)
-            for part in word.removeprefix(beginning).split(".")[1:]:
-                there = _part(there, part)
-            return there
-    raise AssertionError(f"{word} does not begin with {' or '.join(beginnings(page))}")
+def look_up(word: str, page: str) -> Any:
+    """Return the value of a name on the page, as a program gets it.
+
+    Raises AssertionError: If no module of the page has the first parts of the name.
+    """
+    for prefix, module in modules_by_prefix(page).items():
+        if word == prefix or word.startswith(f"{prefix}."):
+            value: Any = import_module(module)
+            for member in word.removeprefix(prefix).split(".")[1:]:
+                value = get_member(value, member)
+            return value
+    raise AssertionError(f"{word} does not begin with {' or '.join(modules_by_prefix(page))}")
 
 
-def _part(there: Any, name: str) -> Any:
-    if isinstance(there, type) and not hasattr(there, name) and hasattr(there, "__getattr__"):
-        instance = np.empty(0).view(there) if issubclass(there, np.ndarray) else object.__new__(there)
+def get_member(owner: Any, name: str) -> Any:
+    """Return an attribute of a module or object, or a method that a class finds only for its instances."""
+    if isinstance(owner, type) and not hasattr(owner, name) and hasattr(owner, "__getattr__"):
+        instance = np.empty(0).view(owner) if issubclass(owner, np.ndarray) else object.__new__(owner)
         return getattr(instance, name)
-    return getattr(there, name)
+    return getattr(owner, name)
 
 
-def public_names(module: ModuleType) -> set[str]:
-    """What a module of a dialect says it has; without a list, the functions and classes that it defines."""
+def list_public_names(module: ModuleType) -> set[str]:
+    """Return the names that a module lists or, without a list, its own functions and classes."""
     if "__dir__" in vars(module):
         return {name for name in dir(module) if not name.startswith("_")}
     if hasattr(module, "__all__"):
@@ -79,57 +84,57 @@ def public_names(module: ModuleType) -> set[str]:
     }
 
 
-def all_words(beginning: str, module: ModuleType, root: str) -> set[str]:
-    """Every public name in a dialect and in the modules that it shows."""
-    words = set()
-    for name in public_names(module):
+def list_all_names(prefix: str, module: ModuleType, root: str) -> set[str]:
+    """Return the public names, with their prefix, of a dialect's module and its submodules in ``root``."""
+    names = set()
+    for name in list_public_names(module):
         value = getattr(module, name)
         if isinstance(value, ModuleType) and value.__name__.startswith(f"{root}."):
             if value.__name__ != module.__name__:
-                words |= all_words(f"{beginning}.{name}", value, root)
+                names |= list_all_names(f"{prefix}.{name}", value, root)
         else:
-            words.add(f"{beginning}.{name}")
-    return words
+            names.add(f"{prefix}.{name}")
+    return names
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_words_are_there(page):
+def test_supported_names_exist(page):
     missing = []
-    for word, (here, note) in rows(page).items():
-        if here == "refused":
+    for name, (status, note) in read_rows(page).items():
+        if status == "refused":
             continue
-        assert note or here == "runs", f"{page}.md does not say how {word} runs differently"
+        assert note or status == "runs", f"{page}.md does not say how {name} runs differently"
         try:
-            looked_up(word, page)
+            look_up(name, page)
         except (AttributeError, ImportError) as error:
-            missing.append(f"{word}: {error}")
+            missing.append(f"{name}: {error}")
     assert not missing, "\n".join(missing)
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_refused_words_name_the_nearest(page):
-    for word, (here, note) in rows(page).items():
-        if here != "refused":
+def test_refused_names_give_a_hint(page):
+    for name, (status, note) in read_rows(page).items():
+        if status != "refused":
             continue
-        nearest = re.findall(r"`([^`]+)`", note)
+        hints = re.findall(r"`([^`]+)`", note)
         with pytest.raises((AttributeError, ValueError, RuntimeError)) as raised:
-            looked_up(word, page)
+            look_up(name, page)
         message = str(raised.value)
-        assert "\n" not in message and (not nearest or nearest[0] in message), f"{word}: {message!r}"
+        assert "\n" not in message and (not hints or hints[0] in message), f"{name}: {message!r}"
 
 
 @pytest.mark.parametrize("page", page_names())
-def test_no_word_is_left_out(page):
-    told = set(rows(page))
-    for beginning, module in beginnings(page).items():
-        there = all_words(beginning, import_module(module), module)
-        assert there and not there - told, f"{page}.md leaves out {sorted(there - told)}"
+def test_pages_list_all_names_of_the_dialect(page):
+    listed = set(read_rows(page))
+    for prefix, module in modules_by_prefix(page).items():
+        existing = list_all_names(prefix, import_module(module), module)
+        assert existing and not existing - listed, f"{page}.md leaves out {sorted(existing - listed)}"
 
 
-def test_no_word_of_the_originals_pages_is_left_out():
-    """The lists of words stand in the originals' documentation, and so apart from our pages."""
+def test_pages_list_all_names_of_the_original_documentation():
+    """The names come from the documentation of the original systems, which is independent of the dialects."""
     pages = json.loads((Path(__file__).parents[1] / "vectors" / "api_pages.json").read_text())
     for page, groups in pages.items():
-        told = set(rows(page))
-        left = [word for group in groups for word in group["words"] if word not in told]
-        assert len(groups) > 1 and not left, f"{page}.md leaves out {left}"
+        listed = set(read_rows(page))
+        missing = [word for group in groups for word in group["words"] if word not in listed]
+        assert len(groups) > 1 and not missing, f"{page}.md leaves out {missing}"

@@ -1,4 +1,4 @@
-"""Words of MindSpore, OneFlow and Paddle beside NumPy: one table per dialect and form of call."""
+"""Methods and calls of MindSpore, OneFlow and Paddle give NumPy's results; each form of call has its table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ L, WEIGHT, SMALL, IMAGES = (RNG.normal(size=shape) for shape in ((8, 16), (16, 8
 LOSSES = -np.log(softmax(A)[np.arange(8), IDS])
 
 
-def normalised(x, epsilon):
+def normalise_rows(x, epsilon):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
 
 
@@ -62,9 +62,9 @@ MINDSPORE_CALLS = {
     "flatten some": (lambda: ops.flatten(A.reshape(2, 2, 8), start_dim=0, end_dim=1), A.reshape(4, 8)),
     "broadcast": (lambda: ops.broadcast_to(V, (3, 4)), np.broadcast_to(V, (3, 4))),
     "OneHot by the result": (lambda: ops.OneHot().shard(((1, 2), (), ()))(IDS, 4, 2.0, 1.0), np.eye(4)[IDS] + 1),
-    "LayerNorm": (lambda: ops.LayerNorm(1, 1, 1e-7).shard(((2, 1), (1,), (1,)))(A, V, V)[0], normalised(A, 1e-7) * V + V),
+    "LayerNorm": (lambda: ops.LayerNorm(1, 1, 1e-7).shard(((2, 1), (1,), (1,)))(A, V, V)[0], normalise_rows(A, 1e-7) * V + V),
     "LayerNorm's variance": (lambda: ops.LayerNorm()(A, V, V)[2], A.var(1, keepdims=True)),
-    "layer_norm": (lambda: ops.layer_norm(A, (4,), V, V), normalised(A, 1e-5) * V + V),
+    "layer_norm": (lambda: ops.layer_norm(A, (4,), V, V), normalise_rows(A, 1e-5) * V + V),
     "AddN": (lambda: ops.AddN().shard(((2, 1), (2, 1)))([A, B]), A + B),
     "CrossEntropyLoss of probabilities": (lambda: nn.CrossEntropyLoss()(A, np.eye(4)[IDS]), LOSSES.mean()),
     "sparse": (lambda: nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="sum")(A, IDS), LOSSES.sum()),
@@ -72,7 +72,7 @@ MINDSPORE_CALLS = {
     "primitive of losses": (lambda: ops.SoftmaxCrossEntropyWithLogits()(A, np.eye(4)[IDS])[0], LOSSES),
     "L1Loss": (lambda: nn.L1Loss("sum")(A, B), np.abs(A - B).sum()), "Identity": (lambda: nn.Identity()(ops.abs(A)), np.abs(A)),
     "nn.Embedding": (lambda: nn.Embedding(8, 4, embedding_table=A)(IDS), A[IDS]),
-    "nn.LayerNorm": (lambda: nn.LayerNorm((4,), dtype=ms.float64)(A), normalised(A, 1e-7)),
+    "nn.LayerNorm": (lambda: nn.LayerNorm((4,), dtype=ms.float64)(A), normalise_rows(A, 1e-7)),
     "tile": (lambda: ops.tile(ops.abs(A), (2, 1, 3)), np.tile(np.abs(A), (2, 1, 3))),
     "not less": (lambda: ops.cast(ops.abs(A) >= 0.5, ms.float64), np.abs(A) >= 0.5),
     "not more": (lambda: ops.cast(ops.abs(A) <= 0.5, ms.float64), np.abs(A) <= 0.5),
@@ -153,8 +153,8 @@ PADDLE = {
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("case", MINDSPORE)
-def test_mindspores_methods(world, case):
-    """Of a tensor that an operator gave, of a whole array, and of a parameter."""
+def test_methods_of_mindspore(world, case):
+    """Results of operators, tensors of full arrays and parameters have the methods."""
     call, expected = MINDSPORE[case]
     with use_world(world):
         for x in (ops.Identity()(X), ms.Tensor(X), ms.Parameter(X.copy(), name="x") * 1.0):
@@ -167,7 +167,7 @@ def test_mindspores_methods(world, case):
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("case", MINDSPORE_CALLS)
-def test_mindspores_calls(world, case):
+def test_calls_of_mindspore(world, case):
     call, expected = MINDSPORE_CALLS[case]
     with use_world(world):
         np.testing.assert_allclose(call().asnumpy(), expected, rtol=1e-6, atol=1e-7)
@@ -175,8 +175,8 @@ def test_mindspores_calls(world, case):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("case", ONEFLOW)
-def test_oneflows_methods(world, case):
-    """Of a local and of a global tensor."""
+def test_methods_of_oneflow(world, case):
+    """Local and global tensors have the methods."""
     call, expected = ONEFLOW[case]
     with use_world(world):
         for x in (
@@ -191,7 +191,7 @@ def test_oneflows_methods(world, case):
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", ONEFLOW_CALLS)
 @pytest.mark.parametrize("sbp", ["B S(0)", "S(0) S(1)", "S(1) B", "P S(0)"])
-def test_oneflows_calls(world, case, sbp):
+def test_calls_of_oneflow(world, case, sbp):
     call, expected = ONEFLOW_CALLS[case]
     with use_world(world):
         placement = flow.placement("cpu", [[0, 1], [2, 3]])
@@ -202,8 +202,8 @@ def test_oneflows_calls(world, case, sbp):
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("case", PADDLE)
-def test_paddles_methods(world, case):
-    """Of a whole tensor, of one that ranks hold parts of, and of a parameter."""
+def test_methods_of_paddle(world, case):
+    """Replicated tensors, split tensors and parameters have the methods."""
     call, expected = PADDLE[case]
     with use_world(world):
         mesh, assign = paddle.ProcessMesh([0, 1], dim_names=["x"]), paddle.nn.initializer.Assign(X)

@@ -1,4 +1,4 @@
-"""hyper-parallel's ``infer_layout``: published cases; the unsound ones are refused."""
+"""``infer_layout`` returns hyper-parallel's published layouts and refuses published layouts that are unsound."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from spmdsim.worlds import LockStep
 V = "operators_mindspore"
 
 
-#: Placements that upstream accepts although its local computation does not give what they say.
+#: Placements that upstream accepts although its local computation gives another result.
 UNSOUND = ("hp.emb.4", "hp.softmax.5")
 
 
-def inferred(inputs):
+def infer_case_layout(inputs):
+    """Return the layout that ``infer_layout`` gives for the `inputs` of a published case."""
     make = Layout(tuple(inputs["mesh_shape"]), tuple(inputs["alias_name"]))
     layouts = [None if entry is None else make(*tuples(entry)) for entry in inputs["in_layouts"]]
     args = dict(inputs["args"])
@@ -35,20 +36,20 @@ def inferred(inputs):
 
 
 @pytest.mark.parametrize("case", cases(V, "infer_layout"))
-def test_infer_layout(case):
+def test_infer_layout_gives_the_published_layouts(case):
     inputs, expect = case["given"], case["expect"]
     if "raises" in expect:
         with pytest.raises(ValueError):
-            inferred(inputs)
+            infer_case_layout(inputs)
         return
     if case["id"] in UNSOUND:
         if case["id"] == "hp.emb.4":
-            assert dict(inferred(inputs).partial) == {"mp": "sum"}
+            assert dict(infer_case_layout(inputs).partial) == {"mp": "sum"}
             return
         with pytest.raises(RuleError):
-            inferred(inputs)
+            infer_case_layout(inputs)
         return
-    layout = inferred(inputs)
+    layout = infer_case_layout(inputs)
     if "tensor_map" in expect:
         assert layout.to_dict()["tensor_map"] == tuples(expect["tensor_map"])
     if "partial" in expect:
@@ -62,7 +63,7 @@ def test_infer_layout(case):
         assert layout.local_shape(shape, 0) == tuples(expect["local_shape"])
 
 
-def test_every_name_of_a_published_group_is_known():
+def test_reductions_have_each_published_name():
     layout = Layout((2, 2, 2), ("dp", "cp", "mp"))("None", ("dp", "cp"), "mp")
     for name in ("SumExt", "MeanExt", "prod", "ReduceMax"):
         output = infer_layout(name, [layout], {"dim": 1})
@@ -93,7 +94,7 @@ SHAPE = (4, 8, 16)
         ),
     ],
 )
-def test_whole_operands_are_cut_first(layouts, shapes, tensor_map):
+def test_replicated_operands_are_cut_first(layouts, shapes, tensor_map):
     assert infer_layout("elementwise", layouts, {}, shapes).to_dict()["tensor_map"] == tensor_map
 
 
@@ -116,12 +117,12 @@ def test_whole_operands_are_cut_first(layouts, shapes, tensor_map):
         ([CUBE("dp", "None", "None"), CUBE("None", "None", "None")], [SHAPE]),
     ],
 )
-def test_what_cutting_does_not_bring_together(layouts, shapes):
+def test_operands_that_need_communication_are_refused(layouts, shapes):
     with pytest.raises(ValueError):
         infer_layout("Add", layouts, {}, shapes)
 
 
-def test_cutting_moves_nothing_and_gives_the_right_sum():
+def test_cutting_operands_sends_nothing_and_gives_the_product():
     world, rng = LockStep(8), np.random.default_rng(0)
     entries = list(itertools.product(("None", "dp", "sp", ("dp", "mp")), repeat=2))
     x, y = rng.normal(size=(8, 8)), rng.normal(size=(8, 8))
@@ -141,7 +142,7 @@ def test_cutting_moves_nothing_and_gives_the_right_sum():
     assert accepted > 50
 
 
-# -- reshapes of unknown sizes, and what has to be given -----------------------------------------------------
+# -- reshapes of unknown sizes, and required arguments -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_reshapes_of_unknown_sizes(entries, src, dst, tensor_map):
     assert infer_layout("Reshape", [layout], args).to_dict()["tensor_map"] == tensor_map
 
 
-def test_operands_that_are_missing_or_differ():
+def test_missing_and_different_operands_are_refused():
     layout = Layout((2, 4), ("dp", "mp"))("dp", "None")
     for name in ("embedding", "Embedding", "Gather", "LayerNorm"):
         with pytest.raises(ValueError):
@@ -177,7 +178,7 @@ def test_operands_that_are_missing_or_differ():
         infer_layout("reshape", [layout], {"src_shape": (32, 64)})
 
 
-def test_virtual_axes_and_orders_of_ranks_stay():
+def test_results_keep_virtual_axes_and_the_order_of_ranks():
     virtual = Layout((2, 2, 2), ("dp", "sp", "interleaved_parallel"))
     layout = virtual(("dp", "interleaved_parallel"), "None", "sp")
     fields = infer_layout("softmax", [layout], {"dim": 1}).to_dict()
@@ -186,7 +187,7 @@ def test_virtual_axes_and_orders_of_ranks_stay():
     assert infer_layout("softmax", [layout], {"dim": 0}).mesh.rank_list == (3, 1, 0, 2)
 
 
-def test_orders_of_dims():
+def test_permute_and_transpose_reorder_the_layout():
     layout = CUBE("dp", "sp", "mp")
     assert infer_layout("permute", [layout], {"perm": (2, 0, 1)}).to_dict()["tensor_map"] == (0, 2, 1)
     assert infer_layout("transpose", [layout], {"dim0": 0, "dim1": -1}).to_dict()["tensor_map"] == (0, 1, 2)

@@ -1,4 +1,4 @@
-"""MindSpore's Gather: published strategies, every mode against numpy, what has no mode."""
+"""MindSpore's Gather derives the published strategies, computes numpy's result in each mode and refuses other cuts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from spmdsim.worlds import LockStep
 V = "operators_mindspore"
 
 
-def gathered(inputs):
+def derive_gather(inputs):
+    """Return the derivation of Gather for the `inputs` of a published case."""
     return shard(
         "Gather",
         (inputs["param_shape"], inputs["index_shape"]),
@@ -29,8 +30,8 @@ def gathered(inputs):
 
 
 @pytest.mark.parametrize("case", cases(V, "gather_strategy"))
-def test_gathers(case):
-    derivation, expect = gathered(case["given"]), case["expect"]
+def test_gathers_have_the_published_derivations(case):
+    derivation, expect = derive_gather(case["given"]), case["expect"]
     comm = derivation.forward[0].name if derivation.forward else "none"
     assert (derivation.mode, comm) == (expect["mode"], expect["forward_comm"])
     assert derivation.dev_matrix == tuples(expect["dev_matrix"])
@@ -43,9 +44,9 @@ def test_gathers(case):
 
 
 @pytest.mark.parametrize("case", cases(V, "gather_strategy_invalid"))
-def test_refused_gathers(case):
+def test_invalid_gathers_are_refused(case):
     with pytest.raises(RuntimeError):
-        gathered(case["given"])
+        derive_gather(case["given"])
 
 
 GATHERS = [
@@ -65,7 +66,7 @@ GATHERS = [
 
 
 @pytest.mark.parametrize("example", GATHERS, ids=str)
-def test_every_mode_gives_what_numpy_gives(example):
+def test_every_mode_gives_the_result_of_numpy(example):
     table_shape, ids_shape, axis, param, index, devices = example
     derivation = shard(
         "Gather", (table_shape, ids_shape), (param, index), devices=devices, attrs={"axis": axis}
@@ -91,12 +92,12 @@ def test_every_mode_gives_what_numpy_gives(example):
         (0, (2, 1), (1, 1, 2), "only the first two dims"),
     ],
 )
-def test_cuts_without_a_mode(axis, param, index, words):
+def test_cuts_without_a_mode_are_refused(axis, param, index, words):
     with pytest.raises(RuntimeError, match=words):
         choose_mode(axis, param, index, 8)
 
 
-def test_repeated_gathers_stand_on_the_left_where_the_axis_is_split():
+def test_repeated_gathers_repeat_on_the_left_if_the_axis_is_split():
     derivation = shard("Gather", ((64, 8), (16, 4)), ((4, 1), (1, 1)), devices=8)
     assert (
         derivation.dev_matrix == (2, 4, 1)
@@ -109,7 +110,7 @@ def test_repeated_gathers_stand_on_the_left_where_the_axis_is_split():
         shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8, attrs={"axis": 1})
 
 
-def test_a_manual_split_has_unequal_pieces_and_no_communication():
+def test_a_manual_split_has_uneven_shards_and_no_communication():
     attrs = {"manual_split": ((10, 0), (30, 10), (5, 40), (19, 45))}
     derivation = shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs=attrs)
     assert (derivation.mode, derivation.dev_matrix, derivation.forward) == ("MANUAL", (4, 2), ())

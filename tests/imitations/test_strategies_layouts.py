@@ -1,4 +1,4 @@
-"""MindSpore's ``.shard`` with layouts: published cases, and tensor parallelism in two and three dims."""
+"""MindSpore's ``.shard`` with layouts derives the published cases and tensor parallelism in two and three dims."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from spmdsim.worlds import LockStep
 V = "operators_mindspore"
 
 
-def by_layouts(case):
+def derive_by_layouts(case):
+    """Return the derivation of a published `case`, whose strategies are layouts."""
     inputs, expect = case["given"], case["expect"]
     if "in_layout" in inputs:
-        layouts = [Layout(*_args(inputs["in_layout"]))(*inputs["in_layout"]["call"])]
-        wanted = Layout(*_args(inputs["out_layout"]))(*inputs["out_layout"]["call"])
+        layouts = [Layout(*template_arguments(inputs["in_layout"]))(*inputs["in_layout"]["call"])]
+        wanted = Layout(*template_arguments(inputs["out_layout"]))(*inputs["out_layout"]["call"])
     else:
-        make = Layout(*_args(inputs))
+        make = Layout(*template_arguments(inputs))
         layouts = [make(*tuples(entry)) for entry in inputs["in_layouts"]]
         wanted = make(*tuples(expect["out_layout"])) if "out_layout" in expect else None
     return shard(
@@ -38,28 +39,29 @@ def by_layouts(case):
     )
 
 
-def _args(inputs):
+def template_arguments(inputs):
+    """Return the device matrix and the aliases of a case."""
     return tuple(inputs["device_matrix"]), tuple(inputs["alias_name"])
 
 
 @pytest.mark.parametrize("case", cases(V, "layout_shard"))
-def test_layouts(case):
+def test_layouts_give_the_published_derivations(case):
     expect = case["expect"]
     if "raises" in expect:
         with pytest.raises({"RuntimeError": RuntimeError, "ValueError": ValueError}[expect["raises"]]):
-            by_layouts(case)
+            derive_by_layouts(case)
         return
     if "NOT the placement" in case.get("note", ""):
-        # Accepted upstream, but a local transpose does not leave the data where that layout says.
+        # Upstream accepts this layout, but a local transpose leaves the data in another one.
         with pytest.raises(RuntimeError, match="out_strategy must be "):
-            by_layouts(case)
+            derive_by_layouts(case)
         return
-    derivation = by_layouts(case)
+    derivation = derive_by_layouts(case)
     if "param_slice" in expect:
         assert derivation.input_slices[1] == tuples(expect["param_slice"])
     for key in ("output", "out_layout"):
         if key in expect:
-            make = Layout(*_args(case["given"]))
+            make = Layout(*template_arguments(case["given"]))
             wanted = make(*tuples(expect[key]))
             assert derivation.outputs[0] == wanted
             assert (
@@ -123,7 +125,7 @@ def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, tra
     np.testing.assert_array_equal(again.full(), y.full())
 
 
-def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
+def test_tensor_parallelism_in_two_dims_refuses_other_layouts():
     make = Layout((2, 2, 2), ("x", "y", "z"))
     with pytest.raises(RuntimeError, match="enable_nd_tp"):
         shard("MatMul", [(16, 8), (8, 8)], (make("z", "x"), make("x", "y")), attrs={"enable_nd_tp": True})
@@ -132,10 +134,10 @@ def test_other_layouts_are_no_tensor_parallelism_in_two_dims():
         shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
 
 
-# -- what is not a rule's business --------------------------------------------------------------------
+# -- attributes that rules do not cover --------------------------------------------------------------------
 
 
-def test_a_reduction_across_batches_stays_where_it_is():
+def test_a_reduction_across_batches_is_not_communicated():
     attrs = {"axis": 0, "keep_dims": False, "cross_batch": True}
     derivation = shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs=attrs)
     assert (
@@ -154,7 +156,7 @@ def test_a_one_hot_has_scalar_operands():
 
 
 @pytest.mark.parametrize("cuts", [(4, 1, 1, 1), (1, 4, 1, 1), (1, 1, 7, 1), (2, 1, 1, 7)])
-def test_a_reshape_by_itself_has_a_whole_result(cuts):
+def test_a_single_reshape_has_a_replicated_result(cuts):
     derivation = shard("Reshape", [(28, 512, 7, 7)], [cuts], devices=28, attrs={"shape": (28, -1)})
     assert derivation.output_maps == ((-1, -1),) and derivation.output_slices == ((28, 25088),)
     assert derivation.input_slices == (tuple(n // cut for n, cut in zip((28, 512, 7, 7), cuts)),)
@@ -190,7 +192,7 @@ def test_gathers_and_sources_of_data_take_layouts():
     assert derivation.input_slices == ((16, 32), (16, 8)) and derivation.output_maps == (((2, 1), -1),) * 2
     with pytest.raises(RuntimeError, match="got 2 layouts for 1"):
         shard("GetNext", [(64, 32)], (batch, batch), devices=8)
-    whole = make(("dp", "sp", "mp"), "None")
-    assert shard("Flatten", [(64, 32)], (whole,)).output_slices == ((8, 32),)
+    all_axes = make(("dp", "sp", "mp"), "None")
+    assert shard("Flatten", [(64, 32)], (all_axes,)).output_slices == ((8, 32),)
     with pytest.raises(RuntimeError, match="splits dim 0 over all 8 devices"):
         shard("Flatten", [(64, 32)], (batch,))

@@ -1,4 +1,4 @@
-"""MindSpore's ``.shard``: published strategies of operators, gathers and layouts, and what the rules say beyond."""
+"""MindSpore's ``.shard`` derives the published strategies of operators, and each row of the table follows its rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from spmdsim.worlds import LockStep
 V = "operators_mindspore"
 
 
-def sharded(inputs, **more):
+def derive_case(inputs, **more):
+    """Return the derivation of a published case; ``more`` are further arguments of ``shard``."""
     return shard(
         inputs["op"].split("/")[0],
         tuples(inputs["input_shapes"]),
@@ -29,14 +30,14 @@ def sharded(inputs, **more):
     )
 
 
-def same_map(actual, expected):
-    """Published maps leave out what was not tested."""
+def is_same_map(actual, expected):
+    """Return True if ``expected`` is None or equal to ``actual``; published maps leave out untested ones."""
     return expected is None or actual == tuples(expected)
 
 
 @pytest.mark.parametrize("case", cases(V, "strategy"))
-def test_strategies(case):
-    derivation, expect = sharded(case["given"]), case["expect"]
+def test_operators_have_the_published_derivations(case):
+    derivation, expect = derive_case(case["given"]), case["expect"]
     checked = 0
     for key, value in expect.items():
         if key in ("note", "mirror_op", "repeated_side"):
@@ -44,7 +45,7 @@ def test_strategies(case):
         checked += 1
         if key in ("input_maps", "output_maps"):
             maps = getattr(derivation, key)
-            assert len(maps) >= len(value) and all(same_map(m, v) for m, v in zip(maps, value)), key
+            assert len(maps) >= len(value) and all(is_same_map(m, v) for m, v in zip(maps, value)), key
         elif key in ("input_slices", "output_slices"):
             assert getattr(derivation, key)[: len(value)] == tuples(value), key
         elif key == "forward_comm":
@@ -68,9 +69,9 @@ def test_strategies(case):
 
 
 @pytest.mark.parametrize("case", cases(V, "strategy_invalid"))
-def test_refused_strategies(case):
+def test_invalid_strategies_are_refused(case):
     with pytest.raises(RuntimeError) as caught:
-        sharded(case["given"])
+        derive_case(case["given"])
     assert isinstance(caught.value, SpmdError) and case["given"]["op"] in str(caught.value)
 
 
@@ -127,7 +128,7 @@ def test_functions_of_elements_keep_the_layout(name):
 @pytest.mark.parametrize(
     "name", sorted(name for name, row in TABLE.items() if "keep_dims" in row.attrs and row.strategies)
 )
-def test_reductions_over_split_dims(name):
+def test_reductions_over_split_dims_need_an_all_reduce(name):
     derivation = shard(name, [(8, 6, 4)], [(2, 2, 2)], devices=8, attrs={"axis": (0, -1), "keep_dims": True})
     op = {"max": "max", "min": "min", "prod": "prod", "all": "all", "any": "any"}.get(find(name).ours, "sum")
     assert str(derivation.forward[0]) == f"AllReduce:{op}" and derivation.forward[0].group(0) == (0, 1, 4, 5)
@@ -136,7 +137,7 @@ def test_reductions_over_split_dims(name):
     assert shard(name, [(8, 6)], [(2, 1)], devices=2, attrs={"axis": ()}).output_maps == ((),)
 
 
-def test_broadcast_operands():
+def test_broadcast_dims_are_not_split():
     derivation = shard("Add", [(1, 48), (48, 1)], [(1, 8), (4, 1)], devices=32)
     assert derivation.dev_matrix == (4, 8) and derivation.input_maps == ((-1, 0), (1, -1))
     assert derivation.output_maps == ((1, 0),) and derivation.mirrored == (0, 1)
@@ -184,7 +185,7 @@ def test_unconfigured_operators_are_data_parallel():
         shard("Softmax", [(8, 4)], devices=8, attrs={"axis": 0})
 
 
-def test_a_slope_lies_as_its_channel():
+def test_a_slope_is_split_like_its_channel():
     derivation = shard("PReLU", [(64, 4, 8, 16), (4,)], [(2, 4, 8, 16), (1,)], devices=1024)
     assert derivation.input_maps == ((3, 2, 1, 0), (2,)) and derivation.input_slices[1] == (1,)
     derivation = shard("PReLU", [(64, 4), (1,)], [(2, 4), (1,)], devices=8)
@@ -193,20 +194,20 @@ def test_a_slope_lies_as_its_channel():
         shard("PReLU", [(64, 4), (4,)], [(2, 1), (4,)], devices=8)
 
 
-def test_a_mask_is_whole():
+def test_a_dropout_mask_is_replicated():
     derivation = shard("DropoutDoMask", [(32, 128), (512,)], [(4, 8)], devices=32)
     assert derivation.dev_matrix == (4, 8) and derivation.input_maps == ((1, 0), (-1,))
     assert derivation.input_slices == ((8, 16), (512,)) and derivation.output_slices == ((8, 16),)
 
 
-def test_a_layout_as_an_attribute():
+def test_an_attribute_may_be_the_layout():
     attrs = {"layout": {"dev_matrix": (2, 2, 2), "input_tensor_map": ((2, 1), (1, 0))}}
     derivation = shard("MatMul", [(8, 8), (8, 8)], devices=8, attrs=attrs)
     assert derivation.input_maps == ((2, 1), (1, 0)) and derivation.output_maps == ((2, 0),)
     assert derivation.forward[0].group(0) == (0, 2)
 
 
-def test_sources_of_data_repeat_on_the_left():
+def test_data_sources_repeat_on_the_left():
     derivation = shard("VirtualDataset", [(16, 4), (16,)], [(2, 1), (2,)], devices=8)
     assert (
         derivation.dev_matrix == (4, 2, 1)
@@ -235,7 +236,7 @@ def test_repeated_calculation_on_either_side():
     assert [left.inputs[0].shard_index(r) for r in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
-def test_any_list_of_devices():
+def test_devices_may_have_any_order():
     derivation = shard("MatMul", [(8, 8), (8, 8)], ((2, 2), (2, 1)), devices=(7, 5, 3, 1))
     assert derivation.forward[0].groups == ((7, 5), (3, 1)) and derivation.mirror_groups(1) == (
         (7, 3),
@@ -250,7 +251,7 @@ def test_optimizer_shard_of_a_parameter():
     assert [layout.shard_index(r) for r in range(8)] == [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-def test_gradients_come_out_of_the_transposed_rule():
+def test_gradients_follow_the_transposed_rule():
     derivation = shard("MatMul", [(32, 784), (784, 512)], ((2, 4), (4, 1)), devices=8)
     assert dict(derivation.gradient_layout(1).partial) == {"m": "sum"}
     assert derivation.mesh.groups(*derivation.gradient_layout(1).partial_axes) == derivation.mirror_groups(1)
@@ -275,7 +276,7 @@ def test_gradients_come_out_of_the_transposed_rule():
         ("Gather", [(8, 8), (4,)], [(1, 2), (1,)], {"manual": (1, 1)}, "there are axis, dim, layout"),
     ],
 )
-def test_other_refusals(name, shapes, cuts, attrs, words):
+def test_wrong_attributes_are_refused(name, shapes, cuts, attrs, words):
     with pytest.raises(RuntimeError, match=words):
         shard(name, shapes, cuts, devices=2, attrs=attrs)
 
@@ -293,8 +294,8 @@ def test_every_row_of_the_table_is_an_operator():
     assert all(row.op.name for row in ROWS)
 
 
-def test_forward_values_of_sharded_products():
-    """What the derived collective does is what the tensor room does."""
+def test_sharded_products_equal_those_of_numpy():
+    """The operator of a strategy gives the derived layout and numpy's product."""
     rng = np.random.default_rng(1)
     x, w = rng.normal(size=(8, 4)), rng.normal(size=(4, 8))
     for m, k, n in itertools.product((1, 2, 4), repeat=3):

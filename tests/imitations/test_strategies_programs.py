@@ -1,4 +1,4 @@
-"""Strategies in programs: what runs, what is refused and where results lie, as the derivation says."""
+"""Programs run the strategies that ``shard`` derives, refuse the others, and give results in the derived layout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ FURTHER: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]} {case[2]} {case[3]}")
-def test_programs_run_what_the_derivation_allows(case: tuple[Any, ...]) -> None:
+def test_programs_run_strategies_that_the_derivation_allows(case: tuple[Any, ...]) -> None:
     name, operands, cuts, wanted = case
     more, attrs = FURTHER.get(name, ((), {}))
     try:

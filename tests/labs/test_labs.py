@@ -1,4 +1,4 @@
-"""Every lab with its solutions, which earn all points, and with its typical wrong answers, which get their sentence."""
+"""Solutions of the labs earn all points, and typical wrong answers get the sentence that is meant for them."""
 
 from __future__ import annotations
 
@@ -23,89 +23,91 @@ from spmdsim.launcher import is_root
 from spmdsim.worlds import world
 
 LABS = [read_teacher_lab(number) for number in lab_numbers()]
-TASKS = [(of, task) for of in LABS for task in of.tasks]
-WRONG = [(of, task, wrong) for of, task in TASKS for wrong in task.wrong]
+TASKS = [(course_lab, task) for course_lab in LABS for task in course_lab.tasks]
+WRONG = [(course_lab, task, wrong) for course_lab, task in TASKS for wrong in task.wrong]
 FOLDER = Path(__file__).resolve().parents[2] / "labs"
 
 
-def names(of, task, code):
-    """The names of a lab's program in which one task is answered."""
+def make_program(course_lab, task, code):
+    """Return a function that runs the program of a lab and returns its variables.
+
+    The program answers `task` with `code`; the other tasks have their starters.
+    """
 
     def program():
-        here = {"__name__": f"lab{of.number}"}
-        exec(compile(of.program({task.name: code}), f"lab{of.number}.py", "exec"), here)
-        return here
+        variables = {"__name__": f"lab{course_lab.number}"}
+        exec(compile(course_lab.program({task.name: code}), f"lab{course_lab.number}.py", "exec"), variables)
+        return variables
 
     return program
 
 
-def called(value):
+def parameter_id(value):
+    """Return the name of a lab or a task in the id of a test, or None for other parameters."""
     return f"lab{value.number}" if hasattr(value, "number") else getattr(value, "name", None)
 
 
-@pytest.mark.parametrize("of", LABS, ids=called)
-def test_a_script_says_in_short_lines_what_the_notebook_says(of):
-    lines = script(of).splitlines()
+@pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
+def test_scripts_have_the_notebook_texts_in_short_lines(course_lab):
+    lines = script(course_lab).splitlines()
     assert all(len(line) <= 100 for line in lines if line.startswith("# ") and not line.startswith("#     "))
-    said = " ".join(" ".join(line.lstrip("# ") for line in lines).split())
-    for task in of.tasks:
+    comments = " ".join(" ".join(line.lstrip("# ") for line in lines).split())
+    for task in course_lab.tasks:
         for kind, text in task.parts:
-            assert kind == "code" or " ".join(text.split()) in said
+            assert kind == "code" or " ".join(text.split()) in comments
 
 
-@pytest.mark.parametrize("of, task, wrong", WRONG, ids=called)
-def test_a_typical_wrong_answer_gets_the_sentence_meant_for_it(of, task, wrong):
-    grade = score(of, task, names(of, task, wrong.code))
+@pytest.mark.parametrize("course_lab, task, wrong", WRONG, ids=parameter_id)
+def test_a_typical_wrong_answer_gets_its_sentence(course_lab, task, wrong):
+    grade = score(course_lab, task, make_program(course_lab, task, wrong.code))
     assert grade.mistake == wrong.sentence
     assert grade.points < task.points
 
 
-def test_trying_all_combinations_earns_the_points_of_short_chains():
-    """Right where it ends: the long chain alone is lost, and the sentence says what is asked, not that time is up."""
+def test_an_exhaustive_search_earns_the_points_of_short_chains():
+    """Only the long chain fails, and its sentence names the question instead of the time limit."""
     task = LABS[7].task("cheapest")
-    (wrong,) = [one for one in task.wrong if "all combinations" in one.sentence]
-    grade = score(LABS[7], task, names(LABS[7], task, wrong.code))
+    (wrong,) = [answer for answer in task.wrong if "all combinations" in answer.sentence]
+    grade = score(LABS[7], task, make_program(LABS[7], task, wrong.code))
     assert (grade.points, task.points) == (3, 4) and "cheapest way" in grade.mistake
 
 
-@pytest.mark.parametrize("of, task", TASKS, ids=called)
-def test_the_type_of_a_number_costs_no_points(of, task):
-    """Numbers of numpy, and a list for a tuple."""
-    solved = names(of, task, task.solution)()
+@pytest.mark.parametrize("course_lab, task", TASKS, ids=parameter_id)
+def test_the_type_of_a_number_costs_no_points(course_lab, task):
+    """Numpy's numbers are accepted for Python's numbers, and a list is accepted for a tuple."""
+    variables = make_program(course_lab, task, task.solution)()
 
-    def converted(value):
+    def convert(value):
         if type(value) in (tuple, list):
-            return [converted(each) for each in value]
+            return [convert(each) for each in value]
         return {int: np.int64, float: np.float64}.get(type(value), lambda same: same)(value)
 
-    function = solved[task.name]
+    function = variables[task.name]
     if not inspect.isgeneratorfunction(function):
-        answer = functools.wraps(function)(
-            lambda *arguments, **named: converted(function(*arguments, **named))
-        )
-        assert score(of, task, lambda: {**solved, task.name: answer}).points == task.points
+        answer = functools.wraps(function)(lambda *arguments, **named: convert(function(*arguments, **named)))
+        assert score(course_lab, task, lambda: {**variables, task.name: answer}).points == task.points
 
 
-@pytest.mark.parametrize("of, task", TASKS, ids=called)
-def test_what_students_begin_with_earns_nothing(of, task):
-    grade = score(of, task, names(of, task, task.starter))
+@pytest.mark.parametrize("course_lab, task", TASKS, ids=parameter_id)
+def test_starters_earn_no_points(course_lab, task):
+    grade = score(course_lab, task, make_program(course_lab, task, task.starter))
     assert grade.points == 0
     assert grade.mistake.startswith("not written yet") or "NotImplementedError" not in task.starter
 
 
-@pytest.mark.parametrize("of", LABS, ids=called)
-def test_a_lab_has_all_that_belongs_to_it(of):
-    assert 30 <= of.minutes <= 45 and 3 <= len(of.tasks) <= 6 and len(of.goals) >= 2
-    assert of.notes and of.slides.count("\n---\n") >= 2
-    for task in of.tasks:
+@pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
+def test_labs_have_hints_notes_slides_and_wrong_answers(course_lab):
+    assert 30 <= course_lab.minutes <= 45 and 3 <= len(course_lab.tasks) <= 6 and len(course_lab.goals) >= 2
+    assert course_lab.notes and course_lab.slides.count("\n---\n") >= 2
+    for task in course_lab.tasks:
         assert len(task.hints) == LEVELS and len(task.wrong) >= 2, task.name
         assert all(wrong.why and wrong.code for wrong in task.wrong), task.name
 
 
-@pytest.mark.parametrize("of", LABS, ids=called)
-def test_students_see_no_solution(of):
-    for text in (notebook(of), script(of)):
-        for task in of.tasks:
+@pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
+def test_students_see_no_solution(course_lab):
+    for text in (notebook(course_lab), script(course_lab)):
+        for task in course_lab.tasks:
             assert task.solution.strip() not in text and "BEGIN SOLUTION" not in text
             assert not any(wrong.sentence in text for wrong in task.wrong)
 
@@ -115,26 +117,26 @@ def test_solved_scripts_grade_themselves():
     assert all(f"grade({number}, globals())" in files[f"solutions/lab{number}.py"] for number in range(1, 10))
 
 
-def test_the_guide_has_everything_once():
+def test_the_guide_has_each_solution_and_wrong_answer_once():
     text = guide(LABS[0])
     for task in LABS[0].tasks:
         assert text.count(task.solution.strip()) == 1
         assert all(text.count(wrong.sentence) == 1 for wrong in task.wrong)
 
 
-def test_what_people_read_is_what_the_labs_say():
-    """``spmdsim labs copy --replace labs`` writes them again."""
-    there = {path.name: path.read_text() for path in FOLDER.iterdir() if path.is_file()}
-    assert there == student_files(), "spmdsim labs copy --replace labs writes them"
+def test_files_in_labs_are_up_to_date():
+    """The files in labs/ equal the generated ones; ``spmdsim labs copy --replace labs`` writes them again."""
+    written_files = {path.name: path.read_text() for path in FOLDER.iterdir() if path.is_file()}
+    assert written_files == student_files(), "spmdsim labs copy --replace labs writes them"
 
 
 # -- grading from outside -------------------------------------------------------------------------------
 
 
-def solved(of, form):
-    """A student's file with all solutions, as text."""
-    text = script(of) if form == "py" else notebook(of)
-    for task in of.tasks:
+def make_solved_text(course_lab, form):
+    """Return the text of a student's file with all solutions; ``form`` is "py" or "ipynb"."""
+    text = script(course_lab) if form == "py" else notebook(course_lab)
+    for task in course_lab.tasks:
         if form == "py":
             text = text.replace(task.starter.strip(), task.solution.strip())
         else:
@@ -147,18 +149,21 @@ def solved(of, form):
 
 
 @pytest.mark.parametrize("form", ["py", "ipynb"])
-def test_a_file_is_graded(form, tmp_path, capfd):
+def test_files_of_students_are_graded(form, tmp_path, capfd):
     file = tmp_path / f"lab1.{form}"
-    file.write_text(solved(LABS[0], form))
+    file.write_text(make_solved_text(LABS[0], form))
     assert main(["labs", "check", "1", str(file)]) == 0
     assert capfd.readouterr().out.splitlines()[-1] == "10 of 10 points"
     file.write_text(file.read_text().replace("min(index, longer)", "max(index, longer)"))
     assert main(["labs", "check", "1", str(file), "--json"]) == 1
-    told = json.loads(capfd.readouterr().out)
-    assert told["points"] == 7 and [t["task"] for t in told["tasks"] if t["mistake"]] == ["block"]
+    report = json.loads(capfd.readouterr().out)
+    assert report["points"] == 7 and [entry["task"] for entry in report["tasks"] if entry["mistake"]] == [
+        "block"
+    ]
 
 
-LEAVING = {
+#: Lines of an answer that end or block its process or return wrong types -> a text in the sentence of the grade.
+FATAL_LINES = {
     "import sys; sys.exit(0)": "sys.exit(0) ends the program",
     "import os; os._exit(0)": "nothing can be said of it",
     "while True: pass": "it has not ended after 1 s",
@@ -169,8 +174,8 @@ LEAVING = {
 }
 
 
-@pytest.mark.parametrize("line", LEAVING)
-def test_who_leaves_or_hangs_earns_nothing_for_that_task_alone(line, tmp_path, capfd):
+@pytest.mark.parametrize("line", FATAL_LINES)
+def test_answers_that_exit_or_hang_cost_the_points_of_one_task(line, tmp_path, capfd):
     file = tmp_path / "lab1.py"
     answers = {task.name: task.solution for task in LABS[0].tasks}
     file.write_text(
@@ -178,19 +183,19 @@ def test_who_leaves_or_hangs_earns_nothing_for_that_task_alone(line, tmp_path, c
     )
     words = ["labs", "check", "1", str(file), "--time-limit", "1", "--memory-limit", "512", "--json"]
     assert main(words) == 1
-    told = {each["task"]: each for each in json.loads(capfd.readouterr().out)["tasks"]}
-    assert told["block"]["points"] == 0 and LEAVING[line] in told["block"]["mistake"]
-    assert told["layouts"]["points"] == 3 and told["owners"]["points"] == 2
+    entries = {entry["task"]: entry for entry in json.loads(capfd.readouterr().out)["tasks"]}
+    assert entries["block"]["points"] == 0 and FATAL_LINES[line] in entries["block"]["mistake"]
+    assert entries["layouts"]["points"] == 3 and entries["owners"]["points"] == 2
 
 
-def test_hints_by_level(tmp_path, capfd, monkeypatch):
+def test_hints_are_printed_up_to_the_level(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["labs", "check", "1", "--task", "block", "--hint", "2"]) == 0
-    told = capfd.readouterr().out.splitlines()
-    assert [line.partition(":")[0] for line in told] == ["hint 1", "hint 2"]
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["hint 1", "hint 2"]
 
 
-def test_copies_are_not_written_over(tmp_path, capfd):
+def test_copies_do_not_overwrite_files(tmp_path, capfd):
     assert main(["labs", "copy", str(tmp_path / "course")]) == 0
     assert {path.name for path in (tmp_path / "course").iterdir()} == {*student_files()}
     (tmp_path / "course" / "lab1.py").write_text("mine")
@@ -201,17 +206,17 @@ def test_copies_are_not_written_over(tmp_path, capfd):
     assert (tmp_path / "teacher" / "guide" / "lab1.md").exists()
 
 
-def test_what_teachers_get_comes_from_the_source_tree(tmp_path, capfd, monkeypatch):
-    """An installed package is without it: one line says where it is."""
+def test_files_for_teachers_come_from_the_source_tree(tmp_path, capfd, monkeypatch):
+    """Installed packages lack the files for teachers, so one line names the folder without them."""
     words = ["labs", "copy", "--teacher", str(tmp_path / "teacher")]
     monkeypatch.setattr(teaching, "TREE", tmp_path)
-    for more, where in (([], "this installation"), (["--source", str(tmp_path)], str(tmp_path))):
-        assert main([*words, *more]) == 2
-        told = capfd.readouterr().err
+    for options, folder in (([], "this installation"), (["--source", str(tmp_path)], str(tmp_path))):
+        assert main([*words, *options]) == 2
+        message = capfd.readouterr().err
         assert (
-            told.count("\n") == 1
-            and f"{where} has no labs/teacher/GUIDE.md" in told
-            and "example.org" not in told
+            message.count("\n") == 1
+            and f"{folder} has no labs/teacher/GUIDE.md" in message
+            and "example.org" not in message
         )
     assert main([*words, "--source", str(FOLDER.parent)]) == 0
     assert (tmp_path / "teacher" / "solutions" / "lab9.py").exists()
@@ -220,7 +225,7 @@ def test_what_teachers_get_comes_from_the_source_tree(tmp_path, capfd, monkeypat
 
 
 def test_the_package_has_no_solution():
-    """Nothing that is installed has the text of a solution or a wrong answer."""
+    """Installed files contain neither the text of a solution nor of a wrong answer."""
     package = FOLDER.parent / "spmdsim"
     texts = [path.read_text() for path in package.rglob("*") if path.suffix in (".py", ".md", ".json")]
     assert len(texts) > 100
@@ -230,104 +235,106 @@ def test_the_package_has_no_solution():
     assert all(not task.solution and not task.wrong for number in lab_numbers() for task in lab(number).tasks)
 
 
-def test_lists(capfd):
+def test_the_list_has_two_short_lines_per_lab(capfd):
     assert main(["labs", "list"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert len(lines) == 2 * len(LABS) and max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize(
-    "number, said", [(99, "lab: number must be one of 1, 2, "), (1, "there is no lab1.py")]
+    "number, message", [(99, "lab: number must be one of 1, 2, "), (1, "there is no lab1.py")]
 )
-def test_what_is_not_there_is_said(number, said, tmp_path, monkeypatch, capfd):
+def test_errors_name_missing_labs_and_files(number, message, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(["labs", "check", str(number)]) == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_notebook_grades_its_functions(capfd):
-    of = LABS[0]
+    course_lab = LABS[0]
     check = Grader(1)
-    here = names(of, of.task("block"), of.task("block").solution)()
-    check(here["block"])
-    check(here["layouts"])
+    variables = make_program(course_lab, course_lab.task("block"), course_lab.task("block").solution)()
+    check(variables["block"])
+    check(variables["layouts"])
     check.total()
-    told = capfd.readouterr().out.splitlines()
-    assert told[0] == "ok  block: 3 of 3 points" and "not written yet" in told[1]
-    assert told[-1].startswith("3 of 10 points")
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "ok  block: 3 of 3 points" and "not written yet" in lines[1]
+    assert lines[-1].startswith("3 of 10 points")
     with pytest.raises(AssertionError, match="not written yet"):
-        Grader(1, strict=True)(here["layouts"])
+        Grader(1, strict=True)(variables["layouts"])
     with pytest.raises(InputError, match="its tasks are layouts, block"):
         check(len)
 
 
-@pytest.mark.parametrize("of", LABS, ids=called)
-def test_every_notebook_runs_with_its_solutions(of, capfd):
-    """Cell by cell in this process, as a kernel does it: they earn all points."""
-    here = {"__name__": "__main__"}
-    for cell in json.loads(solved(of, "ipynb"))["cells"]:
+@pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
+def test_every_notebook_runs_with_its_solutions(course_lab, capfd):
+    """The cells run in this process one after the other, as in a kernel, and earn all points."""
+    variables = {"__name__": "__main__"}
+    for cell in json.loads(make_solved_text(course_lab, "ipynb"))["cells"]:
         if cell["cell_type"] == "code":
-            exec("".join(cell["source"]), here)
-    assert capfd.readouterr().out.splitlines()[-1] == f"{of.points} of {of.points} points"
+            exec("".join(cell["source"]), variables)
+    assert capfd.readouterr().out.splitlines()[-1] == f"{course_lab.points} of {course_lab.points} points"
 
 
-def test_a_notebook_is_one_for_jupyter(tmp_path):
+def test_jupyter_runs_the_notebooks(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
-    for of in LABS:
-        for text in (notebook(of), notebook(of, nbgrader=True)):
+    for course_lab in LABS:
+        for text in (notebook(course_lab), notebook(course_lab, nbgrader=True)):
             nbformat.validate(nbformat.reads(text, as_version=4))
-    ran = nbclient.NotebookClient(nbformat.reads(solved(LABS[0], "ipynb"), as_version=4)).execute(
-        cwd=tmp_path
-    )
-    assert "10 of 10 points" in ran.cells[-1].outputs[-1].text
+    executed = nbclient.NotebookClient(
+        nbformat.reads(make_solved_text(LABS[0], "ipynb"), as_version=4)
+    ).execute(cwd=tmp_path)
+    assert "10 of 10 points" in executed.cells[-1].outputs[-1].text
 
 
-def test_cells_that_grade_are_no_part_of_the_program(tmp_path):
+def test_grading_cells_are_not_part_of_the_program(tmp_path):
     file = tmp_path / "lab1.ipynb"
     file.write_text(notebook(LABS[0]))
     assert "check" not in run_program(compile_program(file), file)
 
 
 def test_nbgrader_finds_its_metadata():
-    for of in LABS:
-        cells = json.loads(notebook(of, nbgrader=True))["cells"]
+    for course_lab in LABS:
+        cells = json.loads(notebook(course_lab, nbgrader=True))["cells"]
         graded = [cell["metadata"]["nbgrader"] for cell in cells if "nbgrader" in cell["metadata"]]
-        assert sum(facts.get("points", 0) for facts in graded if facts["grade"]) == of.points
+        assert sum(facts.get("points", 0) for facts in graded if facts["grade"]) == course_lab.points
         assert len({facts["grade_id"] for facts in graded}) == len(graded)
         solutions = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
-        assert len(solutions) == len(of.tasks)
+        assert len(solutions) == len(course_lab.tasks)
         assert all("### BEGIN SOLUTION\n" in "".join(cell["source"]) for cell in solutions)
     assert "nbgrader/nbgrader_config.py" in teacher_files()
 
 
 @pytest.mark.mpi(min_size=8)
-@pytest.mark.parametrize("of", LABS, ids=called)
-def test_on_ranks(of):
-    """Right answers, and a wrong one of the first task, with collectives between processes: all ranks report one grade."""
+@pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
+def test_all_ranks_report_one_grade(course_lab):
+    """Right answers earn all points on ranks, and a wrong answer to the first task gets its sentence."""
     if world().size != 8:
         pytest.skip("labs are for 8 ranks")
-    for task in of.tasks:
-        assert score(of, task, names(of, task, task.solution)).mistake is None
-    task, wrong = of.tasks[0], of.tasks[0].wrong[0]
-    grade = score(of, task, names(of, task, wrong.code))
+    for task in course_lab.tasks:
+        assert score(course_lab, task, make_program(course_lab, task, task.solution)).mistake is None
+    task, wrong = course_lab.tasks[0], course_lab.tasks[0].wrong[0]
+    grade = score(course_lab, task, make_program(course_lab, task, wrong.code))
     assert grade.mistake == wrong.sentence and grade.points < task.points
 
 
 @pytest.mark.mpi(min_size=8)
-def test_a_script_on_ranks(capfd):
-    """A lab's script grades itself under a launcher: one rank prints the report, and all exit with 0."""
+def test_a_script_on_ranks_prints_one_report(capfd):
+    """A lab's script grades itself under a launcher; one rank prints the report, and all exit with 0."""
     if world().size != 8:
         pytest.skip("labs are for 8 ranks")
     with pytest.raises(SystemExit) as ended:
-        exec(compile(solved(LABS[0], "py"), "lab1.py", "exec"), {"__name__": "__main__"})
+        exec(compile(make_solved_text(LABS[0], "py"), "lab1.py", "exec"), {"__name__": "__main__"})
     last = capfd.readouterr().out.splitlines()[-1:]
     assert last == (["10 of 10 points"] if is_root() else []) and not ended.value.code
 
 
-# -- answers that would change who judges them ----------------------------------------------------------
+# -- answers that try to change their judge ----------------------------------------------------------
 
+#: Functions without a result, one per task of the first lab.
 NOTHING = "".join(f"def {task.name}(*a): return None\n" for task in LABS[0].tasks)
+#: Texts that try to forge points.
 FORGERIES = {
     "another checker": """
 from spmdsim.labs.declaration import Lab
@@ -344,9 +351,9 @@ for name in ("layouts", "block", "owners", "most_bytes"):
 """,
     "a result of its own": r"""
 import gc, json, os
-said = json.dumps({"task": "block", "points": 3, "most": 3, "mistake": None})
+forged = json.dumps({"task": "block", "points": 3, "most": 3, "mistake": None})
 for number in range(3, 256):
-    for text in (said, '["answer", [3, null]]\n', '["answer", null]\n' * 9, "code 0\n"):
+    for text in (forged, '["answer", [3, null]]\n', '["answer", null]\n' * 9, "code 0\n"):
         try:
             os.write(number, text.encode())
         except OSError:
@@ -368,16 +375,16 @@ class Two(tuple):
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_an_answer_does_not_change_who_judges_it(forgery, tmp_path, capfd):
+def test_an_answer_cannot_change_its_judge(forgery, tmp_path, capfd):
     file = tmp_path / "lab1.py"
     functions = NOTHING.replace("None", "Same(1)") if "Same" in FORGERIES[forgery] else NOTHING
     file.write_text(FORGERIES[forgery] + functions)
     assert main(["labs", "check", "1", str(file), "--json", "--time-limit", "60"]) == 1
-    told = capfd.readouterr()
-    assert json.loads(told.out)["points"] == 0 and "Traceback" not in told.err
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["points"] == 0 and "Traceback" not in captured.err
 
 
-#: Formerly judged where the answer runs: what a program patches there changes nothing.
+#: Tasks with checks of calls: an earlier version judged them in the process of the answer, where a program can patch them.
 LIVE = ["two_halves", "contraction", "loss", "chain", "activation", "two_readers", "optimiser", "ring"]
 PATCHES = """
 import sys
@@ -395,18 +402,20 @@ simulation.simulate = lambda *_, **__: None
 """
 
 
-@pytest.mark.parametrize("of, task", [case for case in TASKS if case[1].name in LIVE], ids=called)
-def test_a_program_that_patches_its_process_gets_the_sentence_all_the_same(of, task):
+@pytest.mark.parametrize(
+    "course_lab, task", [case for case in TASKS if case[1].name in LIVE], ids=parameter_id
+)
+def test_patches_in_the_process_of_the_program_change_no_grade(course_lab, task):
     wrong = task.wrong[0]
-    lines = "\n".join(["if True:", *(f"    {line}" for line in PATCHES.splitlines())])
-    program = names(of, task, wrong.code)
+    patches = "\n".join(["if True:", *(f"    {line}" for line in PATCHES.splitlines())])
+    program = make_program(course_lab, task, wrong.code)
 
-    def patched():
+    def run_patched():
         variables = program()
-        exec(lines, {})
+        exec(patches, {})
         return variables
 
-    grade = score(of, task, patched)
+    grade = score(course_lab, task, run_patched)
     assert grade.mistake == wrong.sentence and grade.points < task.points
 
 
@@ -451,18 +460,18 @@ def contraction(x, w):
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_result_that_is_claimed_earns_nothing(claim, tmp_path, capfd):
+def test_a_claimed_result_earns_nothing(claim, tmp_path, capfd):
     file = tmp_path / "lab3.py"
     file.write_text(lab(3).setup + CLAIMS[claim])
     assert (
         main(["labs", "check", "3", str(file), "--task", "contraction", "--json", "--time-limit", "60"]) == 1
     )
-    told = capfd.readouterr()
-    assert json.loads(told.out)["points"] == 0 and "Traceback" not in told.err, told
+    captured = capfd.readouterr()
+    assert json.loads(captured.out)["points"] == 0 and "Traceback" not in captured.err, captured
 
 
 def test_ranks_share_no_variables(tmp_path, capfd):
-    """Each is a process: a number that one puts into a variable is no message."""
+    """Ranks are processes, so a rank does not see numbers that another rank stores in a variable."""
     file = tmp_path / "lab9.py"
     file.write_text("""
 numbers = {}
@@ -472,12 +481,12 @@ def ring(comm, mine):
     return sum(numbers.values())
 """)
     assert main(["labs", "check", "9", str(file), "--task", "ring", "--json", "--time-limit", "60"]) == 1
-    (told,) = json.loads(capfd.readouterr().out)["tasks"]
-    assert told["points"] == 0 and "ring on 2 ranks gives 1 on rank 0, but it is 5" in told["mistake"]
+    (entry,) = json.loads(capfd.readouterr().out)["tasks"]
+    assert entry["points"] == 0 and "ring on 2 ranks gives 1 on rank 0, but it is 5" in entry["mistake"]
 
 
-#: What a rank asks the judge for that it may not have.
-REACHES = {
+#: Expressions that a rank may not use -> a text in the sentence of the grade.
+FORBIDDEN = {
     "comm._shared.scheduler.problems.clear()": "AttributeError",
     "MPI.pickle.loads(b'')": "AttributeError: MPI.pickle is not available here",
     "MPI.COMM_WORLD.send(print, dest=0)": "TypeError: a message must be numbers, texts, lists or arrays",
@@ -486,8 +495,8 @@ REACHES = {
 }
 
 
-@pytest.mark.parametrize("line", REACHES)
-def test_a_rank_reaches_what_is_public_alone(line, tmp_path, capfd):
+@pytest.mark.parametrize("line", FORBIDDEN)
+def test_ranks_reach_only_public_names(line, tmp_path, capfd):
     file = tmp_path / "lab9.py"
     file.write_text(f"""
 import os, numpy as np
@@ -497,22 +506,23 @@ def ring(comm, mine):
     return mine
 """)
     assert main(["labs", "check", "9", str(file), "--task", "ring", "--json", "--time-limit", "60"]) == 1
-    (told,) = json.loads(capfd.readouterr().out)["tasks"]
-    assert told["points"] == 0 and REACHES[line] in told["mistake"], told
+    (entry,) = json.loads(capfd.readouterr().out)["tasks"]
+    assert entry["points"] == 0 and FORBIDDEN[line] in entry["mistake"], entry
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems give orphans to init")
-def test_processes_that_an_answer_starts_end_with_it(tmp_path, capfd):
-    """Also those that have left its group and session; the points are those of the function."""
-    of, file = LABS[0], tmp_path / "lab1.py"
+def test_processes_started_by_an_answer_are_terminated(tmp_path, capfd):
+    """Processes that left the group and session are terminated too, and the function keeps its points."""
+    course_lab, file = LABS[0], tmp_path / "lab1.py"
     file.write_text(
-        f"{leaving_text(tmp_path / 'number')}leave()\n" + of.program({"block": of.task("block").solution})
+        f"{leaving_text(tmp_path / 'number')}leave()\n"
+        + course_lab.program({"block": course_lab.task("block").solution})
     )
     assert main(["labs", "check", "1", str(file), "--task", "block", "--json", "--time-limit", "60"]) == 0
     assert json.loads(capfd.readouterr().out)["points"] == 3 and not is_alive(tmp_path / "number")
 
 
-def test_checkers_are_not_imported_by_answers(tmp_path, capfd):
+def test_answers_cannot_import_checkers(tmp_path, capfd):
     file = tmp_path / "lab5.py"
     file.write_text("""
 def product(x, w):
@@ -521,5 +531,5 @@ def product(x, w):
     return left and left[0]
 """)
     assert main(["labs", "check", "5", str(file), "--task", "product", "--json", "--time-limit", "60"]) == 1
-    (told,) = json.loads(capfd.readouterr().out)["tasks"]
-    assert told["points"] == 0 and "ModuleNotFoundError" in told["mistake"]
+    (entry,) = json.loads(capfd.readouterr().out)["tasks"]
+    assert entry["points"] == 0 and "ModuleNotFoundError" in entry["mistake"]

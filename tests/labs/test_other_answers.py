@@ -1,4 +1,4 @@
-"""Right answers that are written otherwise than the solutions earn all points: whatever they call travels to the judge."""
+"""Right answers that differ from the solutions earn all points, because the judge replays all that they call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from spmdsim.labs import lab, score
 
-#: By lab and task, after the lab's first lines.
+#: The number of a lab and the name of a task -> an answer, which follows the first lines of the lab.
 OTHER: dict[tuple[int, str], str] = {
     (9, "ring"): """
 from mpi4py import MPI
@@ -130,23 +130,23 @@ def optimiser(parameters, rate):
 
 @pytest.mark.parametrize("number, name", OTHER, ids=str)
 def test_another_right_answer_earns_all_points(number: int, name: str) -> None:
-    of = lab(number)
+    course_lab = lab(number)
 
     def program() -> dict[str, object]:
-        text = f"{of.setup}\nfrom spmdsim import Tensor, ops\n{OTHER[number, name]}"
+        text = f"{course_lab.setup}\nfrom spmdsim import Tensor, ops\n{OTHER[number, name]}"
         variables: dict[str, object] = {"__name__": f"lab{number}"}
         exec(compile(text, f"lab{number}.py", "exec"), variables)
         return variables
 
-    marks = score(of, of.task(name), program)
+    marks = score(course_lab, course_lab.task(name), program)
     assert (marks.points, marks.mistake) == (marks.most, None)
 
 
 def test_a_grid_of_negative_numbers_earns_nothing():
-    """Their product is the number of ranks, and the formula of the words gives less than the least."""
+    """The product of negative numbers can be the rank count, and the formula then gives too few words."""
     program = "def best_grid(m, k, n, ranks):\n    return (-1, -1, ranks)\n"
-    names = {}
-    exec(program, names)
-    of = lab(3)
-    grade = score(of, of.task("best_grid"), lambda: names)
+    variables = {}
+    exec(program, variables)
+    course_lab = lab(3)
+    grade = score(course_lab, course_lab.task("best_grid"), lambda: variables)
     assert grade.points == 0 and "three whole numbers from 1 on" in grade.mistake
