@@ -1,4 +1,4 @@
-"""The cheapest assignment of a choice problem by trying all of them: what the solvers are compared with."""
+"""Brute force solves a choice problem by trying all assignments. Tests compare the solvers with it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,16 @@ from spmdsim.errors import InputError
 
 
 def brute_force(problem: ChoiceProblem, limit: float | None = None, most: int = 5_000_000) -> Solution:
-    """The cheapest assignment by trying all of them.
+    """Return the cheapest assignment of a choice problem by trying all assignments.
+
+    Args:
+        problem: the prices and the memory of all choices.
+        limit: bytes of memory that a solution may take; None for no limit.
+        most: the largest number of assignments that are tried.
 
     Raises:
-        InputError: there are more than ``most``.
-        DoesNotFitError: none stays below the limit.
+        InputError: If the problem has more than ``most`` assignments.
+        DoesNotFitError: If each assignment needs more memory than ``limit``.
     """
     hubs = set(problem.hubs)
     sizes = tuple(1 if v in hubs else n for v, n in enumerate(problem.sizes))
@@ -35,14 +40,14 @@ def brute_force(problem: ChoiceProblem, limit: float | None = None, most: int = 
             if i not in hubs and j not in hubs:
                 total += m.reshape([sizes[k] if k in (i, j) else 1 for k in range(len(sizes))])
     for shared in problem.shared:
-        (first, goes), *payers = zip(shared.variables, shared.labels)
+        (selector, selector_labels), *payers = zip(shared.variables, shared.labels)
         for label, prices in enumerate(shared.prices):
-            anybody = np.zeros((1,) * len(sizes), bool)
-            for v, own in payers:
-                anybody = anybody | _along(own == label, v, sizes)
-            seconds += anybody * _along(prices[goes], first, sizes)
+            is_paid = np.zeros((1,) * len(sizes), bool)
+            for v, labels in payers:
+                is_paid = is_paid | _along(labels == label, v, sizes)
+            seconds += is_paid * _along(prices[selector_labels], selector, sizes)
     for hub in problem.hubs:
-        # What the others choose decides the hub: no combination of hubs has to be tried.
+        # The choices of the other variables decide each hub, so combinations of hubs are not tried.
         seconds += np.minimum.reduce([_with_hub(problem, hub, s) for s in range(problem.sizes[hub])])
     if limit is not None:
         seconds = np.where(memory <= limit, seconds, np.inf)
@@ -57,7 +62,10 @@ def _along(row: np.ndarray, variable: int, sizes: tuple[int, ...]) -> np.ndarray
 
 
 def _with_hub(problem: ChoiceProblem, hub: int, state: int) -> np.ndarray:
-    """What a hub in one state costs, for every combination of the others."""
+    """Return the seconds of ``hub`` in ``state`` for each combination of the other variables.
+
+    The array has one dim per variable of ``problem``. Its size is 1 along variables without influence on the hub.
+    """
     count = len(problem)
     total = np.full((1,) * count, problem.seconds[hub][state])
     for (i, j), m in problem.pairs.items():

@@ -1,4 +1,4 @@
-"""What each collective must give, in plain numpy and one process."""
+"""Reference results of all collectives, computed with plain NumPy in one process."""
 
 from __future__ import annotations
 
@@ -12,27 +12,33 @@ from spmdsim.collectives import Schedule
 Array = np.ndarray[Any, Any]
 
 
-def balanced(array: Array, pieces: int) -> list[Array]:
-    """Cut so that the first ``len % pieces`` pieces have one element more."""
-    small, rest = divmod(len(array), pieces)
-    stops = np.cumsum([small + (i < rest) for i in range(pieces)])
+def cut_evenly(array: Array, count: int) -> list[Array]:
+    """Return ``count`` blocks of an array; the first ``len(array) % count`` have one element more."""
+    small, remainder = divmod(len(array), count)
+    stops = np.cumsum([small + (i < remainder) for i in range(count)])
     return np.split(array, stops[:-1])
 
 
 def expected(schedule: Schedule, inputs: Sequence[Any], op: Callable[[Any, Any], Any] = np.add) -> list[Any]:
-    """Each rank's output; None where a rank has none."""
+    """Return the output of a collective for each rank, and None for ranks without output.
+
+    Args:
+        schedule: names the collective, its root and its number of ranks.
+        inputs: one array per rank; None for ranks without input.
+        op: the reduction.
+    """
     n, root, name = schedule.size, schedule.root, schedule.collective.name
     if name == "barrier":
         return [None] * n
     if name == "broadcast":
         return [inputs[root]] * n
     if name == "scatter":
-        return list(balanced(inputs[root], n))
+        return list(cut_evenly(inputs[root], n))
     if name in ("all_gather", "gather"):
-        whole = np.concatenate(list(inputs))
-        return [whole if name == "all_gather" or rank == root else None for rank in range(n)]
+        full_array = np.concatenate(list(inputs))
+        return [full_array if name == "all_gather" or rank == root else None for rank in range(n)]
     if name == "all_to_all":
-        blocks = [balanced(operand, n) for operand in inputs]
+        blocks = [cut_evenly(operand, n) for operand in inputs]
         return [np.concatenate([blocks[s][d] for s in range(n)]) for d in range(n)]
     sums = [inputs[0]]
     for operand in inputs[1:]:
@@ -42,12 +48,18 @@ def expected(schedule: Schedule, inputs: Sequence[Any], op: Callable[[Any, Any],
     if name == "exscan":
         return [None, *sums[:-1]]
     if name == "reduce_scatter":
-        return list(balanced(sums[-1], n))
+        return list(cut_evenly(sums[-1], n))
     return [sums[-1] if name == "all_reduce" or rank == root else None for rank in range(n)]
 
 
 def make_inputs(schedule: Schedule, count: int, make: Callable[[int], Any]) -> list[Any]:
-    """An input for every rank that has one; blocks of different lengths where that is allowed."""
+    """Return the input of each rank, and None for ranks without input.
+
+    Args:
+        schedule: names the collective, its root and its number of ranks.
+        count: elements per rank. Gathers get up to 2 more on some ranks, because their blocks may differ in length.
+        make: returns an array for a number of elements.
+    """
     name, n = schedule.collective.name, schedule.size
     if name == "barrier":
         return [None] * n

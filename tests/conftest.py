@@ -1,4 +1,4 @@
-"""What the tests share: a world of n ranks, without MPI and under mpirun alike; ranks of their own."""
+"""Fixtures of all tests: a world of n ranks in lock step or under mpirun, and a launcher for separate jobs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 
-# Threads of small products wait for each other, the longer the busier the machine; read when numpy is loaded.
+# One thread per process, because threads of small products wait for each other. NumPy reads it when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Thousands of tests and full caches make each search for cycles slow; a fifth of the time would go there.
+# Collect garbage rarely: thousands of tests and full caches would spend a fifth of the time on searches for cycles.
 gc.set_threshold(100_000, 50, 50)
 
-# How many random cases a property is tried on, and without a clock; --hypothesis-profile=whole tries more.
+# Random cases per property, without time limits. The option --hypothesis-profile=whole tries more cases.
 settings.register_profile("quick", max_examples=20, deadline=None)
 settings.register_profile("whole", max_examples=150, deadline=None)
 settings.load_profile("quick")
 
 TESTS = Path(__file__).resolve().parent
 
-#: Where dialects count the random numbers that a process has asked for, and what sets their seed.
+#: Modules of dialects that count the random numbers of a process -> the function of the module that resets the count.
 SEEDS = {
     "spmdsim.dialects.oneflow.creation": "manual_seed",
     "spmdsim.dialects.mindspore.parameter": "set_seed",
@@ -36,12 +36,12 @@ SEEDS = {
 }
 
 
-#: Files and folders that test messages, agreement and timing themselves: more variants of their tests run on real ranks.
+#: Files and folders that test messages, agreement and timing. More variants of their tests run on real ranks.
 MESSAGES = ("worlds", "collectives", "nn/test_overlap.py", "redistribution/test_world.py")
 
-#: Rank counts of tests without a mark: no messages, an odd count, and as many as ranks that mpirun starts.
+#: Rank counts of tests without a mark: one rank sends no messages, 3 is odd, and the tests start mpirun with 8 ranks.
 COUNTS = (1, 3, 8)
-#: Files and folders of ``pytest -m quick``: the core, layouts, rules, and a file or two of each package.
+#: Files and folders of ``pytest -m quick``: the core, layouts, rules, and one or two files of each package.
 QUICK = (
     "core", "layout", "test_architecture.py", "test_metadata.py", "test_reading.py", "test_wrong_calls.py",
     "auto_parallel/test_dialect.py", "cases/test_digits.py", "cli/test_words.py", "collectives/test_vectors.py",
@@ -50,7 +50,7 @@ QUICK = (
     "simulation/test_buggy.py", "arrays/test_creation.py", "arrays/test_element_types.py", "trace/test_events.py",
     "worlds/test_steps.py",
 )  # fmt: skip
-#: Text of every file with tests of a world. Ranks import no other file.
+#: Pattern of all files with tests of a world. Ranks import no other test files.
 WORLD = re.compile(r"mark\.mpi|def \w+\([^)]*\bworld\b")
 
 
@@ -61,7 +61,7 @@ def pytest_addoption(pluginmanager):
 
 
 def pytest_configure(config):
-    os.environ.pop("COLUMNS", None)  # what is printed does not depend on the terminal that the tests run in
+    os.environ.pop("COLUMNS", None)  # The width of the user's terminal must not change the output.
     config.addinivalue_line("markers", "faults: starts a job of which one rank fails or disagrees")
     config.addinivalue_line("markers", "cluster: runs on the hosts of scripts/cluster.sh")
     config.addinivalue_line("markers", "quick: in a file of QUICK in tests/conftest.py")
@@ -74,13 +74,19 @@ def pytest_configure(config):
 
 @cache
 def is_among(path: Path, names: tuple[str, ...]) -> bool:
-    """Return True if a file of tests is one of ``names`` or in such a folder. Cached: thousands of tests ask for it."""
-    place = os.path.relpath(path, TESTS)
-    return any(place == name or place.startswith(f"{name}/") for name in names)
+    """Return True if a test file is one of the files ``names``, or in one of these folders.
+
+    Results are cached, because thousands of tests call this function.
+    """
+    relative_path = os.path.relpath(path, TESTS)
+    return any(relative_path == name or relative_path.startswith(f"{name}/") for name in names)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import only the files that can have tests of the marker: importing all of them takes longer than quick tests."""
+    """Return True if the file ``collection_path`` has no tests of the marker in ``config``, else None.
+
+    pytest does not import these files. Imports of all files take longer than the quick tests.
+    """
     if not collection_path.name.startswith("test_"):
         return None
     if config.option.markexpr == "quick":
@@ -98,7 +104,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Under mpirun, a test that takes a world is an MPI test."""
+    """Mark the quick tests among ``items``. Under mpirun (``config``), mark and sample tests of worlds."""
     from spmdsim.testing.plugin import under_mpi
 
     for item in items:
@@ -113,10 +119,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def sample_variants(items):
-    """Return a fixed sample of each test function's variants, to run on real ranks.
+    """Return the tests of ``items`` that run on real ranks.
 
-    Of n variants the cube root of n stays, in MESSAGES the square root. A hash of the names chooses. Variants with one rank send
-    nothing and are dropped first. Tests without ``world`` and ``mpi_comm`` all stay. Runs in lock step keep all variants.
+    They are a fixed sample of each test function's variants. The sample has the cube root of the number of variants,
+    and the square root in MESSAGES. A hash of the names chooses. Variants with one rank send nothing and are dropped
+    first. Tests without ``world`` and ``mpi_comm`` stay.
     """
     variants = defaultdict(list)
     for item in items:
@@ -138,23 +145,26 @@ def has_one_rank(item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Every test begins like a process: nobody has asked for a world yet, nor, on some ranks only, for random numbers."""
+    """Reset the world, the random numbers and Paddle's mode before a test ``item``.
+
+    Otherwise some ranks could have drawn more random numbers than others.
+    """
     from spmdsim.worlds import current
 
     current._size[0] = 1
     for module, name in SEEDS.items():
         if module in sys.modules:
             getattr(sys.modules[module], name)(0)
-    if paddle := sys.modules.get("spmdsim.dialects.paddle.static"):  # neither mode was asked for yet
+    if paddle := sys.modules.get("spmdsim.dialects.paddle.static"):  # The program has chosen no mode yet.
         paddle._mode[0] = ""
-    if fleet := sys.modules.get("spmdsim.dialects.paddle.fleet"):  # fleet.init was not called yet
+    if fleet := sys.modules.get("spmdsim.dialects.paddle.fleet"):  # The program has not called init yet.
         fleet._joined[0] = False
         fleet._degrees.update(dp_degree=0, mp_degree=0)
 
 
 @pytest.fixture(scope="session")
 def launcher() -> object:
-    """What starts ranks, for tests that start jobs of their own: skipped where that cannot be."""
+    """Return the MPI launcher, for tests that start their own jobs. Skip tests that cannot start ranks."""
     from spmdsim.errors import SpmdError
     from spmdsim.launch import launched
     from spmdsim.launch.mpi import find_launcher
@@ -169,10 +179,10 @@ def launcher() -> object:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest) -> Iterator[object]:
-    """A world of n ranks: all in this process (LockStep), or under mpirun the first n ranks of the job.
+    """Yield a world of n ranks: LockStep in this process, or the first n ranks of the job under mpirun.
 
-    The same test body runs in both. ``@pytest.mark.ranks(2, 4)`` chooses the rank counts; the default is
-    1, 3 and 8. Test what this process owns: ``for rank in world.ranks``.
+    One test body runs in both. ``@pytest.mark.ranks(2, 4)`` chooses the rank counts, which are the parameters of the
+    ``request``; the default is 1, 3 and 8. Test the shards of this process: ``for rank in world.ranks``.
     """
     from spmdsim.testing.plugin import failed_somewhere, first_ranks, under_mpi
 

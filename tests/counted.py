@@ -1,4 +1,4 @@
-"""Work counted, not timed: how many calls of functions something takes, the same on every machine."""
+"""Tests measure work in function calls, because the number of calls is equal on all machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def calls(work: Callable[[], Any]) -> int:
-    """How many functions ``work()`` calls, those of Python and those written in C."""
+    """Return the number of function calls in ``work()``, of Python functions and of functions in C."""
     count = 0
 
     def watch(frame: FrameType, event: str, arg: Any) -> None:

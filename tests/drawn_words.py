@@ -1,4 +1,4 @@
-"""Words and colours of pictures, read from their SVG: where words lie, what shapes say, how colours differ."""
+"""Helpers read pictures from their SVG: boxes of words, titles of shapes, contrasts of colours."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ SVG = "{http://www.w3.org/2000/svg}"
 def words_of(
     node: ET.Element, x: float = 0, y: float = 0
 ) -> Iterator[tuple[str, float, float, float, float]]:
-    """Every text of a picture, and the box that it takes: left, right, top, bottom."""
+    """Yield each text below ``node`` and the box around it: left, right, top, bottom, in pixels.
+
+    ``x`` and ``y`` are the position of the node's parent.
+    """
     moved = node.get("transform", "")
     if moved:
-        place = re.match(r"translate\(([-\d.]+) ([-\d.]+)\)", moved)
-        assert place is not None, moved
-        x, y = x + float(place[1]), y + float(place[2])
+        shift = re.match(r"translate\(([-\d.]+) ([-\d.]+)\)", moved)
+        assert shift is not None, moved
+        x, y = x + float(shift[1]), y + float(shift[2])
     if node.tag == f"{SVG}text":
         words = "".join([node.text or "", *(inner.tail or "" for inner in node)])
         size = 14 if node.get("class") == "title" else FONT
@@ -41,10 +44,10 @@ def titles(image: str) -> list[str]:
 
 
 def linear(colour: str) -> np.ndarray:
-    """Red, green and blue as light."""
-    short = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
-    part = np.array([int(short[i : i + 2], 16) for i in (0, 2, 4)]) / 255
-    return np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    """Return red, green and blue of an sRGB colour (``#rgb`` or ``#rrggbb``) as linear light from 0 to 1."""
+    digits = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
+    encoded = np.array([int(digits[i : i + 2], 16) for i in (0, 2, 4)]) / 255
+    return np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
 
 
 def contrast(one: str, other: str) -> float:

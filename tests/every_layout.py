@@ -1,4 +1,4 @@
-"""Every mesh of some ranks and every layout of a mesh, for exhaustive checks."""
+"""Exhaustive checks take all meshes of a number of ranks, and all layouts of a mesh."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spmdsim.core import Layout, Mesh
 
 
 def every_mesh(size: int) -> list[Mesh]:
-    """All meshes of ``size`` ranks whose axes are longer than 1, in every order of their sizes.
+    """Return all meshes of ``size`` ranks without axes of size 1, with the axis sizes in each order.
 
     >>> [mesh.shape for mesh in every_mesh(8)]
     [(8,), (2, 4), (2, 2, 2), (4, 2)]
@@ -19,19 +19,19 @@ def every_mesh(size: int) -> list[Mesh]:
 
 
 def some_layouts(mesh: Mesh, ndims: list[int], count: int, seed: str) -> list[tuple[Layout, ...]]:
-    """So many random layouts of tensors of these numbers of dims, the same ones for a seed."""
+    """Return ``count`` random tuples, one layout per entry of ``ndims``. Equal seeds give equal tuples."""
     draw, every = Random(seed), [every_layout(mesh, ndim) for ndim in ndims]
     return [tuple(draw.choice(layouts) for layouts in every) for _ in range(count)]
 
 
 def every_layout(mesh: Mesh, ndim: int, partial: bool = False, op: str = "sum") -> list[Layout]:
-    """All layouts of tensors of ``ndim`` dims on a mesh, axes of a tuple in every order.
+    """Return all layouts of tensors of ``ndim`` dims on a mesh, with the axes of each dim in each order.
 
     Args:
         mesh: the mesh.
         ndim: number of dims.
-        partial: also those with values pending along any of the axes that split nothing.
-        op: the pending reduction.
+        partial: if True, include layouts that are partial along any of the axes without a dim.
+        op: the reduction of the partial axes.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> len(every_layout(mesh, 2)), len(every_layout(mesh, 2, partial=True))
@@ -60,5 +60,5 @@ def _products(size: int) -> Iterator[tuple[int, ...]]:
     yield (size,)
     for first in range(2, size):
         if size % first == 0:
-            for rest in _products(size // first):
-                yield (first, *rest)
+            for following in _products(size // first):
+                yield (first, *following)

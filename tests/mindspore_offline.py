@@ -1,10 +1,14 @@
-"""The reference of MindSpore's offline transforms: what a set of checkpoint slices goes through to fit another layout.
+"""Reference of MindSpore's offline transforms, which convert checkpoint slices to another layout.
 
-Per rank a list of operators; the ranks whose slices a rank needs; the order in which the operators of all those ranks
-are applied; and the maps of a reshard on the fly, between stages of a pipeline and between device counts. Those are
-reordered and merged: between reshapes, AllConcats come before slices, the last dims first; a concat or a slice behind
-dims of size 1 becomes one of dim 0, where no copy is needed; neighbours of one dim are merged. Lists with other
-operators, or with a single one, stay as they are.
+It derives the operators of each rank, the ranks whose slices a rank needs, and the order of all operators. It also
+derives the maps of a reshard on the fly, between pipeline stages and between device counts. Operators of a reshard are
+reordered and merged:
+
+- Between reshapes, AllConcats come before slices, and AllConcats of later dims come first.
+- A concat or slice behind dims of size 1 moves to dim 0, where it needs no copy.
+- Neighbouring operators of one dim are merged.
+
+Lists with one operator, or with other operators, stay unchanged.
 """
 
 from __future__ import annotations
@@ -34,14 +38,14 @@ Ops = list[MapOperator]
 
 
 def optimise(ops: Sequence[MapOperator], local: Sizes, ranks: Sizes | None = None) -> Ops:
-    """The operators as MindSpore would run them, from a local shape on.
+    """Return the operators ``ops`` in MindSpore's order, merged, for slices of the shape ``local``.
 
-    What may be merged follows from where ranks stand in the rank list, not from their numbers.
+    Positions of ranks in the list ``ranks`` decide which operators merge, not the numbers of the ranks.
     """
     if len(ops) <= 1 or any(op.name not in ("AllConcat", "StridedSlice", "Reshape") for op in ops):
         return list(ops)
     out = _drop_reshapes(_to_slices(ops, local), local)
-    out = _sorted(out)
+    out = _sort_operators(out)
     out = _concat_in_front(out, local)
     out = _slice_in_front(out, local)
     out = _drop_reshapes(out, local)
@@ -50,7 +54,7 @@ def optimise(ops: Sequence[MapOperator], local: Sizes, ranks: Sizes | None = Non
 
 
 def _shapes(ops: Ops, local: Sizes) -> list[list[int]]:
-    """The local shape before every operator, and after the last one."""
+    """Return the local shape before each operator and after the last operator."""
     shapes = [list(local)]
     for op in ops:
         shapes.append(after_operator(op, shapes[-1]))
@@ -58,7 +62,7 @@ def _shapes(ops: Ops, local: Sizes) -> list[list[int]]:
 
 
 def _to_slices(ops: Sequence[MapOperator], local: Sizes) -> Ops:
-    """StridedSlices as ``Slice [dim, parts, index]``."""
+    """Return ``ops`` on the shape ``local`` with each StridedSlice as ``Slice [dim, parts, index]``."""
     out, shapes = [], _shapes(list(ops), local)
     for op, before, after in zip(ops, shapes, shapes[1:]):
         if op.name == "StridedSlice":
@@ -78,7 +82,10 @@ def _to_strided(ops: Ops, local: Sizes) -> Ops:
 
 
 def _drop_reshapes(ops: Ops, local: Sizes) -> Ops:
-    """Only the last of several reshapes, and none to the shape that is there."""
+    """Return ``ops`` without reshapes before another reshape and without reshapes to the current shape.
+
+    ``local`` is the shape before the first operator.
+    """
     out: Ops = []
     shape = list(local)
     for number, op in enumerate(ops):
@@ -91,17 +98,21 @@ def _drop_reshapes(ops: Ops, local: Sizes) -> Ops:
     return out
 
 
-def _sorted(ops: Ops) -> Ops:
-    """AllConcats of later dims first, then slices of earlier dims, between any two reshapes."""
+def _sort_operators(ops: Ops) -> Ops:
+    """Return ``ops`` with AllConcats from the last dim on before slices from the first dim on.
 
-    def place(op: MapOperator) -> tuple[int, int]:
+    Sorts only between reshapes.
+    """
+
+    def sort_key(op: MapOperator) -> tuple[int, int]:
+        """Return ``(0, -dim)`` for an AllConcat and ``(1, dim)`` for a slice."""
         return (0, -op.args[-1]) if op.name == "AllConcat" else (1, op.args[0])
 
     out: Ops = []
     run: Ops = []
     for op in [*ops, MapOperator("Reshape", [])]:
         if op.name == "Reshape":
-            out += [*sorted(run, key=place), op]
+            out += [*sorted(run, key=sort_key), op]
             run = []
         else:
             run.append(op)
@@ -109,7 +120,10 @@ def _sorted(ops: Ops) -> Ops:
 
 
 def _concat_in_front(ops: Ops, local: Sizes) -> Ops:
-    """A concat behind dims of size 1 becomes one of dim 0, on the shape the values were last computed in."""
+    """Return ``ops`` with each AllConcat behind dims of size 1 as an AllConcat of dim 0.
+
+    It runs on the shape after the last operator that is no reshape. ``local`` is the shape before the first operator.
+    """
     out = list(ops)
     number = 0
     while number < len(out):
@@ -130,7 +144,11 @@ def _concat_in_front(ops: Ops, local: Sizes) -> Ops:
 
 
 def _slice_in_front(ops: Ops, local: Sizes) -> Ops:
-    """A slice behind dims of size 1 that is reshaped next becomes one of dim 0 after the reshape."""
+    """Return ``ops`` with slices behind dims of size 1 moved behind the next reshape.
+
+    The moved slices cut dim 0. Only slices directly before a reshape move. ``local`` is the shape before the first
+    operator.
+    """
     out = list(ops)
     for number in range(len(out) - 2, -1, -1):
         op, following = out[number], out[number + 1]
@@ -138,14 +156,14 @@ def _slice_in_front(ops: Ops, local: Sizes) -> Ops:
             continue
         dim, parts, index = op.args
         if all(size == 1 for size in _shapes(out, local)[number][:dim]):
-            first, *rest = following.args
-            out[number] = MapOperator("Reshape", [first * parts, *rest])
+            first, *others = following.args
+            out[number] = MapOperator("Reshape", [first * parts, *others])
             out[number + 1] = MapOperator("Slice", [0, parts, index])
     return out
 
 
 def merged_concat(first: Sizes, second: Sizes) -> list[int] | None:
-    """Two AllConcats of one dim as one, if the second continues the steps of the first."""
+    """Return the arguments of one AllConcat that replaces two, or None if their ranks do not continue."""
     (*a, dim), (*b, other) = first, second
     if dim != other or (a[1] - a[0]) * len(a) != b[1] - b[0]:
         return None
@@ -157,11 +175,12 @@ def merged_concat(first: Sizes, second: Sizes) -> list[int] | None:
 
 
 def _merge_concats(ops: Ops, ranks: Sizes | None) -> Ops:
+    """Return ``ops`` with neighbouring AllConcats merged if the positions in ``ranks`` allow it."""
     out: Ops = []
-    place = {rank: position for position, rank in enumerate(ranks or ())}
+    positions = {rank: position for position, rank in enumerate(ranks or ())}
     for op in ops:
         if op.name == "AllConcat" and out and out[-1].name == "AllConcat":
-            first, second = ([*(place.get(r, r) for r in x[:-1]), x[-1]] for x in (out[-1].args, op.args))
+            first, second = ([*(positions.get(r, r) for r in x[:-1]), x[-1]] for x in (out[-1].args, op.args))
             both = merged_concat(first, second)
             if both is not None:
                 group = [ranks[k] for k in both[:-1]] if ranks else both[:-1]
@@ -172,7 +191,11 @@ def _merge_concats(ops: Ops, ranks: Sizes | None) -> Ops:
 
 
 def _merge_slices(ops: Ops, local: Sizes) -> Ops:
-    """Slices of one dim as one; of dim 0 also across a reshape, because both cut the row-major order."""
+    """Return ``ops`` with neighbouring slices of one dim merged.
+
+    Slices of dim 0 merge across a reshape, too, because both cut the row-major order. ``local`` is the shape before the
+    first operator.
+    """
     out: Ops = []
     for op in ops:
         across = len(out) > 1 and out[-1].name == "Reshape" and out[-2].name == "Slice"
@@ -197,32 +220,46 @@ OperatorMap = dict[int, list[MapOperator]]
 
 
 def operator_map(before: AnyLayout, after: AnyLayout, ranks: Sizes | None = None) -> OperatorMap:
-    """The operators of all ranks; layouts for different numbers of devices are brought to one first."""
+    """Return the operators of all ranks, after `same_devices` made the device counts equal."""
     before, after = same_devices(before, after)
     ranks = list(range(math.prod(before.matrix))) if ranks is None else list(ranks)
     return {rank: operators(before, after, rank, ranks) for rank in ranks}
 
 
 def same_devices(before: AnyLayout, after: AnyLayout) -> tuple[MapLayout, MapLayout]:
-    """The layout for fewer devices with a leading axis along which everything repeats."""
+    """Return the layouts ``before`` and ``after`` for the larger of their device counts.
+
+    The layout for fewer devices gets a leading axis of replicas.
+
+    Raises:
+        PlanError: If the larger device count is no multiple of the smaller one.
+    """
     before, after = as_numbers(before), as_numbers(after)
-    few, many = sorted((math.prod(before.matrix), math.prod(after.matrix)))
-    if many % few:
+    fewer, more = sorted((math.prod(before.matrix), math.prod(after.matrix)))
+    if more % fewer:
         raise PlanError(
-            f"a layout for {few} devices does not repeat on {many}: {many} is no multiple of {few}"
+            f"a layout for {fewer} devices does not repeat on {more}: {more} is no multiple of {fewer}"
         )
 
     def repeated(layout: MapLayout) -> MapLayout:
-        times = many // math.prod(layout.matrix)
+        times = more // math.prod(layout.matrix)
         return layout if times == 1 else layout._replace(matrix=(times, *layout.matrix))
 
     return repeated(before), repeated(after)
 
 
 def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int, int, MapOperator]]:
-    """Whose operators have to run for ``rank``: ``(rank, level, operator)``, breadth first from its last one.
+    """Return the operators that run for the result of ``rank``, as ``(rank, level, operator)``.
 
-    An AllConcat needs what all its ranks have before it; they are applied from the end of the list.
+    The order is breadth first from the last operator, because an AllConcat needs the earlier slices of all its ranks.
+    The operators are applied from the end of the list.
+
+    Args:
+        ops: the operators of each rank.
+        rank: the rank that gets the result.
+
+    Raises:
+        PlanError: If ``rank`` is not a key of ``ops``.
     """
     if rank not in ops:
         raise PlanError(f"rank {rank} is none of {list(ops)}")
@@ -241,12 +278,18 @@ def stack(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[tuple[int
 
 
 def needed_ranks(before: AnyLayout, after: AnyLayout, rank: int) -> list[int]:
-    """The ranks whose slices ``rank`` needs to build its own, itself included, ascending."""
+    """Return the ranks whose slices ``rank`` needs for its new slice, itself included, ascending."""
     return closure(operator_map(before, after), rank)
 
 
 def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
-    """The ranks that take part in building the result of ``rank``, level by level from the last operator."""
+    """Return the ranks that take part in the result of ``rank``, ascending.
+
+    Collects the ranks level by level from the last operator of ``ops[rank]`` on.
+
+    Raises:
+        PlanError: If ``rank`` is not a key of ``ops``.
+    """
     if rank not in ops:
         raise PlanError(f"rank {rank} is none of {list(ops)}")
     needed = {rank}
@@ -259,7 +302,17 @@ def closure(ops: Mapping[int, Sequence[MapOperator]], rank: int) -> list[int]:
 
 
 def reshard_map(before: Written, after: Written, rank: int, ranks: Sizes | None = None) -> OperatorMap:
-    """The reordered operators of all ranks that take part in a reshard of ``rank``."""
+    """Return the reordered operators of all ranks that take part in a reshard of ``rank``.
+
+    Args:
+        before: the layout of the slices.
+        after: the wanted layout.
+        rank: the rank that gets the result.
+        ranks: the rank list; None is 0, 1, and so on.
+
+    Raises:
+        PlanError: If ``rank`` is not in the rank list.
+    """
     one, other = same_devices(before, after)
     ranks = list(range(math.prod(one.matrix))) if ranks is None else list(ranks)
     source, target = written_slice(before), written_slice(after)
@@ -267,27 +320,31 @@ def reshard_map(before: Written, after: Written, rank: int, ranks: Sizes | None 
     if rank not in ranks:
         raise PlanError(f"rank {rank} is not in the rank list {ranks}")
     operators_of = {
-        here: [*first, *optimise(operators(one, other, here, ranks), one.slice_shape, ranks), *last]
-        for here in ranks
+        peer: [*first, *optimise(operators(one, other, peer, ranks), one.slice_shape, ranks), *last]
+        for peer in ranks
     }
-    return {here: operators_of[here] for here in closure(operators_of, rank)} if operators_of[rank] else {}
+    return {peer: operators_of[peer] for peer in closure(operators_of, rank)} if operators_of[rank] else {}
 
 
 def written_slice(layout: Written) -> Shape:
-    """The local shape of a layout with several axes on a dim."""
+    """Return the local shape of a layout whose dims may have several axes."""
     matrix, entries, shape = layout
-    parts = []
+    cuts = []
     for entry in entries:
         axes = [entry] if isinstance(entry, int) else list(entry)
-        parts.append(math.prod(matrix[len(matrix) - 1 - axis] for axis in axes if axis >= 0))
-    return tuple(size // part for size, part in zip(shape, parts))
+        cuts.append(math.prod(matrix[len(matrix) - 1 - axis] for axis in axes if axis >= 0))
+    return tuple(size // cut for size, cut in zip(shape, cuts))
 
 
 def pipeline_map(before_ranks: Sizes, after_ranks: Sizes, rank: int) -> OperatorMap:
-    """How slices reach more ranks with equal layouts: each rank of the first list broadcasts to its likes."""
-    few, many = list(before_ranks), list(after_ranks)
-    if len(many) <= len(few) or rank not in many:
+    """Return the broadcasts that copy slices to more ranks with an equal layout.
+
+    Each rank of ``before_ranks`` broadcasts to the ranks of ``after_ranks`` with its slice. The map has the group of
+    ``rank``, and is empty if ``rank`` needs no broadcast.
+    """
+    sources, targets = list(before_ranks), list(after_ranks)
+    if len(targets) <= len(sources) or rank not in targets:
         return {}
-    group = many[many.index(rank) % len(few) :: len(few)]
-    root = few[many.index(rank) % len(few)]
+    group = targets[targets.index(rank) % len(sources) :: len(sources)]
+    root = sources[targets.index(rank) % len(sources)]
     return {peer: [MapOperator("Broadcast", [root, *group])] for peer in group}

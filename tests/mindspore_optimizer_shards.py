@@ -1,4 +1,4 @@
-"""The reference of ``dialects.mindspore.optimizer_shard``: how MindSpore writes a parameter that the optimizer shares out."""
+"""Reference of ``dialects.mindspore.optimizer_shard``: MindSpore's layout of a parameter that the optimizer shards."""
 
 from __future__ import annotations
 
@@ -14,13 +14,22 @@ Entry = int | Sizes
 def optimizer_shard_layout(
     matrix: Sizes, entries: Sequence[Entry], step: int, size: int, shape: Sizes
 ) -> MapLayout:
-    """The layout of a parameter whose slices the optimizer shares out along dim 0: it is split once more there.
+    """Return the layout of a parameter whose slices the optimizer splits once more along dim 0.
 
-    The split of the model is the major one, that of the optimizer the minor one; both become dims of their own, one per
-    axis. Where slices repeat along the first axis only, the device matrix is written as the cuts of the dims, as
-    MindSpore does (``_construct_tensor_layout_for_opt_shard``). ``step`` is the distance of the ranks that share a slice:
-    the product of the axes to the right of the repeated one, where there is a single one; ``size`` of them share, -1 for
-    all. 0 for no sharing.
+    The model's split of dim 0 is the major one, and the optimizer's split is the minor one. Each axis of both becomes a
+    separate dim. If slices repeat along the first axis only, the device matrix is the cuts of the dims, like in MindSpore
+    (``_construct_tensor_layout_for_opt_shard``).
+
+    Args:
+        matrix: the device matrix.
+        entries: the axes of each dim, counted from the right; -1 for an uncut dim.
+        step: the distance of the ranks that share a slice; 0 for no sharing. If slices repeat along a single axis, it is
+            the product of the axes to the right of this axis.
+        size: the number of ranks that share a slice; -1 for all ranks with the slice, 0 for no sharing.
+        shape: the global shape.
+
+    Raises:
+        PlanError: If no slices repeat, ``step`` or ``size`` does not fit the repeated axes, or dim 0 is not divisible.
     """
     matrix, shape = tuple(matrix), tuple(shape)
     if not step or not size:
@@ -48,7 +57,18 @@ def optimizer_shard_layout(
 def _as_cuts(
     matrix: Shape, entries: Sequence[Sizes], times: int, count: int, shape: Shape
 ) -> MapLayout | None:
-    """The cuts of the dims as device matrix, the optimizer's axis on their left; None if it is another order."""
+    """Return the layout whose device matrix is the optimizer's axis and the cuts of the dims.
+
+    Args:
+        matrix: the device matrix.
+        entries: the axes of each dim, counted from the right.
+        times: the number of replicas of each slice of the optimizer.
+        count: the number of ranks that share a slice of the model.
+        shape: the global shape.
+
+    Returns:
+        The layout, or None if the axes of the dims are not in the order of the device matrix.
+    """
     used = [axis for entry in entries for axis in entry if _size(matrix, axis) > 1]
     if used != sorted(used, reverse=True):
         return None
@@ -60,27 +80,40 @@ def _as_cuts(
 
 
 def _as_axes(matrix: Shape, entries: Sequence[Entry], repeated: Sizes, count: int, sizes: Shape) -> MapLayout:
-    """The axes of the device matrix share, those on the right first; the last one is cut in two if need be."""
+    """Return the layout in which repeated axes of the device matrix split dim 0, from the right on.
+
+    The last of these axes is cut into two axes if only a fraction of its ranks share a slice.
+
+    Args:
+        matrix: the device matrix.
+        entries: the axes of each dim, counted from the right.
+        repeated: the indices of the axes along which slices repeat, from the left.
+        count: the number of ranks that share a slice of the model.
+        sizes: the model's number of blocks of dim 0, then the global shape.
+
+    Raises:
+        PlanError: If ``count`` ranks cannot share along these axes.
+    """
     shared: list[int] = []
     for at in reversed(repeated):
-        part = math.gcd(count, matrix[at]) if count < matrix[at] else matrix[at]
-        if count % part or (part < matrix[at] and part != count):
+        block_count = math.gcd(count, matrix[at]) if count < matrix[at] else matrix[at]
+        if count % block_count or (block_count < matrix[at] and block_count != count):
             raise PlanError(f"{count} ranks cannot share along axis {at} of {matrix}, which has {matrix[at]}")
-        if part < matrix[at]:
+        if block_count < matrix[at]:
             left = len(matrix) - 1 - at
             entries = [[axis + (axis > left) for axis in _axes(entry)] for entry in entries]
-            matrix = (*matrix[:at], matrix[at] // part, part, *matrix[at + 1 :])
+            matrix = (*matrix[:at], matrix[at] // block_count, block_count, *matrix[at + 1 :])
             shared = [other + 1 for other in shared]
             at += 1
         shared.insert(0, at)
-        count //= part
+        count //= block_count
         if count == 1:
             break
     model, first, *others = sizes
-    parts = [matrix[at] for at in shared[:-1]]
+    major_sizes = [matrix[at] for at in shared[:-1]]
     axes: list[Entry] = [entries[0], *(len(matrix) - 1 - at for at in shared), *entries[1:]]
-    rest = first // model // math.prod(parts)
-    return expand_tuples(matrix, axes, (model, *parts, rest, *others))
+    last_size = first // model // math.prod(major_sizes)
+    return expand_tuples(matrix, axes, (model, *major_sizes, last_size, *others))
 
 
 def _repeated(matrix: Shape, entries: Sequence[Entry]) -> list[int]:

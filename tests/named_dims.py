@@ -1,8 +1,8 @@
-"""One layout for a whole program, by named dims: what Mesh TensorFlow searches.
+"""Reference of Mesh TensorFlow's search for one layout of all named dims of a program.
 
-Dims that operators link are one dim of the program with one name. A layout gives each of them at most one mesh axis and
-each axis to at most one of them, so a dim is split the same way wherever it occurs and nothing is ever redistributed but
-sums. The layout with the least peak memory wins; of equal ones that which uses most axes.
+Dims that operators link are one dim of the program with one name. A layout assigns at most one mesh axis to each dim and
+at most one dim to each axis. So a dim has one split in all tensors, and only sums need communication. The layout with
+the least peak memory wins. Of equal layouts, the layout with most axes wins.
 
 Source: Shazeer et al., "Mesh-TensorFlow: Deep Learning for Supercomputers", 2018, and its ``auto_mtf``.
 """
@@ -20,12 +20,12 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.errors import InputError
 
-#: What a layout is made of: dim -> mesh axis.
+#: A layout: dim -> mesh axis.
 Assignment = Mapping[str, str]
 
 
 def assignments(dims: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Every way to give some dims an axis each, no axis twice.
+    """Yield all assignments of distinct axes to any of the dims.
 
     >>> len(list(assignments(["a", "b", "c"], ["m1", "m2"])))
     13
@@ -37,7 +37,7 @@ def assignments(dims: Sequence[str], axes: Sequence[str]) -> Iterator[dict[str, 
 
 
 def written(layout: Assignment) -> str:
-    """A layout as Mesh TensorFlow writes it.
+    """Return a layout in the notation of Mesh TensorFlow.
 
     >>> written({"c": "m1", "a": "m2"})
     'a:m2;c:m1'
@@ -47,24 +47,24 @@ def written(layout: Assignment) -> str:
 
 @dataclass(frozen=True)
 class NamedDims:
-    """The dims of a program.
+    """The named dims of a program.
 
     Attributes:
         graph: the program.
-        of_values: per tensor the name of each dim.
-        of_factors: per operator the name of each factor.
-        sizes: by name.
-        whole: names of dims that must not be split.
+        of_values: for each tensor, the name of each dim.
+        of_factors: for each operator, the name of each factor.
+        sizes: the size of each name.
+        unsplit: names of dims that must not be split.
     """
 
     graph: Graph
     of_values: tuple[tuple[str, ...], ...]
     of_factors: tuple[dict[str, str], ...]
     sizes: dict[str, int]
-    whole: frozenset[str]
+    unsplit: frozenset[str]
 
     def choice(self, layout: Assignment, mesh: Mesh) -> StrategyChoice:
-        """Strategies and layouts that follow from a layout of the dims."""
+        """Return the strategies and layouts on ``mesh`` that follow from a layout of the dims."""
         strategies = tuple(
             Strategy.of(mesh, {factor: layout[name] for factor, name in names.items() if name in layout})
             for names in self.of_factors
@@ -76,14 +76,17 @@ class NamedDims:
         return StrategyChoice(self.graph, mesh, strategies, layouts)
 
     def peak(self, layout: Assignment, mesh: Mesh, settings: Settings | None = None) -> int:
-        """Peak memory of the busiest rank, in bytes."""
+        """Return the peak memory of the rank with the largest peak, in bytes."""
         return peak_memory(self.choice(layout, mesh), settings or Settings()).peak
 
     def best(self, mesh: Mesh, settings: Settings | None = None) -> dict[str, str]:
-        """The layout with the least peak memory in which every dim is cut evenly."""
+        """Return the layout on ``mesh`` with the least peak memory in which each dim is cut evenly.
+
+        ``settings`` are the search settings that define memory; None for the defaults.
+        """
         least: tuple[int, int, str] | None = None
         answer: dict[str, str] = {}
-        for layout in assignments([name for name in self.sizes if name not in self.whole], mesh.axes):
+        for layout in assignments([name for name in self.sizes if name not in self.unsplit], mesh.axes):
             if any(self.sizes[dim] % mesh.axis_size(axis) for dim, axis in layout.items()):
                 continue
             score = (self.peak(layout, mesh, settings), -len(layout), written(layout))
@@ -93,12 +96,12 @@ class NamedDims:
 
 
 def named_dims(graph: Graph) -> NamedDims:
-    """The dims of a program: those that an operator's factor links are one.
+    """Return the named dims of the program ``graph``. Dims that a factor of an operator links are one dim.
 
-    A dim is called as the first factor that it is; numbers tell equal ones apart.
+    A dim has the name of its first factor. Further dims with an equal name get ``#`` and a number.
 
     Raises:
-        InputError: an operator takes a dim apart or joins dims; such programs have no dims of one name.
+        InputError: If an operator splits or joins dims, because these dims have no single name.
 
     >>> from spmdsim.auto_parallel.programs.networks import chain
     >>> list(named_dims(chain((8, 4), batch=16)).sizes.items())
@@ -107,6 +110,7 @@ def named_dims(graph: Graph) -> NamedDims:
     parent: dict[tuple[str, int, object], tuple[str, int, object]] = {}
 
     def root(node: tuple[str, int, object]) -> tuple[str, int, object]:
+        """Return the representative of all dims and factors that are linked with ``node``."""
         while parent.setdefault(node, node) != node:
             node = parent[node]
         return node
@@ -124,11 +128,11 @@ def named_dims(graph: Graph) -> NamedDims:
                         operator=operator.name,
                     )
                 for factor in factors:
-                    # Factors come first, so they are what a dim is called by.
+                    # The factor becomes the root, so dims get the names of factors.
                     parent[root(("value", value, dim))] = root(("factor", operator.index, factor))
     names: dict[tuple[str, int, object], str] = {}
     sizes: dict[str, int] = {}
-    whole: set[str] = set()
+    unsplit: set[str] = set()
 
     def name(node: tuple[str, int, object], wanted: str, size: int) -> str:
         top = root(node)
@@ -142,10 +146,10 @@ def named_dims(graph: Graph) -> NamedDims:
     for operator in graph.operators:
         bound = operator.bound
         dim_names = {f: name(("factor", operator.index, f), f, size) for f, size in bound.sizes.items()}
-        whole.update(dim_names[f] for f in bound.sizes if f not in bound.splittable)
+        unsplit.update(dim_names[f] for f in bound.sizes if f not in bound.splittable)
         of_factors.append(dim_names)
     of_values = tuple(
         tuple(name(("value", v.index, d), f"{v.name}.{d}", n) for d, n in enumerate(v.shape))
         for v in graph.values
     )
-    return NamedDims(graph, of_values, tuple(of_factors), sizes, frozenset(whole))
+    return NamedDims(graph, of_values, tuple(of_factors), sizes, frozenset(unsplit))

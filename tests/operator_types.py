@@ -1,4 +1,4 @@
-"""Every public operator with numpy's way to the same result, for any element types."""
+"""Public operators with NumPy references that work for all element types."""
 
 from __future__ import annotations
 
@@ -21,31 +21,38 @@ TYPES = [
 ]
 WHOLE = [dtype for dtype in TYPES if dtype.kind in "iu"]
 
-#: Three of four ranks; over the first dim of two the last of them holds nothing.
+#: A mesh of three of four ranks. Its last rank owns no elements of a tensor whose split dim has size 2.
 MESH = Mesh((3,), ("a",), (2, 0, 1))
 
 
 def fractions(*arrays: np.ndarray) -> list[np.ndarray]:
-    """Whole numbers as what numpy's exp makes of the type in which they meet."""
+    """Return the arrays, with integers and booleans in the type of NumPy's exp of their common type."""
     common = np.exp(np.ones(1, np.result_type(*arrays))).dtype
     return [x if x.dtype.kind in "fc" else x.astype(common) for x in arrays]
 
 
 def widened(x: np.ndarray) -> np.ndarray:
-    """Whole numbers and truth values as numpy takes them for means and medians."""
+    """Return integers and booleans as float64, like NumPy in means and medians."""
     return x.astype(np.float64) if x.dtype.kind in "biu" else x
 
 
 @dataclass(frozen=True)
 class Row:
-    """An operator, numpy's way to the same result, and the element types that are refused here but not there."""
+    """An operator, its NumPy reference, and the element types that only the operator refuses.
+
+    Attributes:
+        call: the operator, a function of tensors.
+        reference: a function of NumPy arrays with an equal result.
+        operands: number of operands.
+        refused: kinds of element types (``dtype.kind``) that the operator refuses and NumPy supports.
+        shape: the shape of each operand.
+    """
 
     call: Callable[..., Any]
     reference: Callable[..., Any]
     operands: int = 1
     refused: str = ""
     shape: tuple[int, ...] = (2, 3)
-    one: str = "a"
 
 
 def _in_fractions(formula: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,7 +91,7 @@ def _one_hot_like(x: np.ndarray) -> np.ndarray:
     return np.eye(4)[np.ones((2, 3), int)].astype(x.dtype)
 
 
-def _kept(x: np.ndarray) -> np.ndarray:
+def _drop_elements(x: np.ndarray) -> np.ndarray:
     (x,) = fractions(x)
     return x * ((uniform_block((slice(0, 2), slice(0, 3)), (2, 3), "f4", 3) >= 0.5) * x.dtype.type(2))
 
@@ -106,7 +113,7 @@ ROWS = {
     "broadcast_to": Row(lambda x: ops.broadcast_to(x, (2, 2, 3)), lambda x: np.broadcast_to(x, (2, 2, 3))),
     "ceil": Row(ops.ceil, np.ceil),
     "cos": Row(ops.cos, np.cos),
-    "dropout": Row(lambda x: ops.dropout(x, 0.5, 3), _kept),
+    "dropout": Row(lambda x: ops.dropout(x, 0.5, 3), _drop_elements),
     "elu": Row(ops.elu, _in_fractions(lambda x: np.where(x > 0, x, np.exp(x) - x.dtype.type(1))), refused="c"),
     "erf": Row(
         ops.erf, _in_fractions(lambda x: np.vectorize(math.erf, otypes=[float])(x).astype(x.dtype)), refused="c"
@@ -278,24 +285,33 @@ ROWS = {
 }  # fmt: skip
 
 
-#: What a world of shapes cannot have; compared with numpy for several types in ``ops/test_selecting.py``.
+#: Operators whose result's shape depends on values, so that a world of shapes does not support them.
+#: ``ops/test_selecting.py`` compares them with NumPy for several types.
 SIZED_BY_VALUES = {"bincount", "nonzero", "unique_all", "unique_counts", "unique_inverse", "unique_values"}
 
 
 def values(dtype: np.dtype, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Small numbers, zeros among them where they are truth values."""
+    """Return an array of numbers from 1 to 3, or of booleans. Complex numbers have the imaginary part 0.5."""
     numbers = np.random.default_rng([seed, *shape]).integers(0 if dtype.kind == "b" else 1, 4, shape)
     return (numbers + (0.5j if dtype.kind == "c" else 0)).astype(dtype)
 
 
 def expected(row: Row, name: str, arrays: list[np.ndarray]) -> np.ndarray | None:
-    """What numpy gives; bfloat16 takes in whole numbers, and meets float16 in float32. None if numpy refuses."""
+    """Return NumPy's result of an operator, or None if NumPy refuses the types of the arrays.
+
+    bfloat16 runs as float32. bfloat16 and integers have bfloat16 results, and bfloat16 and float16 have float32 results.
+
+    Args:
+        row: the operator and its reference.
+        name: the name of the operator.
+        arrays: the operands.
+    """
     narrow = [x.dtype == BF16 for x in arrays]
-    seen = [x.astype("f4") if half else x for x, half in zip(arrays, narrow)]
+    operands = [x.astype("f4") if half else x for x, half in zip(arrays, narrow)]
     if any(narrow) and name != "cast":
-        seen = [x.astype("f4") if x.dtype.kind in "iub" or x.dtype == "f2" else x for x in seen]
+        operands = [x.astype("f4") if x.dtype.kind in "iub" or x.dtype == "f2" else x for x in operands]
     try:
-        result = np.asarray(row.reference(*seen))
+        result = np.asarray(row.reference(*operands))
     except TypeError:
         return None
     if name == "cast":
@@ -306,6 +322,6 @@ def expected(row: Row, name: str, arrays: list[np.ndarray]) -> np.ndarray | None
 
 
 def rounding(dtypes: list[np.dtype]) -> float:
-    """Some roundings of the coarsest type among these."""
+    """Return 16 times the rounding error of the coarsest type among these."""
     real = [np.exp(np.ones(1, dtype)).dtype for dtype in dtypes]
     return 16 * max(float(ml_dtypes.finfo(dtype).eps) for dtype in real)

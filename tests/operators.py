@@ -1,6 +1,6 @@
-"""The operators with small operands and numpy references: what the rule-driven tests run.
+"""Samples of all operators for rule-driven tests: small operands and NumPy references.
 
-Sizes are chosen so that some split evenly over 2, 4 and 8 ranks and some do not.
+Some sizes split evenly over 2, 4 and 8 ranks, and others do not.
 """
 
 from __future__ import annotations
@@ -21,6 +21,19 @@ from spmdsim.arrays.random import uniform_block
 
 @dataclass(frozen=True)
 class Sample:
+    """An operator with operands, parameters and a NumPy reference.
+
+    Attributes:
+        name: the unique name of the sample.
+        call: the public function.
+        op: the declared operator behind it.
+        operands: arrays and numbers; integers have no gradient.
+        reference: a function of NumPy arrays with an equal result.
+        params: keyword arguments of ``call``.
+        differentiable: False if the operator has no gradient.
+        graded: the index of the result that is differentiated, if the operator has several results.
+    """
+
     name: str
     call: Callable[..., Any]
     op: Any
@@ -28,9 +41,7 @@ class Sample:
     reference: Callable[..., Any]
     params: dict[str, Any] = field(default_factory=dict)
     differentiable: bool = True
-    #: operands that are integers have no gradient
     graded: int = 0
-    #: which result is differentiated, where there are several
 
 
 def _normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -62,17 +73,19 @@ def _norm(x: np.ndarray, scale: np.ndarray, shift: np.ndarray, epsilon: float, d
 
 
 def _dense_loss(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cross entropy of each row and its gradient, for labels that are probabilities."""
     probability = _softmax(logits, -1)
     return -(labels * np.log(probability)).sum(-1), probability - labels
 
 
 def _sparse_loss(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the probabilities of each row and its cross entropy, for labels that are class numbers."""
     probability = _softmax(logits, -1)
     return probability, -np.log(probability[np.arange(len(labels)), labels])
 
 
 def _convolved(x: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    """The full convolution, each element of x spread by the kernel."""
+    """Return the full convolution, as the sum of the kernel at each element of x."""
     full = np.zeros([n + k - 1 for n, k in zip(x.shape, kernel.shape)], np.result_type(x, kernel))
     for at in np.ndindex(x.shape):
         full[tuple(slice(i, i + k) for i, k in zip(at, kernel.shape))] += x[at] * kernel
@@ -134,7 +147,7 @@ _SLOPES: dict[str, tuple[tuple[np.ndarray, ...], Callable[..., Any]]] = {
     "sinh": ((A,), lambda x: (np.exp(x) - np.exp(-x)) / 2),
     "tan": ((A,), lambda x: np.sin(x) / np.cos(x)),
 }
-#: References of functions that have a slope.
+#: References of functions that are differentiable.
 SMOOTH = {reference for _, reference in _SLOPES.values()}
 ELEMENTWISE = _SLOPES | {
     "bitwise_and": (BITS, lambda a, b: a & b),
@@ -478,7 +491,7 @@ SAMPLES = [
 
 @dataclass(frozen=True)
 class Composed:
-    """A public function that is made of several operators."""
+    """A public function that calls several operators."""
 
     name: str
     call: Callable[..., Any]
@@ -524,7 +537,7 @@ HOLES = np.where(np.arange(24).reshape(8, 3) % 5 == 1, np.nan, _normal(8, 3))
 
 
 def _without_nan(name: str, *arguments: Any, differentiable: bool = True, **options: Any) -> Composed:
-    """One of numpy's functions of what is no nan, of an operand to which numbers and nan are added."""
+    """Return a sample of a NumPy function that ignores NaN. Its operand plus ``HOLES`` contains NaN."""
 
     def call(x: Any) -> Any:
         return getattr(np, name)(x + HOLES, *arguments, **options)
@@ -544,7 +557,10 @@ WITHOUT_NAN = [
 
 
 def padded_sample(parts: int) -> Sample:
-    """The one operator whose operand depends on how it is split: every part of the table ends in a row of zeros."""
+    """Return the sample of the embedding whose table depends on its number of blocks, ``parts``.
+
+    Each block of the table ends in a row of zeros. No other operator has an operand that depends on the split.
+    """
     rows, table = 3, _normal(3 * parts, 2)
     padded = np.zeros((parts * (rows + 1), 2))
     real = np.array([k for k in range(len(padded)) if k % (rows + 1) != rows])

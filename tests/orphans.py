@@ -1,4 +1,4 @@
-"""Source text of a program that leaves a process behind, in a session of its own."""
+"""Helpers for tests of orphans: processes that a program starts in a separate session and does not stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 
 
 def leaving_text(path: Path) -> str:
-    """Return a function ``leave()``: a process of another session, started by one that has ended, sleeps; its number is in a file."""
+    """Return the source text of a function ``leave()``, which starts an orphan.
+
+    The orphan runs in a separate session. Its parent has ended. It writes its process number to ``path`` and sleeps.
+    """
     return f"""
 import os, time
 def leave():
@@ -25,7 +28,7 @@ def leave():
 
 
 def is_alive(path: Path) -> bool:
-    """Return True if the process whose number is in the file runs."""
+    """Return True if the process runs whose number is in the file ``path``."""
     try:
         os.kill(int(path.read_text()), 0)
     except ProcessLookupError:

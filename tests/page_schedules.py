@@ -1,4 +1,4 @@
-"""The schedules that a page of ``spmdsim explore`` has, for those who compare them."""
+"""The schedules on a page of ``spmdsim explore``. Tests compare them with the package's schedules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from spmdsim.figures.explore.schedules import mistakes
 
 
 def every_schedule(offer: Offer) -> Iterator[Schedule]:
-    for one in (*offer.algorithms, *algorithms(), *mistakes()):
+    """Yield a schedule for each algorithm and each rank count of a page."""
+    for algorithm in (*offer.algorithms, *algorithms(), *mistakes()):
         for size in offer.ranks:
-            if one.fits(size):
-                yield make_schedule(one, size)
+            if algorithm.fits(size):
+                yield make_schedule(algorithm, size)

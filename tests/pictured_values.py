@@ -1,4 +1,4 @@
-"""A value of every kind that the package returns, made small, for tests of what they look like."""
+"""Small values of all types that the package returns, for tests of their text and their pictures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ X = Tensor.from_global(np.zeros((8, 6), np.float32), MESH("tp", "dp"), WORLD)
 
 @cache
 def product() -> tuple[Tensor, Any]:
-    """A product, and the trace of what was moved for it."""
+    """Return a product of two tensors and the trace of its communication."""
     w = Tensor.from_global(np.ones((6, 4), np.float32), MESH("tp", None), WORLD)
     with record() as trace:
         return matmul(X.to(MESH("dp", "tp")), w).to(MESH("dp", None)), trace
@@ -105,5 +105,8 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 @cache
 def pictured(name: str) -> Any:
-    """The value of a name, made once; only when it is asked for, since every process that collects tests has the names."""
+    """Return the value of a name in `VALUES`.
+
+    The first call builds it, because each process that collects tests imports this file and few need the values.
+    """
     return VALUES[name]()

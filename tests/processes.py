@@ -1,4 +1,4 @@
-"""Processes that tests start: they find the package as this one does, installed or not."""
+"""Helpers start processes that find the package on the path of this process, installed or not."""
 
 from __future__ import annotations
 
@@ -22,14 +22,24 @@ sys.exit(subprocess.run(command, env={**os.environ, **mpirun.choose_variables()}
 
 
 def hear_ctrl_c() -> None:
-    """In a new process: let Ctrl-C end it, which what a shell starts in the background ignores."""
+    """Let Ctrl-C stop this new process, because a shell's background processes ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_python(
     *arguments: object, cwd: Path | None = None, timeout: float = 600, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run this Python with arguments and further environment variables; what it printed, and its exit code."""
+    """Run this Python and return its output and its exit code.
+
+    Args:
+        arguments: the command line of Python.
+        cwd: the working folder; None for the current one.
+        timeout: seconds until the process and its children are stopped.
+        variables: environment variables, in addition to the variables of this process.
+
+    Raises:
+        TimeoutExpired: If the process runs longer than ``timeout``.
+    """
     paths = os.pathsep.join(path for path in sys.path if path)
     command = [sys.executable, *map(str, arguments)]
     with subprocess.Popen(
@@ -51,7 +61,7 @@ def run_python(
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and all that it started: launchers, asked to, end their ranks."""
+    """Stop a process and its children, first with SIGTERM, because launchers then stop their ranks."""
     for kind in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError, subprocess.TimeoutExpired):
             os.killpg(process.pid, kind)
@@ -59,7 +69,10 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def waited_for(happened: Callable[[], bool], tries: int = 1200) -> bool:
-    """Whether something happens before long; the machine may be slow."""
+    """Return True once ``happened()`` is true, or False after ``tries`` checks, one minute by default.
+
+    The limit is long because the machine may be slow.
+    """
     for _ in range(tries):
         if happened():
             return True
@@ -68,7 +81,7 @@ def waited_for(happened: Callable[[], bool], tries: int = 1200) -> bool:
 
 
 def parent_of(process: int) -> int:
-    """Who started a process; 0 if it is gone."""
+    """Return the number of a process's parent, or 0 if the process does not run."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:

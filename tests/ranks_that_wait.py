@@ -1,4 +1,4 @@
-"""A program for virtual ranks, in a file of its own: each rank imports what the names of its file come from."""
+"""A program for virtual ranks. Each rank imports the modules of this file, so the file has no other contents."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def ranks_program() -> None:
-    """Rank 0 computes for ten seconds before it sends: all others wait."""
+    """Let rank 0 compute for ten seconds before it sends; all other ranks wait."""
     import time
 
     from mpi4py import MPI

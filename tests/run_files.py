@@ -1,4 +1,4 @@
-"""What the tests of ``spmdsim run`` share: two matrices, the files they can be in, and the verdicts of a run."""
+"""Helpers of the tests of ``spmdsim run``: two matrices, input files of all formats, and the verdicts of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ W = np.random.default_rng(1).standard_normal((10, 7)).astype(np.float32)
 
 
 def run_json(capsys, *arguments, code=0):
-    """The JSON verdicts of a run in lock step."""
+    """Run ``spmdsim run`` in lock step and return its JSON verdicts; ``code`` is the expected exit code."""
     assert main([*LOCKSTEP, "--json", *map(str, arguments)]) == code
     return json.loads(capsys.readouterr().out)
 

@@ -1,4 +1,4 @@
-"""Searches of strategies that rank 0 does for all ranks: searching takes most of the time of a test on ranks."""
+"""Rank 0 searches strategies for all ranks, because searches take most of the time of a test on ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The layers of the package, light imports, short files, no clocks in tests, the license."""
+"""The package keeps its layers and imports little, its tests read no clocks, and its license is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_imports_follow_the_layers_that_importlinter_declares(monkeypatch):
 
 
 def test_only_one_file_loads_imitations():
-    """Imports by name are not visible to import-linter."""
+    # import-linter does not see imports by name.
     texts = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
     loaders = {
         name
@@ -44,7 +44,7 @@ def test_every_imitation_is_loaded_by_its_name():
 
 
 def test_importing_the_package_is_light_and_needs_no_mpi():
-    """Students write ``from spmdsim import *`` in notebooks on machines without MPI."""
+    # Students write `from spmdsim import *` in notebooks on machines without MPI.
     code = (
         "import sys, spmdsim; print([m for m in ('numpy', 'mpi4py', 'rich', 'scipy') if m in sys.modules]);"
         "sys.modules['mpi4py'] = None; from spmdsim import *; print(len([matmul, Mesh, world, show]))"
@@ -54,16 +54,16 @@ def test_importing_the_package_is_light_and_needs_no_mpi():
 
 
 def test_no_test_measures_time():
-    """What takes how long is different on every machine: benches measure it, tests count (``counted.py``)."""
+    # Times differ between machines. So benchmarks measure time, and tests count calls (counted.py).
     clocks = ("perf" + "_counter", "process" + "_time", "thread" + "_time", "mono" + "tonic", "time" + "it")
-    faults = Path(__file__).parent / "faults" / "running.py"  # ends jobs that do not end
+    faults = Path(__file__).parent / "faults" / "running.py"  # It stops jobs at their deadline.
     for path in {*Path(__file__).parent.rglob("*.py")} - {faults}:
         text = path.read_text()
         assert not [clock for clock in (*clocks, "time" + ".time(") if clock in text], path.name
 
 
 def test_the_license_is_the_whole_text_of_apache_2():
-    """Word for word what other packages ship, where one of them is installed with it."""
+    # Compare with the license files of other packages, if they are installed.
     words = (ROOT.parent / "LICENSE").read_text(encoding="utf-8").split()
     assert len(words) == 1581 and "CONDITIONS" in words
     assert [int(word[0]) for word in words if re.fullmatch(r"[1-9]\.", word)] == [*range(1, 10)]

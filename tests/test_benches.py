@@ -1,4 +1,4 @@
-"""The benches in scripts/bench/ go through: their shortest run has a row for what is measured, and checks its results."""
+"""The benchmarks in scripts/bench/ run, check their results and report a row for each rank count."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from processes import run_python
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "scripts" / "bench"
 
-#: The benches that take seconds in their shortest run; the others take up to minutes.
+#: Benchmarks whose shortest run takes seconds. The shortest runs of the others take up to minutes.
 SHORT = ("agreement", "collectives", "embedding", "operators", "peak", "peers", "redistribution", "training")
 
 
-def rows_of(tmp_path: Path, names: tuple[str, ...], *start: object) -> dict[str, set[int]]:
-    """Run benches one after the other in one program; return the rank counts in the rows of each."""
+def run_benches(tmp_path: Path, names: tuple[str, ...], *start: object) -> dict[str, set[int]]:
+    """Run benchmarks one after the other in one program and return the rank counts in the rows of each.
+
+    Args:
+        tmp_path: the folder for the program and its rows.
+        names: the names of the benchmarks.
+        start: the command line before the program.
+    """
     program, rows = tmp_path / "program.py", tmp_path / "rows"
     program.write_text(
         "import runpy, sys\n"
@@ -32,17 +38,17 @@ def rows_of(tmp_path: Path, names: tuple[str, ...], *start: object) -> dict[str,
     return ranks
 
 
-def test_the_shortest_runs(launcher, tmp_path):
+def test_the_shortest_runs_on_two_ranks_have_rows(launcher, tmp_path):
     start = ("-m", "spmdsim", "launch", "-n", 2)
-    assert rows_of(tmp_path, SHORT, *start) == {name: {2} for name in SHORT}
+    assert run_benches(tmp_path, SHORT, *start) == {name: {2} for name in SHORT}
 
 
-def test_the_shortest_run_of_one_process(tmp_path):
-    assert rows_of(tmp_path, ("planner",)) == {"planner": {1}}
+def test_the_shortest_run_in_one_process_has_rows(tmp_path):
+    assert run_benches(tmp_path, ("planner",)) == {"planner": {1}}
 
 
 def test_the_table_of_speeds_has_every_row(monkeypatch):
-    """No case that was measured is outside of its line's range, with a goal or without, and the worst is named."""
+    # Each measured case lies in the range of its line, with a goal or without, and the line names the worst case.
     monkeypatch.syspath_prepend(str(FOLDER))
     table = __import__("speed_table").speed_table
     figure = __import__("paired").figure
@@ -50,7 +56,7 @@ def test_the_table_of_speeds_has_every_row(monkeypatch):
     page = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
     assert table(records) in page, "docs/speed.md is out of date: run scripts/bench.sh --readme"
     lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    seen, worst = 0, set()
+    case_count, worst = 0, set()
     for record in records:
         for run in record["runs"]:
             for one in run["rows"]:
@@ -58,14 +64,16 @@ def test_the_table_of_speeds_has_every_row(monkeypatch):
                 (line,) = [
                     cells for cells in lines if cells[0] == what and f"--only {run['bench']}`" in cells[1]
                 ]
-                part = next((p for p in line[2].split(", ") if f" on {run['ranks']} rank" in p), line[2])
-                low, _, high = part.partition(" on ")[0].partition(" to ")
+                cell = next((p for p in line[2].split(", ") if f" on {run['ranks']} rank" in p), line[2])
+                low, _, high = cell.partition(" on ")[0].partition(" to ")
                 low, high = (float(text.replace(",", "")) for text in (low, high or low))
                 assert low <= float(figure(one["value"]).replace(",", "")) <= high, (what, one["case"])
                 if line[3].startswith(f"{figure(one['value'])}: {one['case']} (".replace("|", "/")):
                     worst.add(what)
-                seen += 1
-    assert seen > 800 and len(worst) == len({cells[0] for cells in lines if "bench.sh --only" in cells[1]})
+                case_count += 1
+    assert case_count > 800 and len(worst) == len(
+        {cells[0] for cells in lines if "bench.sh --only" in cells[1]}
+    )
     assert any("12.4: sort of 20,000 float64" in cells[3] for cells in lines if len(cells) > 3)
 
 
@@ -90,10 +98,10 @@ def test_the_readmes_table_has_every_row_of_the_newest_run(monkeypatch):
         "after": {"load": 2.0},
     }
     older = {**run, "date": "2026-01-01", "rows": [{**rows[0], "case": "old"}]}
-    told = table([{"machine": {"processor": "P", "cores": 2}, "runs": [{**run, "rows": rows}, older]}])
-    assert "| work | Heat | JAX |" in told and "| sort | 0.50 | 1.25 |\n| fft | 2.00 | – |" in told
+    text = table([{"machine": {"processor": "P", "cores": 2}, "runs": [{**run, "rows": rows}, older]}])
+    assert "| work | Heat | JAX |" in text and "| sort | 0.50 | 1.25 |\n| fft | 2.00 | – |" in text
     assert (
-        "2 ranks on P with 2 cores, load 1.0 before and 2.0 after; heat 1.8.0." in told and "old" not in told
+        "2 ranks on P with 2 cores, load 1.0 before and 2.0 after; heat 1.8.0." in text and "old" not in text
     )
 
 
@@ -107,9 +115,9 @@ def test_the_worst_case_is_the_largest_time_and_the_least_speed(monkeypatch):
         for k, v in (("a", 0.5), ("b", 2.0))
     ]
     record = {"machine": {"processor": "P", "cores": 2}, "runs": [{**run, "rows": rows}]}
-    told = __import__("speed_table").speed_table([record])
+    text = __import__("speed_table").speed_table([record])
     assert (
         "| 1.00 to 3.00 on 2 ranks | 3.00: slow (P, 2 ranks of mpich) | <= 2 | 0 of 1; 1 more without a goal |"
-        in told
+        in text
     )
-    assert "| 0.50 to 2.00 on 2 ranks | 0.50: a (P, 2 ranks of mpich) | none | - |" in told
+    assert "| 0.50 to 2.00 on 2 ranks | 0.50: a (P, 2 ranks of mpich) | none | - |" in text

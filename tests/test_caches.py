@@ -1,4 +1,4 @@
-"""No cache grows for ever: entries are counted over ever new shapes; those of functions say how many they keep."""
+"""All caches are bounded: worlds limit their entries, and cached functions declare their largest size."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MESH = Mesh((2,), ("a",))
 
 
 @pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
-def test_entries_over_new_shapes(kind, monkeypatch):
+def test_new_shapes_do_not_exceed_the_largest_number_of_entries(kind, monkeypatch):
     world = kind(2)
-    kept = lru_cache(maxsize=50)(core_tensor.intern_meta.__wrapped__)
-    monkeypatch.setattr(core_tensor, "intern_meta", kept)
+    small_cache = lru_cache(maxsize=50)(core_tensor.intern_meta.__wrapped__)
+    monkeypatch.setattr(core_tensor, "intern_meta", small_cache)
     assert world.cache.most >= MOST
     world.cache.most = 50
     for n in range(2, 80):
@@ -32,16 +32,16 @@ def test_entries_over_new_shapes(kind, monkeypatch):
         z = y.to(MESH(None, "a")).to(MESH(None, None))
         if world.has_data:
             assert (z.full() == 6).all()
-    assert kept.cache_info().currsize == len(world.cache) == 50
+    assert small_cache.cache_info().currsize == len(world.cache) == 50
     del x, y, z
     world.cache.clear()
-    kept.cache_clear()
+    small_cache.cache_clear()
     gc.collect()
     assert not [key for key in core_tensor._ALIVE if key[1][-1:] == (79,)]
 
 
 @pytest.mark.ranks(4)
-def test_hundreds_of_slices_and_seeds(world):
+def test_seeds_add_no_entries_and_slices_do_not_exceed_the_limit(world):
     mesh = Mesh((2, 2), ("a", "b"))
     most, world.cache.most = world.cache.most, 100
     x = Tensor.from_global(np.ones((250, 4), np.float32), mesh(None, "a"), world)
@@ -59,7 +59,7 @@ def test_hundreds_of_slices_and_seeds(world):
 
 
 def layout(*dims: str | None) -> Layout:
-    """Equal to others of these dims, and none of its parts the same object."""
+    """Return a layout that is equal to others of these dims, but shares no object with them."""
     return Mesh((2, 2), ("a", "b"))(*dims)
 
 
@@ -80,8 +80,7 @@ def test_equal_calls_and_layouts_share_one_entry(world):
 
 
 @pytest.mark.ranks(4)
-def test_another_machine_means_another_choice(world):
-    """A choice is not kept for a machine that is set later."""
+def test_a_new_machine_gets_a_new_choice_of_layouts(world):
     x = Tensor.from_global(np.ones((64, 64)), layout("a", None), world)
     w = Tensor.from_global(np.ones((64, 64)), layout(None, "a"), world)
     layouts = []
@@ -95,7 +94,7 @@ def test_another_machine_means_another_choice(world):
 
 
 @pytest.mark.ranks(4)
-def test_a_program_that_is_forgotten_is_derived_again(world):
+def test_a_program_that_the_cache_dropped_is_derived_again(world):
     x = Tensor.from_global(np.arange(64.0).reshape(8, 8), layout("a", None), world)
     most, world.cache.most = world.cache.most, 3
     try:
@@ -107,15 +106,17 @@ def test_a_program_that_is_forgotten_is_derived_again(world):
         world.cache.most = most
 
 
-def test_functions_say_how_much_they_keep():
+def test_cached_functions_declare_their_largest_size():
     for path in PACKAGE.rglob("*.py"):
         text = path.read_text()
         for node in ast.walk(ast.parse(text)) if "cache" in text else ():
             if isinstance(node, ast.FunctionDef):
-                for one in map(ast.unparse, node.decorator_list):
-                    few = one.rpartition(".")[2] == "cache"
-                    assert not few or len(node.args.args) <= 1, (path, node.name)
-                    assert "lru_cache" not in one or ("maxsize=" in one and "None" not in one), (
+                for decorator in map(ast.unparse, node.decorator_list):
+                    is_unbounded = decorator.rpartition(".")[2] == "cache"
+                    assert not is_unbounded or len(node.args.args) <= 1, (path, node.name)
+                    assert "lru_cache" not in decorator or (
+                        "maxsize=" in decorator and "None" not in decorator
+                    ), (
                         path,
                         node.name,
                     )

@@ -1,4 +1,4 @@
-"""The form of commits and of changes for the changelog, as CONTRIBUTING.md asks for them."""
+"""Subjects of commits and changes for the changelog have the form that CONTRIBUTING.md documents."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""Every block of the documents is run, and prints what stands there (:mod:`documents` says what may differ)."""
+"""All blocks of the documents run and print the output in the document, with the marks of :mod:`documents`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ DOCUMENTS = [
     *(path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "words"),
 ]
 ALL = [(path, block) for path in DOCUMENTS for block in blocks(path.read_text(encoding="utf-8"))]
-#: Commands of all documents with what they print; a command that stands in two documents is here once.
+#: Commands of all documents with their output. A command of two documents appears once.
 COMMANDS = [*{one: (path, block, *one) for path, block in ALL for one in block.commands}.values()]
 
-# Commands that are not run here, and why.
+#: Commands that this file does not run -> the reason, or the test that runs them.
 ELSEWHERE = {
     "scripts/run.sh": "makes the environment that these tests run in",
     "scripts/test.sh": "runs these tests",
@@ -42,45 +42,46 @@ ELSEWHERE = {
 }
 
 
-def name(path: Path) -> str:
+def relative_name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
 def label(value: object) -> str | None:
-    """Test names: the file, and the line or the command."""
+    """Return the text of a test parameter: the file, the line of a block, or None for pytest's text."""
     if isinstance(value, Path):
-        return name(value)
+        return relative_name(value)
     return f"line {value.line}" if isinstance(value, Block) else None
 
 
 @cache
 def run_command(*words: str) -> str:
-    """Return what a command prints. Cached: some stand in two documents, with other lines left out."""
+    """Return the output of a command. Cached, because two documents may show lines of one output."""
     if words[1] in ("launch", "simulate"):
-        return run_apart([sys.executable, "-m", *words], ROOT)
+        return run_in_new_process([sys.executable, "-m", *words], ROOT)
     if words[0] == "spmdsim":
-        return run_here([*words[1:]], ROOT)
-    return run_apart([sys.executable, *words[1:]], ROOT)
+        return run_main([*words[1:]], ROOT)
+    return run_in_new_process([sys.executable, *words[1:]], ROOT)
 
 
-def run_here(words: list[str], folder: Path) -> str:
-    """What ``spmdsim`` prints, without starting it."""
-    told = io.StringIO()
+def run_main(words: list[str], folder: Path) -> str:
+    """Return the output of ``spmdsim`` with the arguments ``words`` in ``folder``. Starts no process."""
+    output = io.StringIO()
     before = Path.cwd()
     os.chdir(folder)
     try:
         with (
-            contextlib.redirect_stdout(told),
-            contextlib.redirect_stderr(told),
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
             contextlib.suppress(SystemExit),
         ):
             main(words)
     finally:
         os.chdir(before)
-    return told.getvalue()
+    return output.getvalue()
 
 
-def run_apart(words: list[str], folder: Path) -> str:
+def run_in_new_process(words: list[str], folder: Path) -> str:
+    """Return the output of a command in a new process that is no rank of a job."""
     unset = ("OMPI_", "PMI", "PRTE", "HYDRA", "SPMDSIM_")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(unset)}
     done = subprocess.run(
@@ -95,35 +96,36 @@ def starts_ranks(words: list[str]) -> bool:
 
 
 def in_lock_step(words: list[str]) -> list[str]:
-    """The same on ranks of one process."""
+    """Return a command with the option that runs its ranks in one process."""
     return [*words[:2], "--world", "lockstep", *words[2:]]
 
 
 @pytest.fixture(autouse=True)
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+def set_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.delenv("SPMDSIM_RANKS", raising=False)
 
 
 @pytest.mark.parametrize(("path", "block", "command", "wanted"), COMMANDS, ids=label)
-def test_a_command_prints_what_stands_there(path: Path, block: Block, command: str, wanted: str) -> None:
-    """Where it starts ranks, in lock step."""
+def test_a_command_prints_the_output_in_the_document(
+    path: Path, block: Block, command: str, wanted: str
+) -> None:
     words = shlex.split(command)
     if command in ELSEWHERE:
         pytest.skip(ELSEWHERE[command])
     if starts_ranks(words) and "-m" in words:
         pytest.skip("measures real ranks")
-    if starts_ranks(words):
+    if starts_ranks(words):  # Other tests run these commands on real ranks.
         words, wanted = in_lock_step(words), wanted.replace("MPIWorld", "LockStep")
-    told = run_command(*words)
-    differ = difference(wanted, told)
-    assert not differ, f"{name(path)}, line {block.line}: $ {command}\n{differ}"
-    assert "error: " not in told or "error: " in wanted, (
-        f"{name(path)}, line {block.line}: $ {command}\n{told}"
+    output = run_command(*words)
+    differ = difference(wanted, output)
+    assert not differ, f"{relative_name(path)}, line {block.line}: $ {command}\n{differ}"
+    assert "error: " not in output or "error: " in wanted, (
+        f"{relative_name(path)}, line {block.line}: $ {command}\n{output}"
     )
 
 
-# Examples are the same on real ranks by tests of their own; what starts the ranks and how they are called is seen here.
+#: Commands that start real ranks. Other tests run the examples and the training on real ranks.
 ON_RANKS = [
     case
     for number, case in enumerate(COMMANDS)
@@ -138,23 +140,24 @@ ON_RANKS = [
 def test_a_command_prints_the_same_on_real_ranks(
     path: Path, block: Block, command: str, wanted: str, launcher: object
 ) -> None:
-    """A file of measurements is replaced by a machine that is there."""
+    # A built-in machine replaces the file of measurements, which does not exist.
     words = ["laptop" if word == "machine.json" else word for word in shlex.split(command)]
-    differ = difference(wanted, run_apart([sys.executable, "-m", *words], ROOT))
-    assert not differ, f"{name(path)}, line {block.line}: $ {command}\n{differ}"
+    differ = difference(wanted, run_in_new_process([sys.executable, "-m", *words], ROOT))
+    assert not differ, f"{relative_name(path)}, line {block.line}: $ {command}\n{differ}"
 
 
 # ---------------------------------------------------------------------- programs
 
 
-def program(path: Path, start: str) -> str:
+def find_program(path: Path, start: str) -> str:
+    """Return the only Python block of a document whose text begins with ``start``."""
     texts = [block.text for one, block in ALL if one == path and block.language == "python"]
     (text,) = [text for text in texts if text.startswith(start)]
     return text
 
 
-def test_the_readmes_session_runs_as_it_stands() -> None:
-    """Pasted into a notebook, without MPI and without a number of ranks; in scripts: worlds/test_current.py."""
+def test_the_readmes_session_runs_unchanged_in_a_notebook() -> None:
+    # A notebook has no MPI and no number of ranks. worlds/test_current.py tests scripts.
     (session,) = [
         block.text for path, block in ALL if path == ROOT / "README.md" and block.language == "pycon"
     ]
@@ -163,17 +166,19 @@ def test_the_readmes_session_runs_as_it_stands() -> None:
     test.globs = names
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, clear_globs=False).failed == 0
     assert names["z"].world.size == 8  # type: ignore[attr-defined]
-    example = [*map(plain, (ROOT / "examples" / "first_steps.py").read_text(encoding="utf-8").splitlines())]
-    lines = [plain(one.source) for one in test.examples if re.match("mesh|[xwyz] = ", one.source)]
+    example = [
+        *map(without_comment, (ROOT / "examples" / "first_steps.py").read_text(encoding="utf-8").splitlines())
+    ]
+    lines = [without_comment(one.source) for one in test.examples if re.match("mesh|[xwyz] = ", one.source)]
     assert len(lines) == 5 and not {*lines} - {*example}, "the example is the same program"
 
 
-def plain(line: str) -> str:
-    """A line of a program without its comment."""
+def without_comment(line: str) -> str:
+    """Return a line of a program without its comment and without the assignment to ``verdict``."""
     return re.sub(r"\s*#.*", "", line).strip().removeprefix("verdict = ")
 
 
-def test_an_operator_is_added_as_the_document_says() -> None:
+def test_the_documents_new_operator_works() -> None:
     from spmdsim import LockStep, Mesh, Tensor, check
     from spmdsim.arrays import Op
     from spmdsim.arrays.ops.declare import declare_unary
@@ -186,7 +191,7 @@ def test_an_operator_is_added_as_the_document_says() -> None:
         "Rule": Rule,
         "np": np,
     }
-    exec(program(ROOT / "CONTRIBUTING.md", "relu = declare_unary"), names)
+    exec(find_program(ROOT / "CONTRIBUTING.md", "relu = declare_unary"), names)
     mesh = Mesh((4,), ("x",))
     with LockStep(4):
         a, b = (Tensor.from_global(np.arange(-3.0, 5), mesh("x")) for _ in range(2))
@@ -194,24 +199,24 @@ def test_an_operator_is_added_as_the_document_says() -> None:
         assert check(names["outer"](a, b), np.outer(np.arange(-3.0, 5), np.arange(-3.0, 5)))  # type: ignore[operator]
 
 
-def test_an_algorithm_is_added_as_the_document_says(tmp_path: Path) -> None:
-    text = program(ROOT / "CONTRIBUTING.md", '@declare("all_gather"')
+def test_the_documents_new_algorithm_is_correct(tmp_path: Path) -> None:
+    text = find_program(ROOT / "CONTRIBUTING.md", '@declare("all_gather"')
     path = tmp_path / "mine.py"
     path.write_text(
         "from spmdsim.collectives import recv, send\n\n" + text.partition("\n")[2], encoding="utf-8"
     )
-    assert "correct" in run_here(
+    assert "correct" in run_main(
         ["collective", "check", f"{path}:my_way", "--collective", "all_gather", "-n", "2..6"], ROOT
     )
 
 
-# Sessions of the manual are run as doctests, with the rest of their page: test_manual.py.
+#: Sessions outside the manual. test_manual.py runs sessions of the manual with the other blocks of their page.
 SESSIONS = [case for case in ALL if ">>> " in case[1].text and case[1].language != "pycon"]
 
 
 @pytest.mark.parametrize(("path", "block"), SESSIONS, ids=label)
-def test_a_session_answers_what_stands_there(path: Path, block: Block) -> None:
-    told: list[str] = []
+def test_a_session_raises_the_errors_in_the_document(path: Path, block: Block) -> None:
+    messages: list[str] = []
     lines = block.text.splitlines()
     wanted = "\n".join(line for line in lines if not line.startswith(">>> "))
     for line in lines:
@@ -219,38 +224,37 @@ def test_a_session_answers_what_stands_there(path: Path, block: Block) -> None:
             try:
                 exec(compile(line.removeprefix(">>> "), "session", "single"), {})
             except Exception as error:
-                told.append(f"{type(error).__module__}.{type(error).__name__}: {error}")
-    assert told and not (differ := difference(wanted, "\n".join(told))), differ
+                messages.append(f"{type(error).__module__}.{type(error).__name__}: {error}")
+    assert messages and not (differ := difference(wanted, "\n".join(messages))), differ
 
 
-def test_every_block_is_of_a_kind_that_is_run() -> None:
+def test_every_block_is_of_a_kind_that_tests_run() -> None:
     for path, block in ALL:
         tested = (
             block.commands
             or block.language in ("python", "pycon", "sh")
-            or block.language.startswith("{")  # the manual's
+            or block.language.startswith("{")  # Only the manual has directives; test_manual.py runs them.
             or ">>> " in block.text
             or "->" in block.text
         )
-        assert tested, f"{name(path)}, line {block.line}: a block that no test runs"
+        assert tested, f"{relative_name(path)}, line {block.line}: a block that no test runs"
 
 
-# ---------------------------------------------------------------------- what the text promises
+# ---------------------------------------------------------------------- commands, files and links in the text
 
 
-def test_every_command_and_file_that_is_named_is_there() -> None:
+def test_every_named_command_and_file_exists() -> None:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         for file in re.findall(r"\b(?:scripts|examples|tests)/[\w/]+\.\w+", text):
-            assert (ROOT / file).exists(), f"{name(path)} names {file}"
+            assert (ROOT / file).exists(), f"{relative_name(path)} names {file}"
         for words in re.findall(r"(?:`|\$ |    )spmdsim ((?:collective )?[a-z]+)\b", text):
-            assert "usage: spmdsim" in run_here([*words.split(), "--help"], ROOT), (
-                f"{name(path)}: spmdsim {words}"
+            assert "usage: spmdsim" in run_main([*words.split(), "--help"], ROOT), (
+                f"{relative_name(path)}: spmdsim {words}"
             )
 
 
 def test_the_readme_is_short_and_starts_with_two_commands() -> None:
-    """Whoever reads it for the first time sees a picture, a program and what to type."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     start = (ROOT / "scripts" / "run.sh").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= 150
@@ -289,7 +293,7 @@ loss 2.3001, off by 1e-07
         "...\n two    64      0.50   ok\n...",
     ],
 )
-def test_what_a_document_may_leave_open(wanted: str) -> None:
+def test_marks_of_a_document_match_omitted_and_other_text(wanted: str) -> None:
     assert difference(wanted, PRINTED) == ""
 
 
@@ -318,7 +322,7 @@ def test_wrong_output_in_columns_is_shown() -> None:
     assert "+ two   WRONG" in difference(wanted, PRINTED.replace("0.50   ok", "0.50   WRONG"))
 
 
-def test_the_comparisons_own_examples() -> None:
+def test_the_doctests_of_the_comparison_hold() -> None:
     import documents
 
     assert doctest.testmod(documents).failed == 0 and agree("1…3 4", "1…3 4") and not agree("1…3 4", "1…4 4")

@@ -1,4 +1,4 @@
-"""The documents' pictures are what ``scripts/pictures.sh`` draws, and documents show pictures that are there."""
+"""``scripts/pictures.sh`` draws exactly the pictures of the documents, and all pictures in documents exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 
 
-def test_the_script_draws_the_pictures_that_are_there(tmp_path):
+def test_the_script_draws_exactly_the_pictures_in_the_repository(tmp_path):
     environment = os.environ | {"PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     subprocess.run(
         [ROOT / "scripts" / "pictures.sh", tmp_path], env=environment, check=True, capture_output=True
@@ -24,7 +24,7 @@ def test_the_script_draws_the_pictures_that_are_there(tmp_path):
         assert text == (PICTURES / name).read_text(), f"{name} is out of date: run scripts/pictures.sh"
 
 
-def test_the_badges_say_what_setup_cfg_has():
+def test_the_badges_show_the_entries_of_setup_cfg():
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg", encoding="utf-8")
     versions = re.findall(r"Python :: (3\.\d+)$", settings["metadata"]["classifiers"], re.MULTILINE)

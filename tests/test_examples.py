@@ -1,4 +1,4 @@
-"""The programs in examples/ run as they stand, in lock step and on real ranks, and print what they promise."""
+"""The programs in examples/ run unchanged, in lock step and on real ranks, and print the documented lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLES = TESTS.parent / "examples"
 
 FIRST_STEPS = [
     "Tensor(f32[32,5] S(0)P(sum) on dp=2 tp=4)",
-    # 16 rows of 5 columns, summed over 4 ranks: three quarters received twice.
+    # A rank receives three quarters of 16 rows of 5 columns twice in a sum over 4 ranks.
     "rank 0 holds ((0, 16), (0, 5)) with {'all_reduce': 1} 480 bytes received",
     "ok: max error 0 <=",
     f"sum of all elements: {5.0 * sum(range(32 * 12))}",
@@ -33,7 +33,7 @@ SAMPLE_SORT = [
 
 FFT_2D = [
     "collectives: {'all_to_all': 2}",
-    # 256 x 128 complex numbers on 8 ranks: seven eighths of a rank's share, twice.
+    # A rank receives seven eighths of its block twice; 8 ranks own 256 x 128 complex numbers.
     "received by rank 0: 114,688 bytes; predicted 114,688",
     "gradient lies as the field: True",
     "at 4,096 ranks: {'all_to_all': 2}",
@@ -46,15 +46,16 @@ CHAINED = [
 
 GPT = ("--steps", "3", "--batch", "4", "--length", "8", "--compare")
 
-#: Tested by name elsewhere.
+#: Examples that other files test.
 ELSEWHERE = {"arrays", "buggy_programs", "own_algorithms.py", "search_network.py", "documents"}
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """Return the output of a program: in this process, or on ranks."""
+    """Return a function that runs an example and returns its output."""
 
     def run(script, *arguments, launch=None):
+        """Run an example with arguments in this process, or on ``launch`` ranks, and return its output."""
         if launch:
             result = run_python("-m", "spmdsim", "launch", "-n", launch, EXAMPLES / script, *arguments)
             assert result.returncode == 0, result.stderr
@@ -70,35 +71,34 @@ def run(capsys, monkeypatch):
 
 
 def test_every_example_is_tested():
-    here = Path(__file__).read_text()
+    this_file = Path(__file__).read_text()
     others = "".join(p.read_text() for p in TESTS.rglob("test_*.py") if p.name != "test_examples.py")
     for path in EXAMPLES.iterdir():
         if path.name.startswith(("_", ".")):
             continue
-        told = others if path.name in ELSEWHERE else here
-        assert re.search(rf"\b{re.escape(path.name)}\b", told), f"no test runs examples/{path.name}"
+        tests = others if path.name in ELSEWHERE else this_file
+        assert re.search(rf"\b{re.escape(path.name)}\b", tests), f"no test runs examples/{path.name}"
 
 
-def test_first_steps(run):
-    told = run("first_steps.py")
-    assert [line for line in FIRST_STEPS if line not in told] == []
-    assert len(told.splitlines()) == len(FIRST_STEPS)
+def test_first_steps_prints_its_lines(run):
+    output = run("first_steps.py")
+    assert [line for line in FIRST_STEPS if line not in output] == []
+    assert len(output.splitlines()) == len(FIRST_STEPS)
 
 
 @pytest.mark.mpi(min_size=8)
-def test_first_steps_on_ranks(run):
-    """The ranks of this job run the program; rank 0 alone prints."""
+def test_first_steps_on_ranks_prints_its_lines_once(run):
     if detect().size != 8:
         pytest.skip("the program is for 8 ranks")
-    told = run("first_steps.py")
+    output = run("first_steps.py")
     lines = FIRST_STEPS if is_root() else []
-    assert [line for line in lines if line not in told] == [] and len(told.splitlines()) == len(lines)
+    assert [line for line in lines if line not in output] == [] and len(output.splitlines()) == len(lines)
 
 
 @pytest.mark.parametrize("script, lines", [("sample_sort.py", SAMPLE_SORT), ("fft_2d.py", FFT_2D)])
-def test_sorting_and_transforming(script, lines, run):
-    told = run(script)
-    assert [line for line in lines if line not in told] == []
+def test_sorting_and_transforming_print_their_counts(script, lines, run):
+    output = run(script)
+    assert [line for line in lines if line not in output] == []
     assert len((EXAMPLES / script).read_text().splitlines()) <= 60
 
 
@@ -112,39 +112,38 @@ def test_sorting_and_transforming(script, lines, run):
     ],
     ids=["plain", "sequence parallel", "zero", "owned rows"],
 )
-def test_gpt_on_text(options, collectives, run):
-    told = run("gpt_on_text.py", *GPT, *options)
-    assert told.startswith("dp=2 tp=4, ")
-    counts = re.findall(r"'(\w+)': (\d+)", told.splitlines()[0])
+def test_gpt_on_text_equals_a_single_process(options, collectives, run):
+    output = run("gpt_on_text.py", *GPT, *options)
+    assert output.startswith("dp=2 tp=4, ")
+    counts = re.findall(r"'(\w+)': (\d+)", output.splitlines()[0])
     assert {name: int(count) for name, count in counts} == collectives
-    losses = [float(loss) for loss in re.findall(r"step +\d+ +loss (\S+)", told)]
+    losses = [float(loss) for loss in re.findall(r"step +\d+ +loss (\S+)", output)]
     assert losses == sorted(losses, reverse=True) and len(losses) == 3
-    (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
+    (difference,) = re.findall(r"largest difference to the single process: (\S+)", output)
     assert float(difference) < 1e-5
-    assert "losses: ok: max error" in told and "equal within float32 rounding" in told
+    assert "losses: ok: max error" in output and "equal within float32 rounding" in output
 
 
-def test_gpt_on_text_on_ranks(launcher, run):
-    told = run("gpt_on_text.py", *GPT, launch=2)
-    assert told.startswith("dp=1 tp=2, ")
-    (difference,) = re.findall(r"largest difference to the single process: (\S+)", told)
+def test_gpt_on_text_on_ranks_equals_a_single_process(launcher, run):
+    output = run("gpt_on_text.py", *GPT, launch=2)
+    assert output.startswith("dp=1 tp=2, ")
+    (difference,) = re.findall(r"largest difference to the single process: (\S+)", output)
     assert float(difference) < 1e-5
 
 
-def test_paddle_training(run):
-    """In lock step; on real ranks: dialects/test_programs.py."""
-    told = run("documents/paddle_training.py", "--lockstep")
-    steps = re.findall(r"step +(\d+)  split (\S+)  single card (\S+)", told)
+# dialects/test_programs.py runs the next two programs on real ranks.
+def test_paddle_training_in_lock_step_equals_a_single_card(run):
+    output = run("documents/paddle_training.py", "--lockstep")
+    steps = re.findall(r"step +(\d+)  split (\S+)  single card (\S+)", output)
     assert [int(step) for step, *_ in steps] == [0, 5, 10, 15]
     assert all(abs(float(split) - float(single)) <= 1e-4 for _, split, single in steps)
-    (difference,) = re.findall(r"largest difference (\S+)", told)
-    assert float(difference) < 1e-5 and len(told.splitlines()) == 5
+    (difference,) = re.findall(r"largest difference (\S+)", output)
+    assert float(difference) < 1e-5 and len(output.splitlines()) == 5
 
 
-def test_chained_products(run):
-    """In lock step; on real ranks: dialects/test_programs.py."""
-    told = run("documents/chained_matmul.py", "--lockstep")
-    assert [line for line in CHAINED if told.count(line) != 1] == []
+def test_chained_products_in_lock_step_print_their_collectives(run):
+    output = run("documents/chained_matmul.py", "--lockstep")
+    assert [line for line in CHAINED if output.count(line) != 1] == []
 
 
 BLOCK = re.compile(
@@ -152,8 +151,8 @@ BLOCK = re.compile(
 )
 
 
-def test_the_document_prints_rank_by_rank(launcher):
-    """As in the document: one whole block for each rank, in whatever order; equal ones where ranks hold copies."""
+def test_the_sbp_document_prints_one_block_per_rank(launcher):
+    # The blocks come in any order, and replicas print equal blocks.
     words = ["-m", "spmdsim", "launch", "--nproc_per_node=4"]
     result = run_python(*words, EXAMPLES / "documents" / "two_dimensional_sbp.py", COLUMNS="120")
     assert result.returncode == 0, result.stderr
@@ -163,7 +162,7 @@ def test_the_document_prints_rank_by_rank(launcher):
     assert blocks[0].count("\n") == 2, "two rows, each on a line of its own"
 
 
-def test_the_trained_document_on_ranks(launcher):
+def test_the_sbp_training_document_trains_on_ranks(launcher):
     words = ["-m", "spmdsim.dialects.oneflow.distributed.launch", "--nproc_per_node", "4"]
     result = run_python(*words, EXAMPLES / "documents" / "two_dimensional_sbp_training.py")
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""The most telling of the faults in ``tests/faults/``, and its runner; ``scripts/faults.sh`` runs all of them."""
+"""A quick sample of the faults in ``tests/faults/`` and their runner work; ``scripts/faults.sh`` runs all faults."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ NAMED_CASES = {case.name: case for case in CASES}
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(("name", "way"), QUICK)
-def test_a_fault_is_named_and_the_job_ends(name: str, way: str, launcher: object) -> None:
-    result = run(NAMED_CASES[name], way)
+@pytest.mark.parametrize(("name", "start"), QUICK)
+def test_a_fault_is_named_and_the_job_ends(name: str, start: str, launcher: object) -> None:
+    result = run(NAMED_CASES[name], start)
     assert result.outcome in GOOD, result
 
 
-def test_the_cases_are_many_and_each_is_a_program() -> None:
+def test_at_least_120_cases_compile() -> None:
     assert len(CASES) >= 120 and len({case.name for case in CASES}) == len(CASES)
     for case in CASES:
         assert case.ways and (case.says or case.signal or not case.fails), case.name
-        for way in case.ways:
-            compile(case.program(way), case.name, "exec")
+        for start in case.ways:
+            compile(case.program(start), case.name, "exec")
             assert not any(
-                "{" in word and "}" in word and "{3}" not in word for word in case.expected(way)
+                "{" in word and "}" in word and "{3}" not in word for word in case.expected(start)
             ), case.name
 
 
-def test_a_line_is_found_where_it_stands() -> None:
+def test_an_expected_message_names_the_marked_line() -> None:
     case = Case("", "", "begins()\nx.to(R)  # @here\n", ("{here}", r"rank {bad}\b"))
-    place, rank = case.expected(LAUNCH)
+    location, rank = case.expected(LAUNCH)
     line = case.program(LAUNCH).splitlines().index("x.to(R)  # @here") + 1
-    assert f"{line})" in place and rank == r"rank 1\b"
-    assert case.expected(EMULATED)[0] != place
+    assert f"{line})" in location and rank == r"rank 1\b"
+    assert case.expected(EMULATED)[0] != location
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,18 @@ def test_a_line_is_found_where_it_stands() -> None:
         (1, 11.0, [], [], "late"),
     ],
 )
-def test_how_a_run_is_judged(code, seconds, missing, left, outcome) -> None:
+def test_judge_returns_the_outcome_of_a_run(code, seconds, missing, left, outcome) -> None:
     case = Case("", "", "", ("x",))
     assert judge(case, code, seconds, missing, left) == outcome
 
 
-def test_where_nothing_is_wrong_an_accusation_is_wrong() -> None:
+def test_a_message_about_a_program_without_fault_is_no_good_outcome() -> None:
     case = Case("", "", "", fails=False)
     assert judge(case, 0, 1.0, [], []) == RIGHT and judge(case, 2, 1.0, ["END 0"], []) not in GOOD
 
 
-def test_what_a_job_leaves_behind_is_found(launcher: object) -> None:
-    """A process of its own session that goes on, and a temporary file."""
+def test_a_process_and_a_file_that_outlive_a_job_are_reported(launcher: object) -> None:
+    # The process runs in a separate session, so the launcher does not stop it.
     body = """
     import subprocess, tempfile
     begins()
@@ -74,12 +74,12 @@ def test_what_a_job_leaves_behind_is_found(launcher: object) -> None:
 
 
 def test_the_page_has_all_cases() -> None:
-    told = PAGE.read_text(encoding="utf-8")
-    assert f"{sum(case.fails for case in CASES)} cases" in told, "run scripts/faults.sh"
-    assert f"{sum(not case.fails for case in (*CASES, *HARMLESS))} cases" in told
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"{sum(case.fails for case in CASES)} cases" in text, "run scripts/faults.sh"
+    assert f"{sum(not case.fails for case in (*CASES, *HARMLESS))} cases" in text
 
 
-def test_the_page_counts_what_is_not_as_it_should_be() -> None:
+def test_the_page_counts_the_bad_outcomes() -> None:
     one = {"kind": "death", "mpi": "MPICH", "way": MPIRUN, "seconds": 2.0}
     text = page([one | {"case": "a", "outcome": NAMED}, one | {"case": "b", "outcome": SILENT}], DEADLINE)
     assert (

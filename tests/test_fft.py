@@ -1,4 +1,4 @@
-"""Transforms of split and whole dims against numpy's, with their gradients and what they send."""
+"""Fourier transforms of split and replicated dims equal NumPy's, with correct gradients and few collectives."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbers(shape: tuple[int, ...], kind: str, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.ranks(1, 3, 4)
 @pytest.mark.parametrize("kind", [*REAL, *COMPLEX])
-def test_numpy_s_transforms(world, kind):
+def test_a_transform_equals_numpys_for_all_layouts(world, kind):
     x, reference = numbers((5, 12), kind), getattr(np.fft, kind)
     several = kind[-1] in "n2"
     choices = (
@@ -55,8 +55,8 @@ def test_every_public_function_has_a_sample():
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("kind", [*REAL, *COMPLEX, *SHIFTS])
-def test_every_function_forward_and_backward(world, kind, mesh):
-    """Along a direction, by central differences: the transforms are linear, so these are exact but for rounding."""
+def test_results_and_gradients_of_every_function_equal_numpys(world, kind, mesh):
+    # Compare with central differences along a direction. They are exact except for rounding, as transforms are linear.
     x, along, reference = numbers((4, 6), kind), numbers((4, 6), kind, 1), getattr(np.fft, kind)
     axes = {} if kind in SHIFTS else {"axes": (-2, -1)} if kind[-1] in "n2" else {"axis": -1}
     choices = [axes] if kind in SHIFTS or kind[-1] in "n2" else [axes, {"n": 9}, {"n": 4, "axis": 0}]
@@ -77,7 +77,7 @@ def test_every_function_forward_and_backward(world, kind, mesh):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int16", "complex64", "bool"])
 @pytest.mark.ranks(2)
-def test_types_are_numpy_s(world, dtype):
+def test_element_types_of_results_are_numpys(world, dtype):
     x = (np.arange(8) % 3).astype(dtype)
     result = fft.fft(tensor_of(x, Mesh((2,), ("x",))(None), world))
     assert result.dtype == (np.fft.fft(x).dtype if dtype != "float16" else np.complex64)
@@ -85,7 +85,7 @@ def test_types_are_numpy_s(world, dtype):
 
 
 @pytest.mark.ranks(4, 8)
-def test_one_all_to_all_there_and_one_back_if_asked_for(world):
+def test_a_transform_needs_one_all_to_all_and_a_second_one_for_the_old_layout(world):
     size = world.size
     mesh, x = Mesh((size,), ("x",)), np.random.default_rng(0).normal(size=(16, 24))
     t = tensor_of(x, mesh("x", None), world)
@@ -93,23 +93,23 @@ def test_one_all_to_all_there_and_one_back_if_asked_for(world):
         y = fft.fft2(t)
     assert trace.counts() == {"all_to_all": 1} and y.layout == mesh(None, "x")
     assert set(trace.collectives[0].planned) == {16 * 24 * 16 * (size - 1) // size**2}
-    with record() as back:
+    with record() as inverse:
         z = fft.ifft2(y, layout=mesh("x", None))
-    assert back.counts() == {"all_to_all": 1} and z.layout == mesh("x", None)
+    assert inverse.counts() == {"all_to_all": 1} and z.layout == mesh("x", None)
     np.testing.assert_allclose(z.full(), x, atol=1e-14)
-    with record() as there_and_back:
+    with record() as with_old_layout:
         fft.fft2(t, layout=t.layout)
-    assert there_and_back.counts() == {"all_to_all": 2}
+    assert with_old_layout.counts() == {"all_to_all": 2}
     with record() as predicted:
         fft.fft2(tensor_of(x, mesh("x", None), ShapeOnly(size)))
     assert predicted.collectives[0].step == trace.collectives[0].step
-    with record() as alone:
+    with record() as of_unsplit_dim:
         fft.fft(t)
-    assert alone.counts() == {}
+    assert of_unsplit_dim.counts() == {}
 
 
 @pytest.mark.ranks(4)
-def test_frequencies_and_their_order(world):
+def test_frequencies_and_shifts_equal_numpys(world):
     for n in (7, 8):
         for layout in layouts(4, 1):
             freq = fft.fftfreq(n, 0.5, layout=layout, world=world)
@@ -129,7 +129,7 @@ def test_frequencies_and_their_order(world):
 
 
 @pytest.mark.ranks(2)
-def test_what_cannot_be_transformed(world):
+def test_operands_and_arguments_without_a_transform_are_refused(world):
     x = tensor_of(np.ones((2, 3)), Mesh((2,), ("x",))("x", None), world)
     with pytest.raises(RuleError, match="rfft takes real numbers, but got complex ones: use fft"):
         fft.rfft(fft.fft(x))
@@ -146,8 +146,8 @@ def test_what_cannot_be_transformed(world):
 
 @pytest.mark.ranks(4, 8)
 @pytest.mark.filterwarnings("error::spmdsim.redistribution.guard.GatheringWarning")
-def test_a_vector_that_is_split_is_transformed_as_a_matrix(world):
-    """Three exchanges of a piece each, where the size has factors for it; the result is split as the operand."""
+def test_a_split_vector_is_transformed_as_a_matrix_with_three_exchanges(world):
+    # The sizes have factors that fit the ranks. The result has the layout of the operand.
     layout = Mesh((world.size,), ("x",))("x")
     for n in (64, 192, 1024):
         for kind in ("fft", "ifft", "rfft", "ihfft"):

@@ -1,4 +1,4 @@
-"""What type checkers know of a user's program."""
+"""Type checkers know the types of all public names and of the expressions in a user's program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import spmdsim.ops as ops
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: What a program's lines are to a type checker: the types of these expressions.
+#: Type -> expressions that have this type for a type checker.
 TYPES = {
     "Tensor": """
         x + 1; 2.0 - x; x * x; x / [1.0, 2.0, 3.0, 4.0]; x // 2; 2 % x; x**2; x @ x; -x; abs(x); np.ones(4) * x; np.ones((4, 4)) @ x
@@ -50,7 +50,7 @@ TYPES = {
     "tuple[Tensor, Tensor]": "Pair()(x); Pair()(x, scale=2.0)",
     "object": "nn.Module().forward(x)",
 }
-#: What it refuses.
+#: Expressions that a type checker refuses.
 REFUSED = (
     *(
         "x.sum(axes=0)",
@@ -81,9 +81,9 @@ REFUSED = (
     ),
     *("Tensor.zeros('a')", "Tensor.arange(4, device=3)", "Tensor.from_global(print, x)"),
 )
-#: What worlds of other kinds override: their arrays are of any type.
+#: Base classes of worlds. The arrays of a world are of any type.
 PLUGS = (spmdsim.core.world.AbstractWorld, spmdsim.worlds.base.World)
-#: What numpy's own method of that name gives: a number of any kind, or lists of lists of them.
+#: Methods that return any type, like NumPy's: a number of any kind, or nested lists of numbers.
 AS_NUMPY = {"Tensor.item", "Tensor.tolist"}
 PROGRAM = """
 import numpy as np
@@ -107,7 +107,8 @@ x = Tensor.from_global(np.ones((4, 4)), mesh("a", "b"), LockStep(4))
 """
 
 
-#: Options of mypy for a user's program: bodies of the package's functions, and packages whose types it does not name, are left out.
+#: Options of mypy for a user's program. mypy skips the bodies of the package's functions, and packages
+#: whose types the package's annotations do not name.
 SETTINGS = """
 [mypy]
 strict = True
@@ -117,8 +118,8 @@ follow_imports = skip
 """
 
 
-def checked(tmp_path: Path, text: str) -> list[str]:
-    """Return mypy's lines about a program."""
+def check_types(tmp_path: Path, text: str) -> list[str]:
+    """Return mypy's lines about a program with this ``text``, which is written to ``tmp_path``."""
     pytest.importorskip("mypy")
     program, settings = tmp_path / "program.py", tmp_path / "mypy.ini"
     program.write_text(text)
@@ -137,50 +138,58 @@ def test_public_names_and_a_program_have_their_types(tmp_path):
         (kind, line) for kind, text in TYPES.items() for line in re.split(r"[;\n]", text) if line.strip()
     ]
     lines += [PROGRAM, *(f"reveal_type({line.strip()})" for _, line in expected), *REFUSED]
-    told = checked(tmp_path, "\n".join(lines))
-    revealed = [m[1] for line in told if (m := re.search(r'Revealed type is "(.*)"', line))]
-    assert len(revealed) == len(names) + len(expected), "\n".join(told)
+    messages = check_types(tmp_path, "\n".join(lines))
+    revealed = [m[1] for line in messages if (m := re.search(r'Revealed type is "(.*)"', line))]
+    assert len(revealed) == len(names) + len(expected), "\n".join(messages)
     assert not [name for name, kind in zip(names, revealed) if kind in ("Any", "types.ModuleType")]
     for (kind, line), shown in zip(expected, revealed[len(names) :]):
         short = re.sub(r"\b(\w+\.)+", "", shown)
         assert short == kind or (kind == "ndarray" and short.startswith("ndarray[")), f"{line}: {shown}"
     first = len("\n".join(lines).splitlines()) - len(REFUSED)
-    errors = {int(line.split(":")[1]) for line in told if ": error:" in line}
-    assert errors == {first + k for k in range(1, len(REFUSED) + 1)}, "\n".join(told)
+    errors = {int(line.split(":")[1]) for line in messages if ": error:" in line}
+    assert errors == {first + k for k in range(1, len(REFUSED) + 1)}, "\n".join(messages)
 
 
-def promised(name: str, value: object) -> Iterator[tuple[str, object, ModuleType]]:
-    """What is said of the parameters and results of something public, and of its fields, and where."""
+def find_annotations(name: str, value: object) -> Iterator[tuple[str, object, ModuleType]]:
+    """Yield the annotations of parameters, results and fields of the public ``value`` called ``name``.
+
+    Yields the name and signature of the annotated function or field, the annotation, and the module that resolves it.
+    """
     if isinstance(value, type):
-        parts: dict[str, object] = {}
+        members: dict[str, object] = {}
         for kind in [
             kind for kind in value.__mro__ if kind.__module__.startswith("spmdsim") and kind not in PLUGS
         ]:
-            for field, said in vars(kind).get("__annotations__", {}).items():
+            for field, annotation in vars(kind).get("__annotations__", {}).items():
                 if field[0] != "_":
-                    yield f"{name}.{field}", said, sys.modules[kind.__module__]
-            parts = vars(kind) | parts
-        for part, held in parts.items():
+                    yield f"{name}.{field}", annotation, sys.modules[kind.__module__]
+            members = vars(kind) | members
+        for member_name, member in members.items():
             function = next(
-                (f for way in ("fget", "func", "__func__") if (f := getattr(held, way, None))), held
+                (f for attribute in ("fget", "func", "__func__") if (f := getattr(member, attribute, None))),
+                member,
             )
-            if isfunction(function) and not re.match("_(?!_)", part):
-                yield from promised(f"{name}.{part}", function)
+            if isfunction(function) and not re.match("_(?!_)", member_name):
+                yield from find_annotations(f"{name}.{member_name}", function)
     else:
         signature = inspect.signature(value)
-        for said in (signature.return_annotation, *(p.annotation for p in signature.parameters.values())):
-            yield f"{name}{signature}", said, sys.modules[inspect.unwrap(value).__module__]
+        parameters = signature.parameters.values()
+        for annotation in (signature.return_annotation, *(p.annotation for p in parameters)):
+            yield f"{name}{signature}", annotation, sys.modules[inspect.unwrap(value).__module__]
 
 
 @cache
-def is_untyped(said: object, module: ModuleType) -> bool:
-    """Whether ``Any`` is in an annotation, or in what it names; numpy's own types have it among their parameters."""
-    if not isinstance(said, str):
-        return "typing.Any" in repr(said).replace("dtype[typing.Any]", "")
-    for node in ast.walk(ast.parse(said, mode="eval")):
+def is_untyped(annotation: object, module: ModuleType) -> bool:
+    """Return True if ``Any`` is in an annotation of ``module``, or in a type alias that it names.
+
+    NumPy's types have ``Any`` among their parameters, which does not count.
+    """
+    if not isinstance(annotation, str):
+        return "typing.Any" in repr(annotation).replace("dtype[typing.Any]", "")
+    for node in ast.walk(ast.parse(annotation, mode="eval")):
         if isinstance(node, ast.Name) and node.id not in ("ArrayLike", "DTypeLike"):
-            places = [module, *(m for n, m in sys.modules.items() if n.startswith("spmdsim"))]
-            named = next((vars(place)[node.id] for place in places if node.id in vars(place)), None)
+            scopes = [module, *(m for n, m in sys.modules.items() if n.startswith("spmdsim"))]
+            named = next((vars(scope)[node.id] for scope in scopes if node.id in vars(scope)), None)
             if named is Any or (
                 not isinstance(named, (type, str, ModuleType))
                 and is_untyped(getattr(named, "__bound__", named), module)
@@ -189,26 +198,27 @@ def is_untyped(said: object, module: ModuleType) -> bool:
     return False
 
 
-def test_nothing_that_programs_call_is_of_any_type():
-    """Type checkers say nothing of what is: each parameter, result and field has a type of its own."""
+def test_all_public_parameters_results_and_fields_have_types():
+    # Type checkers do not check values of the type Any.
     doors = (spmdsim, ops, spmdsim.nn)
     public = {name: getattr(door, name) for door in doors for name in door.__all__ if name != "__version__"}
-    seen = [one for name, value in public.items() if callable(value) for one in promised(name, value)]
-    assert len(seen) > 2000
-    untyped = {(where, said) for where, said, module in seen if is_untyped(said, module)}
+    annotations = [
+        entry for name, value in public.items() if callable(value) for entry in find_annotations(name, value)
+    ]
+    assert len(annotations) > 2000
+    untyped = {(where, text) for where, text, module in annotations if is_untyped(text, module)}
     assert {where.partition("(")[0] for where, _ in untyped} == AS_NUMPY, untyped
 
 
-def test_the_program_runs():
-    """What types promise holds: each of its lines gives that."""
+def test_expressions_of_type_tensor_give_tensors():
     space: dict[str, object] = {}
     exec(PROGRAM, space)
-    seen = 0
+    count = 0
     for line in re.split(r"[;\n]", TYPES["Tensor"]):
         if line.strip() and not re.search("nn[.]|gather|one_hot|x\\[x|linear|entropy|// 2|% x|\\[1.0", line):
             assert isinstance(eval(line.strip(), space), spmdsim.Tensor), line
-            seen += 1
-    assert seen > 50
+            count += 1
+    assert count > 50
 
 
 def test_operators_are_objects_of_one_class():
@@ -217,7 +227,7 @@ def test_operators_are_objects_of_one_class():
     assert ops.relu.rule is ops.relu.op.rule and ops.relu.name == "relu" and "relu" in ops.relu.__doc__
     assert str(inspect.signature(ops.softmax)) == "(x: 'Tensor', dim: 'Dims' = -1) -> 'Tensor'"
     assert "axis: another name of ``dim``." in ops.softmax.__doc__
-    for name in ops.__all__:  # help shows each parameter once
+    for name in ops.__all__:  # Otherwise help() would show a parameter twice.
         value = getattr(ops, name)
         assert not {*value.others} & {*inspect.signature(value).parameters}, name
     assert not hasattr(ops.linear, "op")
@@ -225,7 +235,7 @@ def test_operators_are_objects_of_one_class():
         ops.linear.shard(((2, 1), (1, 1)))
 
 
-def test_tensors_have_their_operators_without_any_import_of_them():
+def test_tensors_have_operators_although_no_program_imported_ops():
     code = (
         "import sys, numpy as np; from spmdsim.arrays import Tensor; from spmdsim import Mesh, LockStep; m = Mesh((2,), ('a',));"
         "x = Tensor.from_global(np.ones(4), m('a'), LockStep(2)); a = 'spmdsim.ops' in sys.modules; print(a, (x + 1).sum())"

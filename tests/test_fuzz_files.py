@@ -1,6 +1,7 @@
-"""Damaged files are refused in one line, or read as a parser of a few lines reads them.
+"""Readers refuse damaged files in one line, or agree with a reference parser of a few lines.
 
-A few hundred per reader of what ``scripts/fuzz.sh`` does a hundred thousand times; and files damaged by hand.
+The tests damage a few hundred files per reader at random, and some by hand. ``scripts/fuzz.sh`` damages a hundred
+thousand.
 """
 
 from __future__ import annotations
@@ -23,21 +24,19 @@ from spmdsim.errors import InputError
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_damaged_files(reader, tmp_path):
+def test_damaged_files_are_refused_or_read_correctly(reader, tmp_path):
     for data in reader.good():
         (tmp_path / reader.name).write_bytes(data)
         if reader.name != "x.safetensors" or b'"x"' in data:
             reader.read(tmp_path / reader.name)
     outcome = fuzz(reader, 180, tmp_path / "damaged", seed=random.Random(reader.name).randrange(10**9))
     assert not outcome.wrong, "\n".join(outcome.wrong)
-    assert outcome.refused > 100 and (
-        outcome.read or reader.name == "x.safetensors"
-    )  # every byte of it is accounted for
+    # Damage of any byte of a safetensors file is noticed, so no damaged one is read.
+    assert outcome.refused > 100 and (outcome.read or reader.name == "x.safetensors")
 
 
-def test_a_reader_that_believes_offsets_is_found(tmp_path, monkeypatch):
-    """The fuzzer notices what a reader without the check would do."""
-    reader = next(one for one in READERS if one.name == "x.safetensors")
+def test_the_fuzzer_reports_a_reader_without_checks_of_offsets(tmp_path, monkeypatch):
+    reader = next(reader for reader in READERS if reader.name == "x.safetensors")
     monkeypatch.setattr(files, "_require_no_gaps", lambda *_: None)
 
     def entry(name, e, path):
@@ -84,7 +83,7 @@ def zipped(**members: bytes) -> bytes:
     return stream.getvalue()
 
 
-#: By hand: the file's name, its bytes, and what must be said.
+#: Files damaged by hand: the name, the bytes, and words of the error; no words if the file is read.
 DAMAGED = [
     ("a.safetensors", safetensors(tensor([4, 4], [-8, 56])), "cannot lie in bytes"),
     ("a.safetensors", safetensors(tensor([4, 4], [0, 16])), "cannot lie in bytes"),
@@ -124,11 +123,11 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("number", range(len(DAMAGED)))
-def test_files_damaged_by_hand(number, tmp_path):
+def test_a_file_damaged_by_hand_is_refused_in_one_message(number, tmp_path):
     name, data, words = DAMAGED[number]
     path = tmp_path / name
     path.write_bytes(data)
-    if not words:  # four thousand million rows of nothing are nothing
+    if not words:  # The file has 4,294,967,295 rows of 0 elements, which need no memory.
         assert whole(path).shape == (2**32 - 1, 0)
         return
     with pytest.raises(InputError) as error:
@@ -147,7 +146,7 @@ def test_a_stored_members_checksum_is_compared(tmp_path):
 
 GOAL = "num_ranks 2\nrank 0 {{ {} }}\nrank 1 {{ recv 1b from 0 }}\n"
 PLAN = ("plan", "--mesh", "dp=2", "--src", "dp", "--dst", "-", "--shape", "8", "--machine")
-#: Texts for commands: the command, what the file holds, and what must be said.
+#: Damaged texts for commands: the command, the text of its file, and words of the error.
 TEXTS = [
     (PLAN, "[" * 200_000, "64 deep"),
     (PLAN, '{"alpha": ' + "9" * 6000 + "}", "at most 400 digits, got 6000"),
@@ -166,20 +165,20 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("number", range(len(TEXTS)))
-def test_texts_damaged_by_hand(number, tmp_path, capsys):
+def test_a_text_damaged_by_hand_is_refused_in_one_line(number, tmp_path, capsys):
     command, text, words = TEXTS[number]
     (tmp_path / "file").write_text(text)
     assert main([*command, str(tmp_path / "file")]) == 2
-    told = capsys.readouterr().err
-    assert words in told and len(told.splitlines()) == 1 and str(tmp_path) in told, told
+    message = capsys.readouterr().err
+    assert words in message and len(message.splitlines()) == 1 and str(tmp_path) in message, message
 
 
 @pytest.mark.parametrize(
-    "place, words",
+    "path, words",
     [("/dev/zero", "must be an ordinary file, not a device or pipe"), (".", "'.' is a folder, not a file")],
 )
-def test_what_is_no_file(place, words, capsys):
-    assert main([*PLAN, place]) == 2
+def test_a_path_without_an_ordinary_file_is_refused(path, words, capsys):
+    assert main([*PLAN, path]) == 2
     assert words in capsys.readouterr().err
 
 

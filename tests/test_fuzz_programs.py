@@ -1,7 +1,7 @@
-"""Random whole programs equal plain arrays: operators, layouts, types, worlds, gradients, optimisers at once.
+"""Random programs compute the results of NumPy, with random operators, layouts, types, gradients and optimisers.
 
-A few seconds of what ``scripts/fuzz_programs.sh`` does for hours. A failure prints the program; its seed and ranks
-run it again.
+The tests run for seconds, and ``scripts/fuzz_programs.sh`` runs for hours. A failure prints the program and the seed and
+rank count that run it again.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TORCH = torch_backend()
 
 
 @pytest.mark.parametrize("first", range(0, 60, 20))
-def test_programs_in_lock_step(first):
+def test_programs_in_lock_step_equal_numpy(first):
     with np.errstate(all="ignore"):
         for seed in range(first, first + 20):
             Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)), TORCH)
 
 
 @pytest.mark.filterwarnings("ignore::spmdsim.redistribution.guard.GatheringWarning")
-def test_calls_in_other_surroundings_have_the_same_bits():
+def test_repeated_and_compiled_calls_have_identical_bits():
     compiled = []
     with np.errstate(all="ignore"):
         for seed in range(12):
@@ -43,7 +43,7 @@ def test_calls_in_other_surroundings_have_the_same_bits():
 
 @pytest.mark.mpi
 @pytest.mark.ranks(4, 8)
-def test_programs_on_real_ranks(world):
+def test_programs_on_real_ranks_equal_numpy(world):
     assert isinstance(world, MPIWorld)
     with np.errstate(all="ignore"):
         for seed in range(4):
@@ -51,8 +51,7 @@ def test_programs_on_real_ranks(world):
         Again(0, world.size).check(world)
 
 
-def test_all_operations_are_drawn():
-    """Programs reach every operation that is declared, and most values have several elements."""
+def test_programs_draw_all_operations_and_mostly_values_of_several_elements():
     names, sizes = set(), []
     for seed in range(600):
         program = Program(seed, ranks_of(seed))
@@ -64,8 +63,8 @@ def test_all_operations_are_drawn():
     assert np.mean(np.array(sizes) > 1) > 0.7
 
 
-def test_what_was_rounded_stays_rounded():
-    """A float32 result as float64 may still be off by a float32 rounding, wherever the moved runs happened to agree."""
+def test_a_float32_result_as_float64_has_the_tolerance_of_float32():
+    # Reference runs with noise may agree by chance, but the rounding error of float32 remains.
     program = Program(0, 4)
     leaf = program.values[program.leaf((200,), np.dtype("f4"))]
     leaf.noisy = [leaf.true]
@@ -80,8 +79,8 @@ def test_what_was_rounded_stays_rounded():
     assert (widened.tolerance >= UNITS["float32"] * np.abs(widened.true)).all()
 
 
-def test_what_is_below_the_smallest_number_may_be_lost():
-    """A product of eight probabilities is 0 in float16."""
+def test_a_result_below_the_smallest_float16_may_be_zero():
+    # The product of eight probabilities underflows in float16.
     program = Program(0, 4)
     program.values, program.float = [], np.dtype("f2")
     leaf = program.values[program.leaf((8,), np.dtype("f2"))]
@@ -107,16 +106,15 @@ def test_a_wrong_operator_is_noticed(monkeypatch, name, broken):
             "fuzzing.placement.indices", lambda layout, shape, rank: np.ix_(*[[0]] * len(shape))
         )
     else:
-        broken.op, broken.__wrapped__ = getattr(ops, name).op, broken  # methods call what is inside
-        for room in (symbols.ops, ops):  # methods keep what they have loaded
-            monkeypatch.setattr(room, name, broken)
+        broken.op, broken.__wrapped__ = getattr(ops, name).op, broken  # Methods call the wrapped function.
+        for module in (symbols.ops, ops):  # Methods keep the functions that they looked up.
+            monkeypatch.setattr(module, name, broken)
     with pytest.raises((WrongError, ValueError)), np.errstate(all="ignore"):
         for seed in range(200):
             Program(seed, ranks_of(seed)).check(LockStep(ranks_of(seed)))
 
 
-def test_a_wrong_element_is_named():
-    """One element of one rank's piece, and a type that is not the tensor's."""
+def test_a_wrong_element_and_a_wrong_type_of_a_shard_are_named():
     rng = random.Random(0)
     mesh, value = Mesh((2, 2), ("a", "b")), np.arange(24.0).reshape(4, 6)
     tensor = place(value, mesh("a", "b"), LockStep(4), False, 0)

@@ -1,4 +1,4 @@
-"""No module changes another one when it is imported: results do not depend on what was imported first."""
+"""Results do not depend on the order of imports, because no module changes another one when it is imported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "spmdsim"
 
-#: Imports modules in a given order, then prints results that imports changed before: reductions and element types of products and
-#: pending sums, and the bytes of halos, direct reductions, exchanges by element numbers and scans.
+#: Imports modules in the order of its arguments, then prints results that imports once changed: reductions and element
+#: types of products and of partial sums, and the bytes of halos, direct reductions, exchanges by element numbers and scans.
 PROGRAM = """
 import sys
 from importlib import import_module
@@ -59,7 +59,7 @@ print(x, x.full().tolist())
 
 
 def package_modules() -> list[str]:
-    """Return the names of the modules that can be imported without MPI, pytest or a dialect's import hooks."""
+    """Return the names of the modules whose import needs no MPI, no pytest and no dialect's import hooks."""
     packages = ("core", "layout", "redistribution", "worlds", "arrays", "nn")
     paths = [path for package in packages for path in sorted((PACKAGE / package).rglob("*.py"))]
     names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
@@ -67,7 +67,7 @@ def package_modules() -> list[str]:
 
 
 def test_results_do_not_depend_on_the_order_of_imports():
-    """The first process imports nothing beforehand; the others import every module, each in another order."""
+    # The first process imports nothing first. The others import all modules, each in another order.
     modules = package_modules()
     assert len(modules) > 100
     orders = [random.Random(seed).sample(modules, len(modules)) for seed in range(2)]

@@ -1,4 +1,4 @@
-"""Installing: a clone as the scripts install it, found from every folder, and a wheel with what it requires and nothing else."""
+"""An installed clone is found from all folders, and a wheel runs with its requirements and without other packages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ needs_setuptools = pytest.mark.skipif(
 )
 
 
-def required() -> list[str]:
-    """Names of the distributions that setup.cfg requires."""
+def read_requirements() -> list[str]:
+    """Return the names of the distributions that setup.cfg requires."""
     settings = configparser.ConfigParser()
     settings.read(ROOT / "setup.cfg", encoding="utf-8")
     return re.findall(r"^[\w-]+", settings["options"]["install_requires"], re.MULTILINE)
 
 
-def with_requirements(names: Iterable[str]) -> set[str]:
-    """These distributions and all that they require."""
+def add_requirements(names: Iterable[str]) -> set[str]:
+    """Return the distributions ``names`` and all distributions that they require."""
     names_seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -50,22 +50,29 @@ def with_requirements(names: Iterable[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables with which a new virtual environment sees what spmdsim requires, and setuptools, without any index."""
+    """Return environment variables for new virtual environments without a package index.
+
+    The environments find setuptools and the requirements of spmdsim by links in a folder of ``tmp_path_factory``.
+    """
     links = tmp_path_factory.mktemp("required")
-    for name in with_requirements([*required(), SETUPTOOLS]):
+    for name in add_requirements([*read_requirements(), SETUPTOOLS]):
         files = metadata.files(name) or []
         for top in {file.parts[0] for file in files} - {"..", "__pycache__"}:
             target = links / top
             if not target.exists():
                 target.symlink_to(Path(metadata.distribution(name).locate_file(top)))
-    ours = ("PYTHON", "PIP_", "SPMDSIM_", "VIRTUAL_ENV", "MPI")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    removed = ("PYTHON", "PIP_", "SPMDSIM_", "VIRTUAL_ENV", "MPI")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
     without_index = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-    return {**kept, **without_index, "PYTHONPATH": str(links), "BASE_PYTHON": sys.executable}
+    return {**variables, **without_index, "PYTHONPATH": str(links), "BASE_PYTHON": sys.executable}
 
 
-def printed(words: list[object], folder: Path, environment: dict[str, str]) -> str:
-    """Run a command that must succeed and return its output."""
+def run_command(words: list[object], folder: Path, environment: dict[str, str]) -> str:
+    """Run the command ``words`` in ``folder`` with the variables ``environment``, and return its output.
+
+    Raises:
+        AssertionError: If the command fails.
+    """
     done = subprocess.run(
         list(map(str, words)),
         cwd=folder,
@@ -81,7 +88,10 @@ def printed(words: list[object], folder: Path, environment: dict[str, str]) -> s
 
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what git has, named as clones are, in a folder whose name has a space."""
+    """Return a copy of the repository called ``spmdsim``, below a folder with a space in its name.
+
+    ``tmp_path_factory`` makes the folder.
+    """
     folder = tmp_path_factory.mktemp("a folder") / "spmdsim"
     left_out = shutil.ignore_patterns(
         ".*", "__pycache__", "*.egg-info", "build", "dist", "results", "tests", "docs", "log_output"
@@ -90,53 +100,54 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: Program text that prints the path of the imported package.
 WHERE = "from spmdsim import Mesh, __file__; print(__file__)"
 
 
 @needs_setuptools
 def test_a_clone_is_found_from_every_folder(clone: Path, environment: dict[str, str]) -> None:
-    """From the clone, the folder above it, one beside it, and elsewhere; as a command, a program, a module and under launch."""
+    # The folders are the clone, its parent, a sibling and another one. The starts are -c, a script, a module and launch.
     prepare = 'set -e; . "$1"; prepare_environment all; echo "$PYTHON"'
-    python = printed(
+    python = run_command(
         ["bash", "-c", prepare, "-", clone / "scripts" / "environment.sh"], clone, environment
     ).strip()
     beside, elsewhere = clone.parent / "mine", clone.parent.parent
     beside.mkdir()
     launch = ["-m", "spmdsim", "launch", "-n", "2", "--world", "lockstep", "first.py"]
     starts = {clone: [["first.py"]], beside: [["-m", "first"]], elsewhere: [["first.py"]]}
-    # From the folder above, the name of the package is that of a folder, too.
+    # In the folder above, the package's name is also the name of a folder.
     starts[clone.parent] = [["-c", WHERE], ["first.py"], launch]
     for folder, commands in starts.items():
         (folder / "first.py").write_text(WHERE, encoding="utf-8")
         for words in commands:
-            output = printed([python, *words], folder, environment)
+            output = run_command([python, *words], folder, environment)
             assert output.strip() == str(clone / "spmdsim" / "__init__.py"), (folder, words)
 
 
 @needs_setuptools
-def test_run_sh_quotes_its_path_and_submits_where_jobs_are_submitted(
+def test_run_sh_prints_the_submission_on_a_login_node_and_runs_inside_of_a_job(
     clone: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Outside of a job it starts nothing; inside of one, or with RUN=1, it runs; the line that it ends with enters the environment."""
     (tmp_path / "sbatch").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
     (tmp_path / "sbatch").chmod(0o755)
     login = {**environment, "PATH": f"{tmp_path}{os.pathsep}{environment['PATH']}"}
     job = ["--world", "lockstep", "--only", "linear", "--mesh", "tp=8", "--shape", "8,8,8"]
     command = ["bash", clone / "scripts" / "run.sh", *job]
 
-    def said(variables: dict[str, str]) -> tuple[bool, list[str]]:
+    def run_script(variables: dict[str, str]) -> tuple[bool, list[str]]:
+        """Return True if the script ran its cases, and the lines that it printed to stderr."""
         done = subprocess.run(
             command, cwd=clone, env=variables, capture_output=True, text=True, timeout=600, check=True
         )
         return "6 of 6 cases hold" in done.stdout, done.stderr.splitlines()
 
-    ran, lines = said(login)
+    ran, lines = run_script(login)
     assert not ran and any(line.strip().startswith("sbatch --ntasks=8 --wrap ") for line in lines)
-    entering = lines[-1].removeprefix("spmdsim: the environment is entered by: ")
-    where = printed(["bash", "-c", f"{entering}; command -v spmdsim"], clone, environment)
+    enter_command = lines[-1].removeprefix("spmdsim: the environment is entered by: ")
+    where = run_command(["bash", "-c", f"{enter_command}; command -v spmdsim"], clone, environment)
     assert where.strip() == str(clone / ".venv-openmpi" / "bin" / "spmdsim")
     for variables in (environment, {**login, "RUN": "1"}, {**login, "SLURM_JOB_ID": "7"}):
-        ran, lines = said(variables)
+        ran, lines = run_script(variables)
         assert ran and not any("sbatch" in line for line in lines)
 
 
@@ -144,20 +155,20 @@ def test_run_sh_quotes_its_path_and_submits_where_jobs_are_submitted(
 def test_a_wheel_runs_the_main_job_with_what_it_requires(
     clone: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Without an MPI library, SciPy, greenlet and Matplotlib."""
-    printed([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path, environment)
+    # The environment has no MPI library, SciPy, greenlet or Matplotlib.
+    run_command([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], tmp_path, environment)
     pip = [sys.executable, "-m", "pip", "--python", tmp_path / "venv" / "bin" / "python", "-q"]
-    printed([*pip, "wheel", "-w", tmp_path, clone], tmp_path, environment)
+    run_command([*pip, "wheel", "-w", tmp_path, clone], tmp_path, environment)
     (wheel,) = tmp_path.glob("*.whl")
-    printed([*pip, "install", "--no-compile", wheel], tmp_path, environment)
+    run_command([*pip, "install", "--no-compile", wheel], tmp_path, environment)
     names = zipfile.ZipFile(wheel).namelist()
     assert any("labs/course/lab1.md" in name for name in names) and not any(
         "labs/teacher" in name for name in names
     )
     command = tmp_path / "venv" / "bin" / "spmdsim"
-    said = printed([command, "run", "--world", "lockstep", "-n", "2"], tmp_path, environment)
-    assert re.search(r"^(\d+) of \1 cases hold on 2 ranks \(LockStep\)", said, re.MULTILINE)
-    trained = printed(
+    output = run_command([command, "run", "--world", "lockstep", "-n", "2"], tmp_path, environment)
+    assert re.search(r"^(\d+) of \1 cases hold on 2 ranks \(LockStep\)", output, re.MULTILINE)
+    trained = run_command(
         [command, "train", "--world", "lockstep", "-n", "2", "--steps", "1"], tmp_path, environment
     )
     assert "loss is 2.3" in trained

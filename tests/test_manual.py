@@ -1,4 +1,4 @@
-"""The manual in docs/: its pages run, and those that are generated have every command, option and public name."""
+"""The pages of the manual in docs/ run, and generated pages list all commands, options and public names."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from building import commands, pictures, reference  # noqa: E402
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
 def test_a_page_runs_as_a_program_and_its_pictures_are_drawn(path: Path) -> None:
-    """Blocks of commands: test_documents.py."""
+    # test_documents.py runs the blocks of commands.
     for block, value in pictures.run(path.read_text(encoding="utf-8")):
         if block.language == "{picture}":
             assert re.match("<(svg|pre|div|figure)", pictures.markup(value)), f"line {block.line}"
 
 
-def test_a_wrong_answer_in_a_page_is_seen() -> None:
+def test_a_wrong_answer_in_a_page_raises_an_error() -> None:
     page = "```python\nx = 2\n```\n\n```pycon\n>>> x + 1\n{}\n```\n"
     pictures.run(page.format(3))
     with pytest.raises(AssertionError, match="Got:\n    3"):
@@ -58,31 +58,34 @@ def test_a_picture_replaces_its_block_and_the_code_stays() -> None:
 # ---------------------------------------------------------------------- commands
 
 
-def helped(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with contextlib.suppress(SystemExit):
         main([*words, "--help"])
     return capsys.readouterr().out
 
 
 def every_command(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
-    """Words of each command and subcommand, with its help: what users can type, as they would find it."""
-    told = {name: helped([name], capsys) for name in COMMANDS}
-    for name, text in list(told.items()):
+    """Return the help of each command and subcommand, by its words joined with ``-``.
+
+    Like users, it finds subcommands in the help of commands. ``capsys`` captures the output.
+    """
+    helps = {name: help_of([name], capsys) for name in COMMANDS}
+    for name, text in list(helps.items()):
         inner = re.search(r"^  [A-Z]+\n((?:    \S.*\n(?:     +.*\n)*)+)", text, re.MULTILINE)
         listed = re.findall(r"^    (\w+)", inner[1], re.MULTILINE) if inner else []
         choice = re.search(r"^  (\w+(?:\|\w+)+)$", text, re.MULTILINE)
         for word in listed + (choice[1].split("|") if choice else []):
-            told[f"{name}-{word}"] = helped([name, word], capsys)
-    return told
+            helps[f"{name}-{word}"] = help_of([name, word], capsys)
+    return helps
 
 
 def test_every_command_has_a_page_with_every_option(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    pages, told = commands.pages(), every_command(capsys)
-    assert set(pages) - {"index"} == set(told) and len(told) > len(COMMANDS) + 8
-    for name, text in told.items():
+    pages, helps = commands.pages(), every_command(capsys)
+    assert set(pages) - {"index"} == set(helps) and len(helps) > len(COMMANDS) + 8
+    for name, text in helps.items():
         options = set(re.findall(r"^  (?:-\w(?: \S+)?, )?(--[\w-]+)", text, re.MULTILINE))
         entries = "\n".join(re.findall(r"^\.\. option:: (.*)$", pages[name], re.MULTILINE))
         assert "--help" in options and not (missing := [one for one in options if one not in entries]), (
@@ -99,45 +102,45 @@ def test_every_command_has_a_page_with_every_option(
 def test_every_public_name_has_an_entry() -> None:
     pages = reference.pages()
     entries = set(re.findall(r"^\.\. (?:auto\w+|py:data):: (\S+)$", "\n".join(pages.values()), re.MULTILINE))
-    seen = 0
+    count = 0
     for path in sorted((DOCS.parent / "spmdsim").glob("*/__init__.py")):
         module = f"spmdsim.{path.parent.name}"
         names = getattr(import_module(module), "__all__", ())
         if path.parent.name in reference.INSIDE or not names:
             continue
         for name in names:
-            seen += 1
+            count += 1
             linked = re.search(rf":py:obj:`{name} <([\w.]+)>`", pages[module])
             assert linked and linked[1] in entries, f"{module}.{name}"
             home, _, last = linked[1].rpartition(".")
             assert getattr(import_module(home), last) is getattr(import_module(module), name)
-    assert seen > 200
+    assert count > 200
 
 
 def test_every_public_name_has_an_example() -> None:
-    """Of its own or of its methods, which run with the docstrings (those of operators in ops/test_complete.py). Core is kept
-    short, some names need real ranks or are there to be derived from: examples of these stand in the manual's pages."""
+    # The example is in the docstring of the name or of one of its methods. Docstrings of core are short, and some names
+    # need real ranks or are base classes; the manual's pages have examples of them.
     pages = "\n".join(path.read_text(encoding="utf-8") for path in PAGES)
     elsewhere = {"declare", "World", "MPIWorld", "EmulatedCommunicator", "BoundRule", "Context", "ShardedOp"}
     elsewhere |= {"Replicate", "Strategy"}
-    seen, without = set(), []
+    checked_values, without = set(), []
     for module in reference.modules():
         for name in reference.names(module):
             value = getattr(import_module(module), name)
             if not reference._has_entry(value) or (isinstance(value, type) and issubclass(value, Exception)):
                 continue
-            seen.add(value)
+            checked_values.add(value)
             members = [*vars(value).values()] if isinstance(value, type) else []
             shown = any(">>> " in (inspect.getdoc(one) or "") for one in (value, *members))
             short = value.__module__.startswith("spmdsim.core") and re.search(rf"\b{name}\b", pages)
             if not shown and not short and name not in elsewhere:
                 without.append(f"{module}.{name}")
-    assert len(seen) > 330 and not without, without
+    assert len(checked_values) > 330 and not without, without
 
 
-def test_every_public_name_says_what_its_parameters_are() -> None:
-    """Where there are three or more. Core is kept short; a tensor is made by functions that say it."""
-    seen, without = set(), []
+def test_every_public_name_with_three_parameters_documents_them() -> None:
+    # Docstrings of core are short. The functions that make a Tensor document its parameters.
+    checked_values, without = set(), []
     for module in (*reference.modules(), "spmdsim.launch"):
         for name in reference.names(module):
             value = getattr(import_module(module), name)
@@ -150,48 +153,50 @@ def test_every_public_name_says_what_its_parameters_are() -> None:
                 parameters = inspect.signature(value).parameters
             except (TypeError, ValueError):
                 continue
-            seen.add(value)
+            checked_values.add(value)
             if len(parameters) >= 3 and not re.search(
                 r"^(Args|Attributes):$|arguments and the errors are those of\s",
                 inspect.getdoc(value) or "",
                 re.M,
             ):
                 without.append(f"{module}.{name}")
-    assert len(seen) > 330 and not without, without
+    assert len(checked_values) > 330 and not without, without
 
 
-def test_what_raises_an_error_says_so() -> None:
-    """Public functions and methods that raise one of the package's errors themselves; core, kept short, in the same line."""
-    seen, without = 0, []
+def test_every_public_function_that_raises_an_error_documents_it() -> None:
+    # Core's short docstrings may name the error in their first line instead of a section "Raises".
+    count, without = 0, []
     for module in (*reference.modules(), "spmdsim.launch"):
         for name in reference.names(module):
             value = getattr(import_module(module), name)
-            for function, text in _functions(value):
-                if raised := {*_raised(function)} & {*vars(errors)}:
-                    seen += 1
+            for function, text in _find_functions(value):
+                if raised := {*_find_raised_errors(function)} & {*vars(errors)}:
+                    count += 1
                     if not re.search(r"^ *Raises:$|\b[A-Z]\w+Error\b", text, re.M):
                         without.append(f"{module}.{name}, {function.__qualname__}: {', '.join(raised)}")
-    assert seen > 100 and not without, without
+    assert count > 100 and not without, without
 
 
-def _functions(value: object) -> Iterator[tuple[Callable[..., Any], str]]:
-    """A function, or a class's public methods, and what of the docstrings is theirs."""
+def _find_functions(value: object) -> Iterator[tuple[Callable[..., Any], str]]:
+    """Yield a function ``value``, or the public methods of a class, each with its docstrings."""
     if inspect.isfunction(function := inspect.unwrap(value)):  # type: ignore[arg-type]
         yield function, value.__doc__ or ""
     for name, member in vars(value).items() if isinstance(value, type) else ():
         member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if inspect.isfunction(member) and (not name.startswith("_") or name in MAKING):
-            own = (value.__doc__ or "") if name in MAKING else ""
-            yield inspect.unwrap(member), own + (member.__doc__ or "")
+            class_docstring = (value.__doc__ or "") if name in MAKING else ""
+            yield inspect.unwrap(member), class_docstring + (member.__doc__ or "")
 
 
-#: Methods that a class's own docstring speaks of.
+#: Methods that the docstring of the class documents.
 MAKING = ("__init__", "__post_init__", "__call__")
 
 
-def _raised(function: Callable[..., Any]) -> Iterator[str]:
-    """The names that a function raises itself, those of functions in it aside."""
-    if function.__code__.co_filename.startswith("<"):  # written by dataclasses
+def _find_raised_errors(function: Callable[..., Any]) -> Iterator[str]:
+    """Yield the names of the errors that a function raises, but not errors of functions inside of it."""
+    if function.__code__.co_filename.startswith(
+        "<"
+    ):  # Methods that dataclasses generate have no source text.
         return
     (body,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
     nodes = list(ast.iter_child_nodes(body))
@@ -215,8 +220,8 @@ def test_every_error_has_an_entry() -> None:
 # ---------------------------------------------------------------------- the text
 
 
-def test_every_page_stands_in_a_table_of_contents() -> None:
-    """The build refuses what nobody finds; what benches wrote of machines is no page."""
+def test_every_page_is_in_a_table_of_contents() -> None:
+    # The files in docs/speed are records of benchmarks and no pages.
     listed = {DOCS / "index.md"}
     for path in PAGES:
         for block in blocks(path.read_text(encoding="utf-8")):
@@ -232,30 +237,30 @@ def test_pages_name_no_machine() -> None:
         assert not re.search(r"https?://|(?<![\w.])/(?:home|root|tmp|usr|opt|work)/", text), path.name
 
 
-def test_commands_for_a_shell_have_the_options_that_there_are() -> None:
-    """Blocks ``sh`` start jobs or install; what they say is known to the parsers."""
+def test_commands_for_a_shell_use_options_that_exist() -> None:
+    # Blocks `sh` start jobs or install packages. The tests do not run them.
     options = {name: set(re.findall(r"-+\w[\w-]*", text)) for name, text in commands.pages().items()}
-    seen = 0
+    count = 0
     for path in PAGES:
         for block in blocks(path.read_text(encoding="utf-8")):
             for line in block.text.splitlines() if block.language == "sh" else ():
                 words = line.partition("#")[0].split()
                 if words[:1] == ["spmdsim"]:
-                    seen += 1
+                    count += 1
                     page = options.get("-".join(words[1:3]), options[words[1]])
                     assert {word for word in words if word.startswith("-")} <= page, line
-    assert seen >= 3
+    assert count >= 3
 
 
-def test_the_job_script_runs_what_it_starts(tmp_path: Path) -> None:
-    """With an srun that starts one process, which plays all ranks."""
+def test_the_job_script_runs_its_program(tmp_path: Path) -> None:
+    # This srun starts one process, which simulates all ranks.
     (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
-    here = tmp_path / ".venv-system" / "bin"
-    here.mkdir(parents=True)
-    (here / "activate").write_text(f"export PATH='{here}':$PATH\n", encoding="utf-8")
+    folder = tmp_path / ".venv-system" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "activate").write_text(f"export PATH='{folder}':$PATH\n", encoding="utf-8")
     for name, text in (("srun", 'exec "$@"'), ("python", f'exec "{sys.executable}" "$@"')):
-        (here / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
-        (here / name).chmod(0o755)
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
     done = subprocess.run(
         ["bash", DOCS / "howto" / "files" / "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False,
         env=os.environ | {"PYTHONPATH": str(DOCS.parent)},

@@ -1,4 +1,4 @@
-"""Metadata for package indices and citations: absolute links, addresses, the version."""
+"""Metadata for package indices and citations have absolute links, the project's addresses and the version."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ WEB = REPOSITORY.removesuffix(".git")
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """PKG-INFO as setuptools writes it, from a copy of the files that it reads."""
+def package_info(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the PKG-INFO that setuptools writes for a copy of its input files in ``tmp_path_factory``."""
     folder = tmp_path_factory.mktemp("source")
     for name in (
         "setup.py",
@@ -44,8 +44,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def test_the_long_description_has_absolute_links_to_files_that_are_there(built: str) -> None:
-    description = built.partition("\n\n")[2]
+def test_the_long_description_has_absolute_links_to_existing_files(package_info: str) -> None:
+    description = package_info.partition("\n\n")[2]
     targets = re.findall(r"\]\(([^)]+)\)", description)
     readme = re.findall(r"\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(targets) == len(readme) > 10
@@ -58,15 +58,15 @@ def test_the_long_description_has_absolute_links_to_files_that_are_there(built: 
     assert description.startswith("# spmdsim") and "\n$ spmdsim plan" in description
 
 
-def test_the_index_lists_the_projects_addresses(built: str) -> None:
-    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", built, re.MULTILINE))
+def test_the_index_lists_the_projects_addresses(package_info: str) -> None:
+    urls = dict(re.findall(r"^Project-URL: (\w+), (\S+)$", package_info, re.MULTILINE))
     assert {"Source", "Documentation", "Changelog", "Issues"} == {*urls} and urls["Source"] == WEB
     for name in ("Documentation", "Changelog"):
         assert (ROOT / urls[name].partition(f"/v{__version__}/")[2]).is_file()
 
 
-def test_the_repositorys_address_stands_in_one_place() -> None:
-    """And in CITATION.cff, which other programs read as it is."""
+def test_the_repositorys_address_is_in_one_file_and_in_the_citation() -> None:
+    # Other programs read CITATION.cff directly, so it repeats the address.
     assert f'\nrepository-code: "{REPOSITORY}"\n' in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     for name in ("setup.cfg", "setup.py", "README.md", "docs/conf.py"):
         assert WEB not in (ROOT / name).read_text(encoding="utf-8"), name
@@ -81,11 +81,11 @@ def test_the_citation_has_this_version() -> None:
     assert licence is not None and f"\nlicense: {licence[1]}\n" in text
 
 
-def test_links_to_other_pages_stay_as_they_are() -> None:
+def test_links_to_other_pages_stay_unchanged() -> None:
     spec = importlib.util.spec_from_file_location("setup_of_spmdsim", ROOT / "setup.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    kept = "[here](https://example.org/x) and [below](#speed)"
-    assert module.with_absolute_links(kept) == kept
+    text = "[here](https://example.org/x) and [below](#speed)"
+    assert module.with_absolute_links(text) == text
     assert module.with_absolute_links("![a](b.svg)") == f"![a]({WEB}/raw/v{__version__}/b.svg)"

@@ -1,4 +1,4 @@
-"""The list of equivalent mutants names mutants of the present code; entries of other code are reported."""
+"""Entries of the list of equivalent mutants are reported if their code does not exist any more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ core/removed.py largest
 """
 
 
-def test_stale_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_without_matching_code_are_stale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(SCRIPTS)
     from mutants import equivalent_mutants, find_stale_entries
 
@@ -42,7 +42,7 @@ def test_stale_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = equivalent_mutants(tmp_path / "entries.txt")
     assert len(entries) == 4
     stale = find_stale_entries(entries, tmp_path)
-    assert [(place, mutated) for place, _, mutated in stale] == [
+    assert [(function, mutated) for function, _, mutated in stale] == [
         ("core/numbers.py largest", "return (max(values) * 1)"),
         ("core/numbers.py smallest", "return min(values) + 1"),
         ("core/removed.py largest", "return min(values) + 1"),

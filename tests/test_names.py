@@ -1,4 +1,4 @@
-"""Names say one thing: what is called the same is looked up in the wrong place."""
+"""Names of files, classes and variables are unique and clear, so that readers look them up in the right file."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "spmdsim"
-#: Beside the package.
+#: Folders beside the package whose variables are checked.
 FOLDERS = ("tests", "examples", "scripts", "labs", "docs")
 
-#: Whose names are others': those of the systems whose programs run, and files of commands.
+#: Files whose classes have the names of imitated systems. Files of dialects and commands may repeat file names.
 OTHERS = (
     "dialects/mindspore/",
     "dialects/oneflow/",
@@ -22,18 +22,19 @@ OTHERS = (
     "dialects/jax.py",
 )
 OTHERS_FILES = ("dialects/", "cli/")
-#: Files that only give public names to what other files of that name hold.
+#: Files that export public names of a file with an equal name.
 FRONT = ("fft.py", "linalg.py", "local.py", "ops.py", "tensor/")
-#: What core has and programs know by the same name, with more to it; and the operation of MPI that simulated programs see.
+#: Classes with one name in several files: ``Op`` of core, of programs, and of MPI in simulated programs.
 SEVERAL = {"Op"}
-#: How a value came about, or nothing at all, instead of what it is.
+#: Names that say how a value was computed, or nothing, instead of its content.
 UNSAID = {"found", "made", "given", "got", "known", "thing", "things", "stuff", "tmp", "temp", "res", "foo"}
+#: Files that may use one of these names.
 KNOWN = {
     ("arrays/rounding.py", "got"),
 }
 
 
-#: A name, before what can follow it where it is bound. Only files with such text are parsed: parsing all takes long.
+#: Pattern of the text after a name that gets a value. Only files with a match are parsed, because parsing is slow.
 BINDING = r"(?=\s*(?:[]=,:)}([|+*/%@&^<>-]|in\b|if\b|$))"
 UNCLEAR = re.compile(rf"\b_*(?:{'|'.join(UNSAID)})_*{BINDING}", re.MULTILINE)
 PENDING = re.compile(rf"pending\w*{BINDING}", re.MULTILINE | re.IGNORECASE)
@@ -47,8 +48,11 @@ def read_files(root: Path) -> dict[str, str]:
     }
 
 
-def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """All names that a file gives to values: variables, parameters, attributes, functions, imports, and what loops and patterns bind."""
+def find_bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each value that a file names, from its syntax ``tree``.
+
+    Names are variables, parameters, attributes, functions, classes and imports, also in loops, patterns and handlers.
+    """
     for node in ast.walk(tree):
         match node:
             case (
@@ -69,50 +73,50 @@ def bound(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield node.lineno, asname or name
 
 
-def test_names_of_files_classes_and_variables() -> None:
-    """Files and classes have names of their own, in all packages but those that speak others' words.
+def test_files_and_classes_have_unique_names_and_variables_clear_ones() -> None:
+    """Files and classes have unique names, except in packages with the names of imitated systems.
 
-    A value that is called found, given or made says how it came about, and nobody can look for it. Layouts have
-    partial axes: what MPI has not completed yet alone may be pending.
+    Names of variables like "found", "given" and "made" do not name the content. Layouts have partial axes, so only
+    requests of MPI are called pending.
     """
     files: dict[str, set[str]] = {}
     classes: dict[str, set[str]] = {}
     unclear, pending = set(), set()
-    for place, text in read_files(ROOT).items():
-        if not place.startswith((*OTHERS_FILES, *FRONT)) and not place.endswith("__init__.py"):
-            files.setdefault(place.rpartition("/")[2], set()).add(place)
+    for path, text in read_files(ROOT).items():
+        if not path.startswith((*OTHERS_FILES, *FRONT)) and not path.endswith("__init__.py"):
+            files.setdefault(path.rpartition("/")[2], set()).add(path)
         for name in CLASS.findall(text):
-            if not place.startswith(OTHERS):
-                classes.setdefault(name, set()).add(place)
+            if not path.startswith(OTHERS):
+                classes.setdefault(name, set()).add(path)
         if not UNCLEAR.search(text) and not PENDING.search(text):
             continue
-        for line, name in bound(ast.parse(text)):
+        for line, name in find_bound_names(ast.parse(text)):
             if name.strip("_") in UNSAID:
-                unclear.add((place, line, name))
+                unclear.add((path, line, name))
             if "pending" in name.lower():
-                pending.add((place, name.strip("_")))
+                pending.add((path, name.strip("_")))
     assert len(files) > 250 and len(classes) > 450
-    assert not {name: places for name, places in files.items() if len(places) > 1}
-    assert {name for name, places in classes.items() if len(places) > 1} == SEVERAL
-    assert {(place, name) for place, _, name in unclear} == KNOWN, sorted(unclear)
+    assert not {name: paths for name, paths in files.items() if len(paths) > 1}
+    assert {name for name, paths in classes.items() if len(paths) > 1} == SEVERAL
+    assert {(path, name) for path, _, name in unclear} == KNOWN, sorted(unclear)
     assert pending == {("worlds/mpi/emulated_calls.py", "pending")}
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_variables_beside_the_package(folder: str) -> None:
-    """Expected is what has to come out, actual what does; Hypothesis calls a decorator ``given``."""
+def test_variables_beside_the_package_have_clear_names(folder: str) -> None:
+    # The decorator `given` of Hypothesis is allowed.
     texts = read_files(ROOT.parent / folder)
     assert texts
-    trees = {place: ast.parse(text) for place, text in texts.items() if UNCLEAR.search(text)}
+    trees = {path: ast.parse(text) for path, text in texts.items() if UNCLEAR.search(text)}
     unclear = {
-        (place, line, name)
-        for place, tree in trees.items()
-        for line, name in bound(tree)
+        (path, line, name)
+        for path, tree in trees.items()
+        for line, name in find_bound_names(tree)
         if name.strip("_") in UNSAID
     }
     decorators = {
-        (place, alias.lineno, alias.name)
-        for place, tree in trees.items()
+        (path, alias.lineno, alias.name)
+        for path, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == "hypothesis"
         for alias in node.names

@@ -16,7 +16,7 @@ ROOT = Path(spmdsim.__file__).parent
 EXECUTING = ("exec", "eval", "compile")
 #: Methods that run files, shell commands or pickled objects as code, and arguments that allow it.
 RUNNING = ("exec_module", "run_path", "run_module", "system", "popen", "loads", "shell", "allow_pickle")
-#: What has methods of these names that run nothing, as the code names it.
+#: Owners of methods with these names that run no code.
 HARMLESS = ("json", "topology")
 #: Names of the modules ``dis``, ``sys`` and ``gc`` that look inside the interpreter.
 INSIDE = ("dis", "getrefcount", "_getframe", "get_referents", "get_referrers")
@@ -59,14 +59,14 @@ ALLOWED: dict[str, dict[str, str]] = {
 }
 
 
-#: Text of the files that may use a forbidden name. Only they are parsed: parsing all files takes long.
+#: Pattern of the files that may use a forbidden name. Only these are parsed, because parsing all files takes long.
 MAY_USE = re.compile(
     rf"\b(?:(?:{'|'.join((*EXECUTING, *RUNNING))})\s*[(=]|(?:{'|'.join((*INSIDE, 'builtins'))})\b)"
 )
 
 
 def find_names(tree: ast.AST) -> Iterator[str]:
-    """Yield the forbidden names that a module uses."""
+    """Yield the forbidden names that a module with this syntax ``tree`` uses."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in EXECUTING:
@@ -97,7 +97,7 @@ def files_by_name() -> dict[str, set[str]]:
 
 
 def test_only_listed_files_look_inside_python() -> None:
-    """A listed file that does without the name is taken off the list."""
+    # A listed file that does not use the name must be removed from the list.
     allowed = defaultdict(set)
     for reason, names in ALLOWED.items():
         for name, listed in names.items():

@@ -1,4 +1,4 @@
-"""Arithmetic, literals and JSON within limits."""
+"""Arithmetic, literals and JSON are read within limits, and other text is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ NAMES = {"n": Fraction(6), "p": Fraction(4), "q": Fraction(5, 6)}
 
 
 def expression(draw: random.Random, depth: int) -> tuple[str, Fraction]:
-    """A random expression with its value, worked out beside it."""
+    """Return a random expression of at most ``depth`` nested operations, and its value.
+
+    ``draw`` chooses the operations and the numbers.
+    """
     if depth == 0 or draw.random() < 0.2:
         name = draw.choice([*NAMES, None])
         number = draw.randrange(1, 9)
@@ -36,7 +39,7 @@ def expression(draw: random.Random, depth: int) -> tuple[str, Fraction]:
     return f"({a})**2 // 7", Fraction((x * x).numerator // (7 * (x * x).denominator))
 
 
-def test_random_expressions():
+def test_random_expressions_have_exact_values():
     for seed in range(300):
         text, value = expression(random.Random(seed), 4)
         assert arithmetic(text, NAMES) == value, text
@@ -47,7 +50,7 @@ def test_random_expressions():
     "n if", "'n'", "n[0]", "9**9**9", "9**9**9**9", "2**-5000", "2**0.5", "1e400", "(n:=3)", "True", "n@n", "n<<n", "z", "", "n\0",
     "(" * 200 + "n" + ")" * 200, "-" * 3000 + "n", "+".join("n" * 1000), "9" * 5000, "f'{n}'", "n is n", "max(n)",
 ])  # fmt: skip
-def test_what_is_no_arithmetic(text):
+def test_text_that_is_no_arithmetic_is_refused(text):
     with pytest.raises(ValueError):
         arithmetic(text, NAMES)
     with pytest.raises(ValueError):
@@ -63,12 +66,12 @@ def test_division_is_exact():
 @pytest.mark.parametrize(
     "text", ["(" * 100 + ")" * 100, "[" * 10**5, "1" * 10**5, "open('x')", "(1,", "{[]: 1}", "x"]
 )
-def test_what_is_no_literal(text):
+def test_text_that_is_no_literal_is_refused(text):
     with pytest.raises(ValueError):
         literal(text)
 
 
-def test_brackets_in_strings_are_no_depth():
+def test_brackets_in_strings_do_not_count_as_depth():
     assert parse_json('{"a": "' + "[" * 500 + '\\""}') == {"a": "[" * 500 + '"'}
     with pytest.raises(ValueError, match="deep"):
         parse_json('["\\\\"' + "[" * 100)

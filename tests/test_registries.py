@@ -1,4 +1,4 @@
-"""Everything that is found by a name has that name alone: nothing is lost or replaced in silence."""
+"""Names in registries and tables are unique, so that no entry replaces another one without an error."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ REGISTRIES = {
 }
 
 
-def mine(rank, size):
+def my_algorithm(rank, size):
     yield []
 
 
 def modules() -> list[str]:
-    """All modules of the package that can be imported without MPI and start nothing."""
+    """Return the names of the modules whose import needs no MPI and has no side effects."""
     names = [
         ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts) for path in PACKAGE.rglob("*.py")
     ]
@@ -60,7 +60,7 @@ def modules() -> list[str]:
     return sorted(name.removesuffix(".__init__") for name in names if not name.startswith(left_out))
 
 
-def test_no_registry_is_missing_here():
+def test_this_file_tests_all_registries():
     texts = [text for path in PACKAGE.rglob("*.py") if "Registry" in (text := path.read_text())]
     declared = {
         node.args[0].value if isinstance(node.args[0], ast.Constant) else "several"
@@ -69,31 +69,34 @@ def test_no_registry_is_missing_here():
         if isinstance(node, ast.Call) and ast.unparse(node.func).split("[")[0] == "Registry"
     }
     several = {kind for kind in REGISTRIES if kind.startswith("imitated ") or kind.endswith(" algorithm")}
-    declared -= {"operator", "layer"}  # of the rows of a dialect, which are checked below
+    declared -= {"operator", "layer"}  # The tests of dialects below check these.
     assert declared == {"several"} | {*REGISTRIES} - several
     assert len(_REGISTER) > 8 and len(IMITATIONS) > 3
 
 
 @pytest.mark.parametrize("kind", REGISTRIES)
-def test_a_name_that_exists_is_refused_with_both_places(kind):
+def test_an_existing_name_is_refused_with_both_source_lines(kind):
     algorithms()
     registry = REGISTRIES[kind]
     for name in list(registry):
-        value, place = registry[name], registry.places[name]
-        assert place.partition(":")[0].endswith(".py")
+        value, source_line = registry[name], registry.places[name]
+        assert source_line.partition(":")[0].endswith(".py")
         with pytest.raises(InputError) as caught:
-            registry[name] = mine
-        assert f"{kind} {name!r} is declared already (at {place}, now again at " in str(caught.value)
-        assert f"{HERE}:{mine.__code__.co_firstlineno})" in str(caught.value)
-        for declare_it in (lambda: registry.update({name: mine}), lambda: registry.__ior__({name: mine})):
+            registry[name] = my_algorithm
+        assert f"{kind} {name!r} is declared already (at {source_line}, now again at " in str(caught.value)
+        assert f"{HERE}:{my_algorithm.__code__.co_firstlineno})" in str(caught.value)
+        for declare_it in (
+            lambda: registry.update({name: my_algorithm}),
+            lambda: registry.__ior__({name: my_algorithm}),
+        ):
             with pytest.raises(InputError, match="is declared already"):
                 declare_it()
-        assert registry[name] is value and registry.setdefault(name, mine) is value
+        assert registry[name] is value and registry.setdefault(name, my_algorithm) is value
 
 
 @pytest.mark.parametrize("first", ["", "algorithm('all_gather', 'ring')\n"], ids=["before", "after"])
 def test_a_user_cannot_take_the_name_of_a_built_in_algorithm(tmp_path, first):
-    """Neither before the built-in ones are looked up, where it would be lost, nor after, where it would replace them."""
+    # Before the first lookup of a built-in algorithm, the user's one would be lost. After it, it would replace another.
     program = tmp_path / "mine.py"
     program.write_text(
         "from spmdsim.collectives import algorithm, declare\n"
@@ -106,9 +109,9 @@ def test_a_user_cannot_take_the_name_of_a_built_in_algorithm(tmp_path, first):
         "        print(error)\n"
         "print(algorithm('all_gather', 'ring').generate.__module__)\n"
     )
-    here = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
     text = subprocess.run(
-        [sys.executable, program], capture_output=True, text=True, check=True, env=here
+        [sys.executable, program], capture_output=True, text=True, check=True, env=environment
     ).stdout
     *refusals, module = text.splitlines()
     assert len(refusals) == 3
@@ -117,26 +120,28 @@ def test_a_user_cannot_take_the_name_of_a_built_in_algorithm(tmp_path, first):
     assert module == "spmdsim.collectives.algorithms.all_gather"
 
 
-def test_a_library_s_name_for_an_algorithm_is_taken_as_well():
+def test_a_name_of_another_library_for_an_algorithm_is_refused():
     before = algorithm("all_reduce", "reduce_scatter_allgather")
     with pytest.raises(
         InputError, match=rf"{HERE}:\d+\) is a library's name of 'rabenseifner' \(at .*all_reduce"
     ):
-        declare("all_reduce", "reduce_scatter_allgather", chunks="n")(mine)
+        declare("all_reduce", "reduce_scatter_allgather", chunks="n")(my_algorithm)
     assert algorithm("all_reduce", "reduce_scatter_allgather") is before
 
 
-def test_a_new_name_is_found_and_known_from_then_on():
-    declare("barrier", "My-Own", chunks="n")(mine)
+def test_a_new_name_is_found_and_then_refused():
+    declare("barrier", "My-Own", chunks="n")(my_algorithm)
     try:
-        assert algorithm("barrier", "my_own").generate is mine is algorithm("barrier", "MY-OWN").generate
+        assert (
+            algorithm("barrier", "my_own").generate is my_algorithm is algorithm("barrier", "MY-OWN").generate
+        )
         with pytest.raises(InputError, match="barrier algorithm 'my_own' is declared already"):
-            declare("barrier", "my_own", chunks="n")(mine)
+            declare("barrier", "my_own", chunks="n")(my_algorithm)
     finally:
         del _REGISTER["barrier"]["my_own"]
 
 
-def test_what_is_declared_is_what_users_get():
+def test_users_get_their_declared_entries():
     MACHINES["mine"] = lambda: Machine.laptop()
     TOPOLOGIES["mine"] = TOPOLOGIES["flat"]
     PROGRAMS["mine"] = PROGRAMS["mlp"]
@@ -148,12 +153,12 @@ def test_what_is_declared_is_what_users_get():
         del MACHINES["mine"], TOPOLOGIES["mine"], PROGRAMS["mine"]
 
 
-def test_two_tables_with_one_name_cannot_be_put_together():
+def test_tables_that_share_a_name_cannot_be_merged():
     with pytest.raises(InputError, match="operator 'add' is declared already"):
         Registry("operator", {"add": len}, {"mul": max}, {"add": min})
 
 
-def test_rows_and_layers_of_a_dialect_have_names_of_their_own():
+def test_rows_and_layers_of_a_dialect_have_unique_names():
     with pytest.raises(InputError, match="operator 'exp' is declared already"):
         same_rows(ops, "exp mul=multiply exp=log")
     with pytest.raises(InputError, match="layer 'ReLU' is declared already"):
@@ -161,11 +166,11 @@ def test_rows_and_layers_of_a_dialect_have_names_of_their_own():
 
 
 def test_machines_and_cost_models_share_no_name():
-    """``load_cost_model`` looks in both."""
+    # `load_cost_model` searches both registries.
     assert not MACHINES.keys() & IMITATIONS["cost model"].keys()
 
 
-def test_every_operator_has_a_name_of_its_own():
+def test_every_operator_has_a_unique_name():
     named: dict[str, set[int]] = {}
     for name in modules():
         if name.startswith("spmdsim.ops"):
@@ -177,11 +182,8 @@ def test_every_operator_has_a_name_of_its_own():
     assert not {name for name, ids in named.items() if len(ids) > 1}
 
 
-def test_tables_of_rows_name_each_row_once():
-    """In every table of the package that is written as one: no key twice, and what is merged shares no key.
-
-    This holds for the rows of dialects, whose tables are merged from several.
-    """
+def test_tables_have_each_key_once_and_merged_tables_share_no_key():
+    # The tables of dialects are merged from several tables.
     checked = merged = 0
     for name in modules():
         path = PACKAGE.parent.joinpath(*name.split("."))
@@ -196,24 +198,24 @@ def test_tables_of_rows_name_each_row_once():
             if isinstance(statement, (ast.Assign, ast.AnnAssign)) and isinstance(
                 value, (ast.Dict, ast.BinOp)
             ):
-                parts = _parts(value)
-                if len(parts) > 1:
+                sources = _merged_tables(value)
+                if len(sources) > 1:
                     scope = vars(importlib.import_module(name))
-                    values = [eval(ast.unparse(part), scope) for part in parts]
-                    if not all(isinstance(one, Mapping) for one in values):
-                        continue  # types
-                    keys = Counter(key for one in values for key in one)
+                    values = [eval(ast.unparse(source), scope) for source in sources]
+                    if not all(isinstance(table, Mapping) for table in values):
+                        continue  # `a | b` is a union of types.
+                    keys = Counter(key for table in values for key in table)
                     assert not [key for key, count in keys.items() if count > 1], f"{path}:{statement.lineno}"
                     merged += 1
     assert checked > 200 and merged > 3
 
 
-def _parts(value: ast.expr) -> list[ast.expr]:
-    """The tables that a table is merged from: ``{**a, "b": 1}`` and ``a | b``."""
+def _merged_tables(value: ast.expr) -> list[ast.expr]:
+    """Return the tables that the table ``value`` is merged from, by ``{**a, "b": 1}`` or ``a | b``."""
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.BitOr):
-        return _parts(value.left) + _parts(value.right)
+        return _merged_tables(value.left) + _merged_tables(value.right)
     if not isinstance(value, ast.Dict):
         return [value]
     stars = [item for key, item in zip(value.keys, value.values) if key is None]
-    own = [(key, item) for key, item in zip(value.keys, value.values) if key is not None]
-    return [*stars, ast.Dict([key for key, _ in own], [ast.Constant(0) for _ in own])]
+    keys = [key for key in value.keys if key is not None]
+    return [*stars, ast.Dict(keys, [ast.Constant(0) for _ in keys])]

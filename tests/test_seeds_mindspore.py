@@ -1,7 +1,10 @@
-"""The numbers of the documents about MindSpore that this project grew from: layouts, strategies, cuts and shapes.
+"""Layouts, strategies, cuts and shapes equal the numbers of three documents about MindSpore.
 
-000: deriving a layout by numbering, adjusting, computing; 001: distributed operators; 003: the tutorial of
-operator-level parallelism.
+The numbers in the names of the tests name the documents:
+
+- 000 derives a layout in three steps: number, adjust, compute.
+- 001 describes distributed operators.
+- 003 is the tutorial of operator-level parallelism.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ def test_000_the_first_example_gives_every_rank_one_element():
         assert tensor[layout.slices((2, 4), rank)].tolist() == [[rank]]
 
 
-def test_000_the_template_as_it_is_written():
-    """The map of a tensor as one tuple; the same words mean one dim where the tensor has one."""
+def test_000_the_template_of_the_document_runs_unchanged():
+    # The template gives the tensor map as one tuple. For a tensor of one dim, the tuple names the axes of this dim.
     device_matrix = (2, 4)
     alias_name = ("axis_0", "axis_1")
     tensor_map = ("axis_0", "axis_1")
@@ -68,18 +71,21 @@ def test_000_the_template_as_it_is_written():
     ],
     ids=["2x2x2 all used", "4x2 all used", "2x2 with repetition"],
 )
-def test_000_layouts(matrix, tensor_map, expected_strides, expected_numbers, dropped):
+def test_000_layouts_have_the_documents_strides_and_numbers(
+    matrix, tensor_map, expected_strides, expected_numbers, dropped
+):
     layout = mindspore.Layout(matrix, tuple("abcde"))(*tensor_map)
     derivation = Derivation(layout)
     assert strides(layout) == expected_strides
     assert [row.shard_number for row in derivation.rows] == expected_numbers == numbers(layout)
     assert derivation.adjusted_axes == tuple(tensor_map) and derivation.dropped_axes == dropped
-    for i, (axis, base) in enumerate(zip("abcde", matrix)):  # a column counts in the base of its axis
+    for i, (axis, base) in enumerate(
+        zip("abcde", matrix)
+    ):  # Digits of a column are below the size of its axis.
         assert sorted({row.number[i] for row in derivation.rows}) == list(range(base)), axis
 
 
-def test_000_the_printed_sums():
-    """The text's own products, such as 2 * 1 * 2 * 2 = 8 for b in the first layout."""
+def test_000_strides_are_printed_as_the_documents_products():
     layout = mindspore.Layout((2, 1, 2, 2, 1), tuple("abcde"))
     texts = [str(s).split("] = ", 1)[1] for s in Derivation(layout("b", "d", "e", "c", "a")).strides]
     assert [t.partition(" = ")[2] or t for t in texts] == [
@@ -102,30 +108,29 @@ def test_000_the_printed_sums():
     )
 
 
-def test_000_values_on_the_ranks():
-    """The input counts 0..7 in shape (1, 2, 1, 2, 2): a rank's only value is its shard number."""
+def test_000_each_rank_owns_the_element_with_its_shard_number():
     tensor = np.array([[[[[0, 1], [2, 3]]], [[[4, 5], [6, 7]]]]])
     layout = mindspore.Layout((2, 1, 2, 2, 1), tuple("abcde"))("b", "d", "e", "c", "a")
     assert tensor.shape == (1, 2, 1, 2, 2) and layout.cuts == (1, 2, 1, 2, 2)
     assert [tensor[layout.slices(tensor.shape, r)].item() for r in range(8)] == numbers(layout)
 
 
-def test_000_shard_with_all_cards_used():
+def test_000_cuts_for_all_cards_give_the_documents_layout():
     layout = mindspore.from_cuts((2, 1, 2, 2, 1), 8)
     assert layout.mesh.shape == (2, 1, 2, 2, 1) and layout.tensor_map == (4, 3, 2, 1, 0)
     assert list(strides(layout).values()) == [4, 4, 2, 1, 1]
     assert numbers(layout) == list(range(8)) and not Derivation(layout).needs_adjusting
 
 
-def test_000_shard_with_repetition():
-    """The document prints matrix (2,1,1,2,1) and map (4,3,2,1,0) for 8 cards, and leaves the repeated axis out.
+def test_000_cuts_for_half_of_the_cards_add_an_axis_of_replicas():
+    """The document's strides hold for the axis of replicas on both sides, and its map for the left side.
 
-    Its strides hold on both sides of the repetition; its map holds literally with the axis on the left.
+    The document prints matrix (2,1,1,2,1) and map (4,3,2,1,0) for 8 cards, and omits the axis of replicas.
     """
     right, left = (mindspore.from_cuts((2, 1, 1, 2, 1), 8, side) for side in ("right", "left"))
     for layout in (right, left):
         assert list(strides(layout).values()) == [2, 2, 2, 1, 1]
-        assert len(Derivation(layout).tables()) == 2  # two steps: number and compute
+        assert len(Derivation(layout).tables()) == 2  # The derivation has two steps: number and compute.
     assert left.tensor_map == (4, 3, 2, 1, 0) and left.mesh.shape == (2, 2, 1, 1, 2, 1)
     assert right.tensor_map == (5, 4, 3, 2, 1) and right.mesh.shape == (2, 1, 1, 2, 1, 2)
     assert numbers(right) == [0, 0, 1, 1, 2, 2, 3, 3] and numbers(left) == [0, 1, 2, 3, 0, 1, 2, 3]
@@ -135,6 +140,7 @@ def test_000_shard_with_repetition():
 
 
 def matmul(cuts, devices, shapes=((32, 64), (64, 48))):
+    """Return the mesh, the two input layouts and the output layout of a matrix product with these cuts."""
     bound = bind(MATMUL, shapes)
     strategy = strategy_from_cuts(bound, cuts, devices)
     (out,) = bound.output_layouts(strategy)
@@ -158,30 +164,30 @@ def test_001_x_by_columns_w_by_rows_needs_all_reduce():
 @pytest.mark.parametrize(
     "case", [c for c in cases("layouts_mindspore", "strategy_slice") if "op" in c.values[0]["given"]]
 )
-def test_001_matmul_strategies(case):
+def test_001_strategies_of_matmul_give_the_documents_layouts(case):
     inputs, expected = case["given"], case["expect"]
     mesh, (x, w), out = matmul(tuples(inputs["in_strategy"]), inputs["devices"])
     assert list(mesh.shape) == expected["dev_matrix"]
     assert bool(out.partial) is bool(expected["forward_comm"])
     if "input_maps" in expected:
-        assert [mapped(x, mesh), mapped(w, mesh)] == expected["input_maps"]
-        assert [mapped(out, mesh)] == expected["output_maps"]
+        assert [tensor_map_of(x, mesh), tensor_map_of(w, mesh)] == expected["input_maps"]
+        assert [tensor_map_of(out, mesh)] == expected["output_maps"]
         assert numbers(x) == expected["x_slice_of_device"] and numbers(w) == expected["w_slice_of_device"]
 
 
-def mapped(layout, mesh):
+def tensor_map_of(layout, mesh):
+    """Return the tensor map of a layout on ``mesh`` as nested lists."""
     assert layout.mesh == mesh
     return [n if isinstance(n, int) else list(n) for n in layout.to_dict()["tensor_map"]]
 
 
-def test_001_devices_0_to_3_hold_the_first_piece():
+def test_001_devices_0_to_3_own_replicas_of_the_first_shard():
     _, (x, w), _ = matmul(((2, 1), (1, 4)), 8)
     assert x.replica_ranks(0) == (0, 1, 2, 3) and x.replica_ranks(5) == (4, 5, 6, 7)
     assert [w.replica_ranks(r) for r in range(4)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
-def test_001_redistributions():
-    """Rows to whole is an all_gather, rows to columns an all_to_all."""
+def test_001_row_shards_are_gathered_for_replicas_and_exchanged_for_columns():
     mesh = Mesh((4,), ("d",))
     gather = plan(mesh("d", None), mesh(None, None), (8, 8), "float32")
     swap = plan(mesh("d", None), mesh(None, "d"), (8, 8), "float32")
@@ -192,8 +198,9 @@ def test_001_redistributions():
 # -- 003: operator-level parallelism --------------------------------------------------------------------
 
 
-def test_003_cuts_of_the_network():
-    """Batch 32, 28 * 28 inputs: matmul1 ((2,4),(4,1)), relu1 ((4,1),), matmul2 ((1,8),(8,1)), relu2 ((8,1),)."""
+def test_003_cuts_of_the_network_give_the_documents_shapes():
+    # The batch has 32 rows of 28 * 28 inputs. The cuts of the layers are matmul1 ((2,4),(4,1)), relu1 ((4,1),),
+    # matmul2 ((1,8),(8,1)) and relu2 ((8,1),).
     _, (x, w), out = matmul(((2, 4), (4, 1)), 8, ((32, 28 * 28), (28 * 28, 512)))
     assert x.mesh.shape == (2, 4, 1) and x.cuts == (2, 4) and w.cuts == (4, 1)
     assert x.local_shape((32, 784), 0) == (16, 196) and w.local_shape((784, 512), 0) == (196, 512)
@@ -208,7 +215,8 @@ def test_003_cuts_of_the_network():
 
 
 X_SHAPE, W_SHAPE = (32, 784), (784, 512)
-PRINTED = {  # device coordinate (dp, sp, mp): rows of x, columns of x = rows of fc1_weight
+#: Device coordinates (dp, sp, mp) -> rows of x, and columns of x, which are the rows of fc1_weight.
+PRINTED = {
     (0, 0, 0): ((0, 16), (0, 196)),
     (0, 0, 1): ((16, 32), (0, 196)),
     (0, 1, 0): ((0, 16), (196, 392)),
@@ -221,6 +229,7 @@ PRINTED = {  # device coordinate (dp, sp, mp): rows of x, columns of x = rows of
 
 
 def table(layout_of):
+    """Return a table like ``PRINTED`` for the layouts that ``layout_of`` builds."""
     x, w = layout_of("mp", ("sp", "dp")), layout_of(("sp", "dp"), "None")
     bounds = {}
     for rank in range(8):
@@ -230,10 +239,10 @@ def table(layout_of):
     return bounds
 
 
-def test_003_the_printed_table_is_the_other_tuple_order():
-    """("sp", "dp") nests sp outside by the rule of document 000; the table nests dp outside.
+def test_003_the_printed_table_nests_axes_in_the_order_of_the_mesh():
+    """``tuple_order="mesh"`` and the tuple ("dp", "sp") reproduce the printed table.
 
-    ``tuple_order="mesh"`` reproduces it line by line, and so does writing ("dp", "sp").
+    In the tuple ("sp", "dp"), sp is the outer axis by the rule of document 000. In the table, dp is the outer axis.
     """
     layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"), tuple_order="mesh")
     assert table(layout) == PRINTED
@@ -249,7 +258,7 @@ def test_003_by_the_rule_four_lines_of_the_table_differ():
 
 
 @pytest.mark.parametrize("case", cases("layouts_mindspore", "layout_slice_table_as_printed"))
-def test_003_published_table(case):
+def test_003_the_order_of_the_mesh_gives_the_published_table(case):
     inputs, expected = case["given"], case["expect"]
     layout = mindspore.Layout(tuple(inputs["device_matrix"]), tuple(inputs["alias_name"]), tuple_order="mesh")
     x = layout(*tuples(inputs["call"]))
@@ -262,7 +271,7 @@ def test_003_published_table(case):
         ]
 
 
-def test_003_layouts_of_the_network():
+def test_003_layouts_of_the_network_have_the_documents_cuts():
     layout = mindspore.Layout((2, 2, 2), ("dp", "sp", "mp"))
     layout2 = mindspore.Layout((8,), ("tp",))
     assert layout("mp", ("sp", "dp")).cuts == (2, 4) and layout(("sp", "dp"), "None").cuts == (4, 1)

@@ -1,6 +1,9 @@
-"""The numbers of the documents about OneFlow and Paddle that this project grew from: sbp, ids and shapes.
+"""SBP signatures, ids and shapes equal the numbers of two documents about OneFlow and Paddle.
 
-002: OneFlow's 2-D SBP; 004: ``paddle.distributed.split``.
+The numbers in the names of the tests name the documents:
+
+- 002 describes OneFlow's 2-D SBP.
+- 004 describes ``paddle.distributed.split``.
 """
 
 from __future__ import annotations
@@ -25,24 +28,24 @@ BROADCAST = (flow.sbp.broadcast, flow.sbp.broadcast)
 BS0 = (flow.sbp.broadcast, flow.sbp.split(0))
 
 
-def test_002_placements():
+def test_002_placements_have_the_documents_hierarchies_and_coordinates():
     vector, array = flow.placement("cuda", ranks=[0, 1, 2, 3]), flow.placement("cuda", ranks=GRID)
     assert vector.hierarchy == (4,) and array.hierarchy == (2, 2)
     assert [array.mesh.coords(rank) for rank in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_002_broadcast_then_split_on_the_matrix_1234():
-    """Ranks in one column hold equal values; ranks in one row hold one row of the matrix each."""
+def test_002_grid_columns_own_replicas_and_grid_rows_own_one_matrix_row():
+    # Ranks of one column of the grid own replicas. Ranks of one row own one row of the matrix each.
     layout = flow.layout(flow.placement("cuda", ranks=GRID), BS0, 2)
     tensor = np.array([[1, 2], [3, 4]])
-    held = [tensor[layout.slices((2, 2), rank)].tolist() for rank in range(4)]
-    assert held == [[[1, 2]], [[3, 4]], [[1, 2]], [[3, 4]]]
+    shards = [tensor[layout.slices((2, 2), rank)].tolist() for rank in range(4)]
+    assert shards == [[[1, 2]], [[3, 4]], [[1, 2]], [[3, 4]]]
     assert layout.mesh.groups("d0") == ((0, 2), (1, 3)) and layout.mesh.groups("d1") == ((0, 1), (2, 3))
     assert layout.replica_ranks(0) == (0, 2) and layout.replica_ranks(3) == (1, 3)
 
 
-def test_002_matmul_signature():
-    """(broadcast, split(0)) times (split(1), broadcast) is (split(1), split(0)), each axis by itself."""
+def test_002_matmul_combines_the_signatures_of_each_mesh_axis():
+    # (broadcast, split(0)) times (split(1), broadcast) is (split(1), split(0)).
     placement = flow.placement("cpu", GRID)
     bound = bind(MATMUL, ((8, 4), (4, 6)))
     x, w = flow.layout(placement, BS0, 2), flow.layout(placement, (flow.sbp.split(1), flow.sbp.broadcast), 2)
@@ -50,8 +53,8 @@ def test_002_matmul_signature():
     assert flow.sbp_of(y) == (flow.sbp.split(1), flow.sbp.split(0))
 
 
-def test_002_36_signatures_on_two_by_two():
-    """Of all pairs of sbp for x and w, exactly 36 need no conversion; an axis's choice does not touch the other's."""
+def test_002_36_pairs_of_signatures_need_no_conversion():
+    # Each of the two mesh axes has 6 legal pairs, and the axes are independent.
     placement = flow.placement("cpu", GRID)
     bound = bind(MATMUL, ((8, 6), (6, 8)))
     kinds = [flow.sbp.broadcast, flow.sbp.partial_sum, flow.sbp.split(0), flow.sbp.split(1)]
@@ -67,8 +70,8 @@ def test_002_36_signatures_on_two_by_two():
     assert legal == 36
 
 
-def test_002_the_example_model():
-    """Local (1, 2, 8) on every rank is logical (2, 2, 8); the layers keep (broadcast, split(0))."""
+def test_002_the_example_model_has_the_documents_shapes_and_signatures():
+    # The local shape (1, 2, 8) belongs to the logical shape (2, 2, 8). The layers preserve (broadcast, split(0)).
     placement = flow.placement("cpu", GRID)
     assert flow.logical_shape(placement, BS0, (1, 2, 8)) == (2, 2, 8)
     assert [flow.local_shape(placement, BS0, (2, 2, 8), rank) for rank in range(4)] == [(1, 2, 8)] * 4
@@ -87,8 +90,8 @@ def test_002_the_example_model():
 
 
 @pytest.mark.parametrize("n", [2, 8, 20])
-def test_004_parallel_embedding_on_two_devices(n):
-    """N/2 + 1 rows each, the last one the padding row; foreign ids become N/2."""
+def test_004_a_parallel_embedding_maps_foreign_ids_to_the_padding_row(n):
+    # Each device has N/2 + 1 rows, and the last row is the padding row. Ids of the other device become N/2.
     split = paddle.split_layout((n, 5), "embedding", num_partitions=2, padding_row=True)
     half = n // 2
     for rank in (0, 1):
@@ -100,7 +103,7 @@ def test_004_parallel_embedding_on_two_devices(n):
 
 
 @pytest.mark.parametrize("case", cases("layouts_oneflow_paddle", "seed004_id_mapping"))
-def test_004_ids(case):
+def test_004_ids_are_mapped_as_published(case):
     split = paddle.split_layout(
         (case["vocab"], 2), "embedding", num_partitions=case["num_partitions"], padding_row=True
     )
@@ -109,8 +112,8 @@ def test_004_ids(case):
 
 
 @pytest.mark.parametrize(("p", "n", "m"), [(2, 8, 6), (4, 8, 4)])
-def test_004_linear(p, n, m):
-    """Rows: N/p rows and M columns each, then all_reduce. Columns: N rows and M/p columns each, then all_gather."""
+def test_004_a_linear_layer_split_by_rows_is_reduced_and_by_columns_gathered(p, n, m):
+    # Shards by rows have N/p rows and M columns. Shards by columns have N rows and M/p columns.
     row, column = (paddle.split_layout((n, m), "linear", axis, p) for axis in (0, 1))
     assert [row.weight_shape(r) for r in range(p)] == [(n // p, m)] * p and row.collective == "all_reduce"
     assert [column.weight_shape(r) for r in range(p)] == [
@@ -118,19 +121,20 @@ def test_004_linear(p, n, m):
     ] * p and column.collective == "all_gather"
 
 
-def test_004_the_chain_saves_the_gather():
-    """What a column-parallel layer leaves on a rank is what a row-parallel one needs there."""
+def test_004_a_column_parallel_layer_before_a_row_parallel_one_needs_no_gather():
     column, row = (paddle.split_layout((8, 8), "linear", axis, 2, gather_out=axis == 0) for axis in (1, 0))
     assert column.collective is None and row.collective == "all_reduce"
     x = Layout.replicated(column.mesh, 2)
     bound = bind(MATMUL, ((4, 8), (8, 8)))
     (hidden,) = bound.output_layouts(bound.infer((x, column.weight)))
-    (out,) = bound.output_layouts(bound.infer((hidden, row.weight)))  # no conversion in between
+    (out,) = bound.output_layouts(
+        bound.infer((hidden, row.weight))
+    )  # The row-parallel layer takes the columns.
     assert hidden.cuts == (1, 2) and not hidden.partial and out.partial_axes == ("mp",)
 
 
-def test_004_signature_and_example():
-    """Defaults as documented; the example: ids 0..7 of shape (10, 4), a table of (8, 8) in two parts."""
+def test_004_the_defaults_and_the_example_are_as_documented():
+    # The example has ids 0..7 of shape (10, 4) and a table of shape (8, 8) in two blocks.
     defaults = {
         name: p.default
         for name, p in inspect.signature(paddle.split_layout).parameters.items()

@@ -1,4 +1,4 @@
-"""Environment variables of users: declared once, read through the declaration, wrong values and names in one line."""
+"""Each setting is declared once and read by its declaration; wrong values and names get one line."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_a_wrong_value_is_one_line(setting, text: str, hint: str) -> None:
     assert str(raised.value) == f"{setting.name} must be {setting.rule}, got {text!r}{hint}"
 
 
-def test_the_name_of_a_variable_stands_in_the_declaration_alone() -> None:
+def test_the_name_of_a_variable_is_only_in_its_declaration() -> None:
     names = re.compile(r"""["']SPMDSIM_\w+["']""")
     files = [path for path in (ROOT / "spmdsim").rglob("*.py") if names.search(path.read_text("utf-8"))]
     assert {path.name for path in files} == {"settings.py", "launcher.py"}
-    assert len(SETTINGS) + 1 <= 7  # and the one in which processes of a job give each other facts
+    assert len(SETTINGS) + 1 <= 7  # The last one is SPMDSIM_JOB, by which processes of a job exchange facts.
 
 
 def test_the_manual_has_the_table_of_the_declaration() -> None:
@@ -87,16 +87,18 @@ def test_the_manual_has_the_table_of_the_declaration() -> None:
     ],
 )
 def test_a_wrong_name_gets_the_nearest(name: str, line: str) -> None:
-    ((named, said),) = settings.explain_unknown_names({name: "1", "SPMDSIM_JOB": "{}", "SPMDSIM_RANKS": "2"})
-    assert named == name and said.startswith(line)
+    ((unknown, message),) = settings.explain_unknown_names(
+        {name: "1", "SPMDSIM_JOB": "{}", "SPMDSIM_RANKS": "2"}
+    )
+    assert unknown == name and message.startswith(line)
 
 
-#: Starts the program in its arguments: run_python runs Python alone.
+#: Program text that runs the command in its arguments, because run_python runs only Python.
 CHILD = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
 PROGRAM = "import spmdsim\nfor _ in range(3):\n    spmdsim.LockStep(2)\nprint(spmdsim.world().size)\n"
 
 
-def test_a_wrong_name_is_a_line_on_one_process(tmp_path, launcher) -> None:
+def test_one_process_of_a_job_reports_a_wrong_name_in_one_line(tmp_path, launcher) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     starts = [
         ["program.py"],

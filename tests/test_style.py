@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Every package and module of `spmdsim`; those without Python files are no package.
+#: All packages and modules of `spmdsim`. A folder without Python files is no package.
 PACKAGES = sorted(
     path.name for path in (ROOT / "spmdsim").iterdir() if path.suffix == ".py" or any(path.glob("*.py"))
 )
@@ -30,17 +30,17 @@ ALLOWED = {
     "dialects/paddle/": {"place"},
     # The place of a rank is its index on the shared board; `worlds/agreement/shared_board.py` defines the term.
     "worlds/agreement/": {"place"},
-    # `Event.way` is public: the calls that a collective became.
+    # `Event.way` is public. It names the calls that replaced a collective.
     "worlds/trace/events.py": {"way"},
     # `Trace.sent` is public.
     "worlds/trace/recorder.py": {"sent"},
 }
-#: The longest first line of a function's docstring; those of modules and classes fill a line of code at most.
+#: The longest first line of a function's docstring. First lines of modules and classes may fill a line of code.
 LONGEST_FIRST_LINE = 100
 LONGEST_LINE = 120
-#: A function of so many lines or more says what its arguments are, when it returns None, and that it raises.
+#: Docstrings of functions with this number of lines or more document arguments, None as a result, and errors.
 SHORTEST_WITH_QUESTIONS = 5
-#: A private function of more lines needs a docstring.
+#: A private function with more lines than this needs a docstring.
 LONGEST_WITHOUT = 8
 QUESTION_WORDS = """
 what who where why how which whose whether after of that those such when whom as if in on for from to with like
@@ -54,12 +54,12 @@ noted settled until short whole said told held kept begun seen alike apart toget
 taken brought left shown drawn named called passed used meant wanted needed spread own plain bare still done gone
 asked answered counted priced checked tried fitted chosen picked listed ordered grouped paired tied owned
 """
-#: Words that a first line does not open with: it names what the function does, or what a value is.
+#: Words that must not open a first line, because it names the action of a function or the content of a value.
 NO_OPENING = set(QUESTION_WORDS.split())
 ARTICLES = {"a", "an", "the", "some", "any"}
-#: Variables and parameters whose names do not say what they hold.
+#: Names of variables and parameters that do not name their content.
 EMPTY_NAMES = set(VAGUE_NAMES.split())
-#: Participles and adjectives that are no name of a function.
+#: Participles and adjectives that must not be the name of a function.
 BARE_NAMES = set(PARTICIPLES.split())
 PROPERTIES = ("property", "cached_property", "functools.cached_property")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -68,28 +68,31 @@ NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def violations(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of each violation in a file."""
+    """Yield the line and the text of each violation in a file with this syntax ``tree``."""
     if tree.body:
-        yield from of_opening(tree, 1, articles=True)
+        yield from check_opening(tree, 1, articles=True)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
-            yield from of_opening(node, node.lineno, articles=True)
+            yield from check_opening(node, node.lineno, articles=True)
             if not node.name.startswith("_") and ast.get_docstring(node) is None:
                 yield node.lineno, f"class {node.name} has no docstring"
         elif isinstance(node, Function):
-            yield from of_function(node)
+            yield from check_function(node)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in EMPTY_NAMES:
             yield node.lineno, f"variable {node.id}"
         elif isinstance(node, ast.arg) and node.arg in EMPTY_NAMES:
             yield node.lineno, f"parameter {node.arg}"
-    yield from without_docstring(tree, public=True)
-    yield from of_open_questions(tree)
+    yield from find_missing_docstrings(tree, public=True)
+    yield from find_incomplete_docstrings(tree)
 
 
-def of_opening(
+def check_opening(
     node: ast.Module | ast.ClassDef | Function, line: int, articles: bool
 ) -> Iterator[tuple[int, str]]:
-    """Yield what is wrong with the first line of a docstring; ``articles`` may open it in modules, classes and properties."""
+    """Yield the violations in the first line of the docstring of ``node``, which begins at ``line``.
+
+    With ``articles``, an article may open the line. This holds for modules, classes and properties.
+    """
     docstring = ast.get_docstring(node)
     if not docstring:
         return
@@ -103,18 +106,22 @@ def of_opening(
         yield line, f"the first line of a docstring is no sentence: {first}"
 
 
-def of_function(node: Function) -> Iterator[tuple[int, str]]:
+def check_function(node: Function) -> Iterator[tuple[int, str]]:
+    """Yield the violations in the name of a function and in the first line of its docstring."""
     is_property = any(ast.unparse(one).endswith(PROPERTIES) for one in node.decorator_list)
-    yield from of_opening(node, node.lineno, articles=is_property)
+    yield from check_opening(node, node.lineno, articles=is_property)
     if node.name.strip("_") in BARE_NAMES:
         yield node.lineno, f"function {node.name}"
 
 
-def without_docstring(parent: ast.AST, public: bool) -> Iterator[tuple[int, str]]:
-    """Yield functions without docstring: public ones, long ones, and ones that return a tuple."""
+def find_missing_docstrings(parent: ast.AST, public: bool) -> Iterator[tuple[int, str]]:
+    """Yield the functions below ``parent`` that need a docstring and have none.
+
+    These are public ones, long ones, and ones that return a tuple. ``public`` is True if ``parent`` is public.
+    """
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.ClassDef):
-            yield from without_docstring(node, public and not node.name.startswith("_"))
+            yield from find_missing_docstrings(node, public and not node.name.startswith("_"))
         elif isinstance(node, Function):
             if ast.get_docstring(node) is None and not is_described_elsewhere(node):
                 lines = node.body[-1].end_lineno - node.body[0].lineno + 1
@@ -126,19 +133,19 @@ def without_docstring(parent: ast.AST, public: bool) -> Iterator[tuple[int, str]
                     yield node.lineno, f"function {node.name} has {lines} lines and no docstring"
                 elif node.returns and ast.unparse(node.returns).startswith("tuple[") and not is_public:
                     yield node.lineno, f"function {node.name} returns a tuple and has no docstring"
-            yield from without_docstring(node, False)
+            yield from find_missing_docstrings(node, False)
         else:
-            yield from without_docstring(node, public)
+            yield from find_missing_docstrings(node, public)
 
 
-def of_open_questions(parent: ast.Module | ast.ClassDef) -> Iterator[tuple[int, str]]:
-    """Yield functions whose docstring leaves open what an argument is, when None comes back, or that it raises."""
+def find_incomplete_docstrings(parent: ast.Module | ast.ClassDef) -> Iterator[tuple[int, str]]:
+    """Yield the functions below ``parent`` whose docstring omits an argument, a result None or an error."""
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.ClassDef):
-            yield from of_open_questions(node)
+            yield from find_incomplete_docstrings(node)
         elif isinstance(node, Function) and not is_described_elsewhere(node):
             docstring = ast.get_docstring(node)
-            own = list(own_nodes(node))
+            nodes = list(walk_body(node))
             if (
                 docstring is None
                 or len(node.body) < 2
@@ -158,13 +165,13 @@ def of_open_questions(parent: ast.Module | ast.ClassDef) -> Iterator[tuple[int, 
             ):
                 yield node.lineno, f"the docstring of {node.name} does not say when it returns None"
             if any(
-                isinstance(part, ast.Raise) and isinstance(part.exc, ast.Call) for part in own
+                isinstance(child, ast.Raise) and isinstance(child.exc, ast.Call) for child in nodes
             ) and not any(word.startswith("rais") for word in words):
                 yield node.lineno, f"the docstring of {node.name} does not say that it raises"
 
 
-def own_nodes(function: Function) -> Iterator[ast.AST]:
-    """Yield the nodes of a function's body, but not those of functions and classes inside of it."""
+def walk_body(function: Function) -> Iterator[ast.AST]:
+    """Yield the nodes of a function's body without the nodes of functions and classes inside of it."""
     nodes: list[ast.AST] = [*function.body]
     while nodes:
         node = nodes.pop()

@@ -1,4 +1,4 @@
-"""A wrong name or argument in Python gets the nearest right one in one line, as commands have it."""
+"""A wrong name or argument in a Python call gets the nearest correct one in one line, like in commands."""
 
 from __future__ import annotations
 
@@ -79,8 +79,10 @@ def test_a_wrong_name_gets_the_nearest(module, name: str, nearest: str) -> None:
     assert str(raised.value) == f"module {module.__name__!r} has no attribute {name!r}; {nearest}"
 
 
-def test_what_has_nothing_near_says_no_more() -> None:
-    with pytest.raises(AttributeError, match=r"has no attribute 'Conv2d'$"):  # it is nothing like linalg.cond
+def test_a_name_without_a_near_one_gets_no_hint() -> None:
+    with pytest.raises(
+        AttributeError, match=r"has no attribute 'Conv2d'$"
+    ):  # The name linalg.cond is not near enough.
         _ = nn.Conv2d  # type: ignore[attr-defined]
     for name in ("qqqqqq", "_private", "__wrapped__"):
         with pytest.raises(AttributeError, match=rf"^module 'spmdsim.ops' has no attribute '{name}'$"):
@@ -88,7 +90,7 @@ def test_what_has_nothing_near_says_no_more() -> None:
 
 
 def test_a_submodule_is_imported_without_a_search_for_names() -> None:
-    """``from spmdsim import errors`` asks the package for a name first: that loads neither NumPy nor operators."""
+    # `from spmdsim import errors` looks for an attribute of the package first. This must load no NumPy and no operators.
     code = (
         "import sys; from spmdsim import errors; print('numpy' in sys.modules, 'spmdsim.ops' in sys.modules)"
     )
@@ -98,7 +100,7 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (
             lambda: nn.SGD([], lr=0.1),
@@ -221,10 +223,10 @@ def test_a_submodule_is_imported_without_a_search_for_names() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_wrong_arguments_get_the_right_ones(call, said: str) -> None:
+def test_wrong_arguments_get_the_right_ones(call, message: str) -> None:
     with pytest.raises((UsageTypeError, LayoutError)) as raised:
         call()
-    assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -333,14 +335,14 @@ def test_wrong_arguments_get_the_right_ones(call, said: str) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_values_of_a_wrong_type_are_one_line(x: Tensor, call, message: str) -> None:
+def test_an_error_about_a_value_of_a_wrong_type_is_one_line(x: Tensor, call, message: str) -> None:
     with pytest.raises(SpmdError) as raised:
         call(x)
     assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda x: x.to(layuot=x.layout), "Tensor.to has no argument 'layuot'; did you mean 'layout'?"),
         (lambda x: x.to(x.layout, 3), "Tensor.to takes at most 1 argument by their place, got 2"),
@@ -366,10 +368,10 @@ def test_values_of_a_wrong_type_are_one_line(x: Tensor, call, message: str) -> N
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_methods_of_tensors_name_their_arguments(x: Tensor, call, said: str) -> None:
+def test_methods_of_tensors_name_their_arguments(x: Tensor, call, message: str) -> None:
     with pytest.raises(UsageTypeError) as raised:
         call(x)
-    assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+    assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -381,8 +383,8 @@ def test_a_wrong_attribute_of_a_tensor_gets_the_nearest(x: Tensor, name: str, ne
 
 
 @pytest.mark.ranks(2)
-def test_wrong_words_are_refused_by_every_rank(world) -> None:
-    """No rank has sent anything by then: all go on."""
+def test_every_rank_refuses_wrong_arguments_and_continues(world) -> None:
+    # The ranks refuse the call before they send messages, so all can continue.
     mesh = Mesh((world.size,), ("dp",))
     y = Tensor.from_global(A, mesh("dp", None), world)
     for call in (lambda: y.to(layuot=y.layout), lambda: mesh(None, partal="dp"), lambda: y.sum(axes=0)):
@@ -391,7 +393,7 @@ def test_wrong_words_are_refused_by_every_rank(world) -> None:
     assert y.to(mesh(None, None)).sum().item() == A.sum()
 
 
-def test_an_error_inside_of_a_call_is_left_as_it_is(x: Tensor) -> None:
+def test_an_error_inside_of_a_call_stays_unchanged(x: Tensor) -> None:
     def loss(y):
         raise TypeError("of its own")
 
@@ -439,7 +441,7 @@ def test_functions_of_dialects_name_the_missing_argument(path: str, argument: st
 
 
 def test_operators_of_elements_name_their_operands(x: Tensor) -> None:
-    for call, said in (
+    for call, message in (
         (lambda: ops.exp(X=1), "exp has no argument 'X'; did you mean 'x'? it takes x"),
         (lambda: ops.exp(x=x), "exp takes 'x' by its place, not by its name; it is called as exp(x, /)"),
         (lambda: ops.exp(), "exp: argument 'x' is missing (the tensor); it is called as exp(x, /)"),
@@ -454,10 +456,10 @@ def test_operators_of_elements_name_their_operands(x: Tensor) -> None:
     ):
         with pytest.raises(UsageTypeError) as raised:
             call()
-        assert str(raised.value).startswith(said) and "\n" not in str(raised.value)
+        assert str(raised.value).startswith(message) and "\n" not in str(raised.value)
 
 
-#: Classes that values of the package are of, and functions that the package calls.
+#: Classes whose objects the package makes, and functions that the package calls.
 MADE_BY_THE_PACKAGE = {"Tensor", "Verdict", "Strategy", "Module", "Optimiser", "LocalFunction"} | {
     "ones", "zeros", "__array_namespace_info__",
 }  # fmt: skip
@@ -478,7 +480,7 @@ def test_every_public_function_names_a_wrong_keyword() -> None:
     assert count > 300
 
 
-def test_losses_name_themselves() -> None:
+def test_a_loss_of_wrong_operands_names_itself() -> None:
     for loss in (
         nn.cross_entropy,
         nn.mse_loss,
@@ -491,13 +493,13 @@ def test_losses_name_themselves() -> None:
                 loss(*operands)
 
 
-def test_losses_name_themselves_where_shapes_do_not_fit(x: Tensor) -> None:
+def test_a_loss_of_shapes_that_do_not_fit_names_itself(x: Tensor) -> None:
     for loss in (nn.mse_loss, nn.l1_loss, nn.binary_cross_entropy, nn.smooth_l1_loss):
         with pytest.raises(RuleError, match=rf"\[operator: {loss.__name__}; operands: "):
             loss(x, np.ones((8, 5)))
 
 
-def test_check_says_which_argument_is_where(x: Tensor) -> None:
+def test_check_names_the_order_of_its_arguments(x: Tensor) -> None:
     with pytest.raises(
         UsageTypeError, match=r"^check: tensor must be a Tensor, got ufunc; the tensor comes first: check\(y"
     ):
@@ -516,7 +518,7 @@ def test_check_says_which_argument_is_where(x: Tensor) -> None:
     assert check(x, lambda index: A[index])
 
 
-def test_numbers_of_several_elements_name_what_asked_for_them(x: Tensor) -> None:
+def test_a_tensor_of_several_elements_names_the_refused_conversion(x: Tensor) -> None:
     for function in (float, int, complex):
         with pytest.raises(
             InputError, match=rf"^{function.__name__}\(x\): x must have one element, got shape \(8, 8\)"
@@ -530,7 +532,7 @@ def test_numbers_of_several_elements_name_what_asked_for_them(x: Tensor) -> None
         x.item()
 
 
-def test_sizes_that_differ_are_named_by_their_dim(x: Tensor) -> None:
+def test_an_error_about_different_sizes_names_the_dim(x: Tensor) -> None:
     y = Tensor.from_global(np.ones((6, 8)), MESH("tp", None), x.world)
     with pytest.raises(
         RuleError,
@@ -540,7 +542,7 @@ def test_sizes_that_differ_are_named_by_their_dim(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (
             "collective show ring -n 4",
@@ -550,9 +552,11 @@ def test_sizes_that_differ_are_named_by_their_dim(x: Tensor) -> None:
         ("launch -n 2", "script must be given: spmdsim launch SCRIPT"),
     ],
 )
-def test_commands_say_how_they_are_called(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_without_its_argument_prints_its_usage(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words.split()) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -584,7 +588,7 @@ def test_commands_say_how_they_are_called(words: str, said: str, capsys: pytest.
     ],
 )
 def test_an_operator_refuses_numbers_that_do_not_fit_its_dims(x: Tensor, call, message: str) -> None:
-    """The dims are split, so that no local function of NumPy finds the mistake."""
+    # The dims are split, so no local function of NumPy finds the mistake.
     with pytest.raises((RuleError, UsageTypeError), match=message):
         call(x)
 
@@ -634,6 +638,6 @@ def test_an_argument_of_a_wrong_type_is_named_with_its_rule(call, line):
         call(_matrix())
 
 
-def test_an_error_inside_is_left_if_the_types_of_the_arguments_are_right() -> None:
+def test_an_error_inside_of_a_call_with_arguments_of_the_right_types_stays_unchanged() -> None:
     with pytest.raises(OverflowError, match="too large"):
         ops.quantile(_matrix(), 10**400)

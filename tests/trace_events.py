@@ -1,4 +1,4 @@
-"""What ui.perfetto.dev and chrome://tracing demand of a JSON file, by Google's "Trace Event Format"."""
+"""Checks of JSON files for ui.perfetto.dev and chrome://tracing, by Google's "Trace Event Format"."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import math
 from collections import defaultdict
 from typing import Any
 
-#: Phase -> the fields that an event of it has besides ``ph``, ``pid`` and ``name``.
+#: Phase -> the fields that its events have besides ``ph``, ``pid`` and ``name``.
 NEEDS = {"X": {"ts", "dur", "tid"}, "M": {"args"}, "s": {"ts", "tid", "id"}, "f": {"ts", "tid", "id"},
          "C": {"ts", "args"}, "i": {"ts", "tid"}}  # fmt: skip
 METADATA = {"process_name": str, "thread_name": str, "process_sort_index": int, "thread_sort_index": int}
 
 
 def slices_of(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The slices of a file that keeps to the format; AssertionError says what does not."""
+    """Check that ``document`` follows the format and return its slices.
+
+    Raises:
+        AssertionError: If an event violates the format.
+    """
     document = json.loads(json.dumps(document, allow_nan=False))
     assert document["displayTimeUnit"] in ("ms", "ns")
     lanes: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
@@ -36,7 +40,7 @@ def slices_of(document: dict[str, Any]) -> list[dict[str, Any]]:
             assert kind not in flows[event["id"]], event
             flows[event["id"]][kind] = event
     assert {*lanes, *(pid for pid, _ in lanes)} <= named
-    for lane, spans in lanes.items():  # slices of one lane lie beside or inside of one another
+    for lane, spans in lanes.items():  # Slices of one lane must be disjoint or nested.
         open_until: list[float] = []
         for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
             while open_until and open_until[-1] <= begin + 1e-6:
@@ -45,7 +49,7 @@ def slices_of(document: dict[str, Any]) -> list[dict[str, Any]]:
             open_until.append(end)
     for flow in flows.values():
         assert {*flow} == {"s", "f"} and flow["f"]["ts"] >= flow["s"]["ts"] - 1e-6, flow
-        for event in flow.values():  # an arrow hangs on the slice around it
+        for event in flow.values():  # The viewers attach each end of an arrow to the slice around it.
             spans = lanes[event["pid"], event["tid"]]
             assert any(begin - 1e-3 <= event["ts"] <= end + 1e-3 for begin, end in spans), event
     return [event for event in document["traceEvents"] if event["ph"] == "X"]

@@ -7,7 +7,7 @@ import random
 from functools import lru_cache
 
 import numpy as np
-from layout_cases import held
+from layout_cases import list_owned_indices
 
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
@@ -85,7 +85,9 @@ def indices(layout: Layout, shape: tuple[int, ...], rank: int) -> tuple[np.ndarr
     mesh = layout.mesh
     ranks = list(range(mesh.size)) if mesh.ranks is None else list(mesh.ranks)
     coords = list(itertools.product(*map(range, mesh.shape)))[ranks.index(rank)]
-    places = [held(n, entry, mesh.axes, mesh.shape, coords) for n, entry in zip(shape, layout.dims)]
+    places = [
+        list_owned_indices(n, entry, mesh.axes, mesh.shape, coords) for n, entry in zip(shape, layout.dims)
+    ]
     return np.ix_(*[np.array(p, int) for p in places])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layout_cases import cases, held
+from layout_cases import cases, list_owned_indices
 
 from spmdsim import Op
 from spmdsim.arrays.operands import flag
@@ -73,7 +73,7 @@ def test_bounds_equal_cutting_lists_axis_by_axis(case):
     for rank in mesh.rank_list:
         coords = mesh.coords(rank)
         for size, entry, (start, stop) in zip(shape, layout.dims, layout.bounds(shape, rank)):
-            assert held(size, entry, mesh.axes, mesh.shape, coords) == list(range(start, stop))
+            assert list_owned_indices(size, entry, mesh.axes, mesh.shape, coords) == list(range(start, stop))
 
 
 @given(layouts())
