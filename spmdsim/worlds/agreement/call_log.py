@@ -37,6 +37,8 @@ from spmdsim.worlds.trace.source_lines import source_lines
 AWAKE, NAP, LOOK = 0.005, 0.0005, 0.25
 #: Seconds that a rank which sees a disagreement gives the others to come to the call and to publish their texts.
 GRACE, SHORT = 1.0, 0.05
+#: Seconds after the deadline that the watching thread has to end the job if a host cannot be reached.
+LOST_SECONDS = 15.0
 #: Calls, a power of two, after which a group's calls are compared if nothing else made a rank compare them.
 EVERY = 64
 #: Nanoseconds after which calls are compared; at least this many times the duration of the last comparison.
@@ -388,6 +390,9 @@ class CallLog(GroupLog):
     def _poll(self, number: int, is_over: Callable[[], bool]) -> None:
         """Wait until ``is_over()`` is true; compare all calls every :data:`LOOK` seconds.
 
+        If a host cannot be reached, the thread of :mod:`~.wait_watch` ends the job at the deadline: ranks that raise
+        errors could not agree by MPI on one report.
+
         Yield the processor in the first :data:`AWAKE` seconds, and sleep :data:`NAP` seconds between polls after that.
 
         Args:
@@ -416,7 +421,7 @@ class CallLog(GroupLog):
                     self.compare()
                     if self.board.me in find_stuck_ranks_twice(self.board):
                         self._raise(describe_absence(self, number, NEVER))
-                if now - begin > self.deadline:
+                if now - begin > self.deadline + (LOST_SECONDS if self.board.lost_places() else 0.0):
                     self._raise(describe_absence(self, number, f"did not come within {self.deadline:g} s"))
                 time.sleep(NAP)
         finally:

@@ -10,8 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError
-from spmdsim.sides import name_ranks
 from spmdsim.worlds.agreement.node_memory import world_ranks
+from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
 
 #: The tag of messages that say that a rank gave up. Below every library's limit on tags.
 GAVE_UP = 77_013
@@ -90,7 +90,7 @@ class Comparison:
         absent = [world_ranks(self.comm)[rank] for rank in self._absent()]
         if not absent:
             return "others gave up before this rank came"
-        return f"{name_ranks(sorted(absent))} did not come within {self.deadline:g} s"
+        return f"{name_ranks_on_hosts(sorted(absent))} did not come within {self.deadline:g} s"
 
     def _absent(self) -> list[int]:
         """Return the ranks that have not come, as sorted numbers in the communicator.

@@ -9,7 +9,8 @@ from spmdsim.sides import name_ranks, sides
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.call import name_differences
 from spmdsim.worlds.agreement.group_log import GroupLog
-from spmdsim.worlds.agreement.process_state import ENDED, LOST, SILENT, STOPPED
+from spmdsim.worlds.agreement.process_state import ENDED, LOST, RUNNING, SILENT, STOPPED
+from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
 from spmdsim.worlds.agreement.shared_board import SharedBoard, locate
 from spmdsim.worlds.trace.source_lines import threads_in_calls
 
@@ -25,7 +26,7 @@ MOST = 4
 _STATE_WORDS = {
     STOPPED: "is stopped; ",
     SILENT: "does not answer; when last heard of it ",
-    LOST: "cannot be reached over the network; when last heard of it ",
+    LOST: "does not answer; when last heard of it ",
 }
 
 
@@ -104,7 +105,8 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
 def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
     """Return a sentence about the ranks that have not come to a call, and where they are.
 
-    It also names the first call that ranks made from different lines. If all ranks came, it says that. If ``how`` is
+    It also names the first call that ranks made from different lines. If all ranks came, it says that, and names those
+    that do not run. If hosts cannot be reached, it names their ranks alone: others wait because of them. If ``how`` is
     :data:`NEVER` and each missing rank is in another call, it begins with "ranks wait for one another". At most
     :data:`MOST` (4) groups of ranks are described.
 
@@ -114,18 +116,46 @@ def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
         how: the verb for the missing ranks, such as "did not come within 5 s".
     """
     board, arrived = log.board, log.arrived(number)
-    missing = [(rank, place) for rank, place in zip(log.members, log.places) if rank not in arrived]
     call = f"{log.title(number)}: {log.describe(number)}"
+    if lost := board.lost_places():
+        waiters = sorted({*arrived} - {board.members[p] for p in lost})
+        return f"{_describe_lost_ranks(log, lost)}; {name_ranks(waiters)} came to {call}"
+    missing = [(rank, place) for rank, place in zip(log.members, log.places) if rank not in arrived]
     if not missing:
-        return f"all ranks came to {call}, and wait there"
-    others = sides((rank, describe_place(log, place)) for rank, place in missing)
-    texts = [(ranks, text if len(ranks) == 1 else _put_in_plural(text)) for ranks, text in others]
-    places = "; ".join(f"{name_ranks(ranks)} {text}" for ranks, text in texts[:MOST])
+        idle = [place for place in log.places if board.process_state(place) != RUNNING]
+        states = "".join(f"; {text}" for text in _describe_places(log, idle))
+        return f"all ranks came to {call}, and wait there{states}"
+    places = "; ".join(_describe_places(log, [place for _, place in missing]))
     if how == NEVER and all(board.current_call(place) for _, place in missing):
-        waiting = f"{name_ranks(arrived)} {'is' if len(arrived) == 1 else 'are'} in {call}"
+        waiting = f"{name_ranks_on_hosts(arrived)} {'is' if len(arrived) == 1 else 'are'} in {call}"
         return f"ranks wait for one another: {waiting}; {places}{describe_different_lines(log)}"
-    who = name_ranks([rank for rank, _ in missing])
+    who = name_ranks_on_hosts([rank for rank, _ in missing])
     return f"{who} {how} to {call}; {places}{describe_different_lines(log)}"
+
+
+def _describe_places(log: GroupLog, places: Sequence[int]) -> list[str]:
+    """Return sentences about what ranks do, one for all ranks in one state (:func:`describe_place`).
+
+    Args:
+        log: the log of the group.
+        places: the ranks' places on its board. At most :data:`MOST` (4) states are described.
+    """
+    groups = sides((log.board.members[place], describe_place(log, place)) for place in places)
+    texts = [(ranks, text if len(ranks) == 1 else _put_in_plural(text)) for ranks, text in groups]
+    return [f"{name_ranks(ranks)} {text}" for ranks, text in texts[:MOST]]
+
+
+def _describe_lost_ranks(log: GroupLog, lost: Sequence[int]) -> str:
+    """Return a sentence about ranks whose hosts cannot be reached, with the seconds of silence.
+
+    Args:
+        log: the log of the group that waits.
+        lost: the places of the ranks on its board; they need not be in the group.
+    """
+    board = log.board
+    who = name_ranks_on_hosts([board.members[place] for place in lost])
+    seconds = min(board.silent_seconds(place) for place in lost)
+    return f"no network to {who} for {seconds:.0f} s; {'; '.join(_describe_places(log, lost))}"
 
 
 def _put_in_plural(text: str) -> str:
@@ -254,8 +284,8 @@ def describe_disagreement(log: GroupLog, number: int) -> str:
     texts = []
     for ranks, call, tensor in [*zip(groups, firsts, tensors)][:MOST]:
         lines = " and ".join(dict.fromkeys(calls[rank].line for rank in ranks))
-        texts.append(f"{name_ranks(ranks)}: {call.description}{tensor and ', '}{tensor}, at {lines}")
-    late = f"; {name_ranks(absent)} did not come there" if absent else ""
+        texts.append(f"{name_ranks_on_hosts(ranks)}: {call.description}{tensor and ', '}{tensor}, at {lines}")
+    late = f"; {name_ranks_on_hosts(absent)} did not come there" if absent else ""
     if len(threads := threads_in_calls()) > 1:
         late += f"; the threads {' and '.join(threads)} call at once, each rank's in an order of its own"
     start = f"ranks disagree about {log.title(number)} in its {', '.join(names)}"

@@ -84,8 +84,11 @@ class Courier:
     def reach(self, board: SharedBoard) -> str | None:
         """Ask all other nodes until each has answered, and return a problem if one of them does not.
 
-        It is the first such node's problem in words; None if all answer. A node may take :data:`FIRST_ANSWER` seconds,
-        unless all of its processes refuse the connection.
+        It is the first such node's problem in words; None if all answer. A node may take :data:`FIRST_ANSWER` (20)
+        seconds, unless all of its processes refuse the connection.
+
+        Args:
+            board: the board with the copies of the nodes' areas.
         """
         end = time.monotonic() + FIRST_ANSWER
         while True:
@@ -100,6 +103,9 @@ class Courier:
 
         Block until each node has answered, at most :data:`ANSWERS` seconds. A node that has not answered is not waited
         for during the next :data:`RESTS` seconds; a late reply of it is read. Threads take turns.
+
+        Args:
+            board: the board with the copies of the nodes' areas.
         """
         with self._lock:
             end = time.monotonic() + ANSWERS
@@ -111,7 +117,12 @@ class Courier:
                 node.judge(board)
 
     def _receive_replies(self, board: SharedBoard, end: float) -> bool:
-        """Receive what has come from other nodes; return False if no more is awaited or comes before ``end``."""
+        """Receive what has come from other nodes; return False if no more is awaited or comes in time.
+
+        Args:
+            board: the board with the copies of the nodes' areas.
+            end: the time until which awaited replies may come, by ``time.monotonic()``.
+        """
         connections = {c.fileno(): (node, c) for node in self._nodes for c in node.connections()}
         poll = select.poll()
         for descriptor, (_, connection) in connections.items():

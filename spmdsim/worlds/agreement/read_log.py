@@ -18,10 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.sides import number_of, sides
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.descriptions import describe_ancestors
 from spmdsim.worlds.agreement.group_log import GroupLog
+from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
 from spmdsim.worlds.agreement.shared_board import locate
 
 #: Reads of a rank that wait to be compared, and those of which the neighbour's opinion is not known yet.
@@ -235,7 +236,7 @@ class ReadLog:
         calculations = describe_ancestors([*zip((board.me, place), both_numbers)], board.text)
         words = dict(zip(both_numbers, calculations))
         texts = "; ".join(
-            f"{name_ranks(ranks)}: {words.get(number, 'a tensor computed otherwise')}"
+            f"{name_ranks_on_hosts(ranks)}: {words.get(number, 'a tensor computed otherwise')}"
             for ranks, number in groups
         )
         line = board.text(board.me, read.line) or "an unknown place"

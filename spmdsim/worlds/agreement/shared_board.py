@@ -15,7 +15,7 @@ from typing import NamedTuple
 from spmdsim.errors import WorldError
 from spmdsim.sides import number_of
 from spmdsim.worlds.agreement.call import CallDescription
-from spmdsim.worlds.agreement.process_state import RUNNING, find_process_state
+from spmdsim.worlds.agreement.process_state import LOST, RUNNING, find_process_state
 from spmdsim.worlds.trace.source_lines import source_line, user_frame
 
 #: Calls of a group that stay readable, a power of two. No rank is further ahead of another one.
@@ -51,6 +51,8 @@ AREA = TEXTS + TEXT // 8
 AT_ONCE = 0.05
 #: Values of ``EXIT``.
 STAYS, DONE, FAILED = range(3)
+#: Values of ``REPORTS``: the rank raises an error that its program may catch, or it ends the job.
+RAISES, ENDS_JOB = 1, 2
 
 
 class LoggedCall(NamedTuple):
@@ -181,21 +183,25 @@ class SharedBoard:
         self.numbers[EXIT] = how
 
     def claim_report(self) -> None:
-        """Write that this rank reports why the job ends."""
-        self.numbers[REPORTS] = 1
+        """Write that this rank reports why the job ends, unless its program catches the error."""
+        self.numbers[REPORTS] = max(self.numbers[REPORTS], RAISES)
 
     def is_first_to_report(self) -> bool:
         """Claim the report of why the job ends; return True if this rank shall write it.
 
-        Return False at once if another rank has claimed it. Otherwise wait :data:`AT_ONCE` seconds: of several ranks
+        Return False at once if another rank has claimed it (see :meth:`is_reported`). Otherwise wait :data:`AT_ONCE` seconds: of several ranks
         that claim it meanwhile, the one with the lowest place shall write.
         """
         if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
             return False
-        self.claim_report()
+        self.numbers[REPORTS] = ENDS_JOB
         time.sleep(AT_ONCE)
         self.refresh()
         return not any(self.state(place, REPORTS) for place in range(self.me))
+
+    def is_reported(self) -> bool:
+        """Return True if another rank ends the job, and has written why."""
+        return any(self.state(place, REPORTS) == ENDS_JOB for place in self.places() if place != self.me)
 
     def publish(self, number: int, text: str) -> None:
         """Write to this rank's area the text that a number stands for, unless it is there.
@@ -322,8 +328,15 @@ class SharedBoard:
             return self.state(place, PROCESS_STATE) or RUNNING
         return find_process_state(self.state(place, PROCESS))
 
+    def lost_places(self) -> list[int]:
+        """Return the places of the ranks whose hosts cannot be reached."""
+        return [place for place in sorted(self.far) if self.state(place, PROCESS_STATE) == LOST]
+
     def silent_seconds(self, place: int) -> float:
-        """Return the seconds since a rank's node answered last; 0 for ranks of this node, and before the first answer."""
+        """Return the seconds since the node of the rank at ``place`` answered last.
+
+        0 for ranks of this node, and before the first answer.
+        """
         heard = self.state(place, HEARD) if place in self.far else 0
         return (time.monotonic_ns() - heard) / 1e9 if heard else 0.0
 

@@ -29,6 +29,7 @@ from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.node_memory import world_ranks
+from spmdsim.worlds.agreement.rank_hosts import learn_hosts, list_hosts
 from spmdsim.worlds.trace.source_lines import source_line
 
 #: Facts about a rank's start, by name.
@@ -104,6 +105,7 @@ def agree_on_start(
             where = f"where {what} of {many(comm.Get_size(), 'rank')} is made"
             line = source_line() or "an unknown place"
             raise DisagreementError(f"{error.message} to {where}, at {line}") from None
+        learn_hosts(comm)
         if not equal:
             _require_equal_facts(comm.allgather(facts), world_ranks(comm), list(setting_facts))
     if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
@@ -127,7 +129,7 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
     """
     for ranks, mistake in sides((rank, rank_facts.get(MISTAKE)) for rank, rank_facts in zip(job, facts)):
         if mistake is not None:
-            raise DisagreementError(f"on {name_ranks(ranks)}, {mistake}")
+            raise DisagreementError(f"on {_name_sides(ranks)}, {mistake}")
     differing = []
     for name in name_differing_facts(facts):
         is_on_all = all(name in rank_facts for rank_facts in facts)
@@ -140,11 +142,20 @@ def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: S
         values = sides((rank, rank_facts.get(name, "not set")) for rank, rank_facts in zip(job, facts))
         program = f" {facts[0][PROGRAM]}" if name == TEXT else ""
         texts.append(
-            f"{name}{program} is {', '.join(f'{value} on {name_ranks(ranks)}' for ranks, value in values)}"
+            f"{name}{program} is {', '.join(f'{value} on {_name_sides(ranks)}' for ranks, value in values)}"
         )
     if texts:
         advice = advise_export(re.findall(rf"{PREFIX}\w+", " ".join(differing)))
         raise DisagreementError(f"the ranks do not start alike: {'; '.join(texts)}{advice}")
+
+
+def _name_sides(ranks: Sequence[int]) -> str:
+    """Return ranks in words with their hosts, such as "rank 2 (node2)".
+
+    Hosts are left out if the job has one. ``ranks`` are numbers in the job.
+    """
+    hosts = list_hosts(ranks)
+    return f"{name_ranks(ranks)} ({hosts})" if hosts else name_ranks(ranks)
 
 
 def advise_export(names: Sequence[str]) -> str:

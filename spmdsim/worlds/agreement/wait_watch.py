@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from spmdsim.shutdown.stop import end_job, write
+from spmdsim.shutdown.stop import abort_job, end_job, write
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.call_log import CallLog
 from spmdsim.worlds.agreement.descriptions import (
@@ -18,6 +18,7 @@ from spmdsim.worlds.agreement.descriptions import (
     describe_disagreement,
     find_stuck_ranks_twice,
 )
+from spmdsim.worlds.agreement.process_state import LOST
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
 #: Seconds between two looks, at most; looks per deadline, at least.
@@ -116,8 +117,8 @@ class WaitWatch:
 
         If another rank differs in a call, publish how this rank computed the tensor of that call. If this rank stays in
         one call and is the lowest rank that has come to it, print every :data:`SECONDS_BETWEEN_LINES` seconds which
-        ranks are missing. End the job if waiting longer cannot help (:meth:`_find_reason`), but not while the rank
-        itself polls outside of MPI, where it can raise the error.
+        ranks are missing. End the job if waiting longer cannot help (:meth:`_find_reason`). A rank that polls outside
+        of MPI raises the error itself, unless a host cannot be reached.
         """
         board, printed_lines = self._board, 0
         before: tuple[int, int] | None = None
@@ -132,7 +133,8 @@ class WaitWatch:
                 before, since, printed_lines = current, time.monotonic(), 0
                 continue
             waited = time.monotonic() - since
-            text = None if watched.is_polling else self._find_reason(watched, current[1], waited)
+            may_raise = watched.is_polling and not board.lost_places()
+            text = None if may_raise else self._find_reason(watched, current[1], waited)
             if text is not None and board.current_call(board.me) == current:
                 self._end_job(text)
             elif waited > (printed_lines + 1) * SECONDS_BETWEEN_LINES and self._is_first(watched, current[1]):
@@ -168,22 +170,27 @@ class WaitWatch:
         return None
 
     def _is_first(self, log: CallLog, number: int) -> bool:
-        """Return True if this rank is the one with the lowest number that has come to a call.
+        """Return True if this rank is the lowest one that has come to a call and can be reached.
 
         Args:
             log: the log of the group.
             number: the number of the call in the group.
         """
-        arrived = log.arrived(number)
-        return bool(arrived) and log.places[log.members.index(arrived[0])] == self._board.me
+        places = (place for place in log.places if log.count_begun(place) > number)
+        return next((p for p in places if self._board.process_state(p) != LOST), None) == self._board.me
 
     def _end_job(self, text: str) -> None:
         """Print a reason and end the job with exit code :data:`CODE`; does not return.
 
-        If another rank reports now, give it :data:`YIELDS` seconds first.
+        If another rank reports now, give it :data:`YIELDS` (6) seconds first, and print nothing if it ends the job.
+
+        Args:
+            text: the reason.
         """
         if not self._board.is_first_to_report():
             time.sleep(YIELDS)
+            if self._board.is_reported():
+                abort_job(CODE)
         end_job(text, CODE)
 
 

@@ -30,11 +30,12 @@ from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.shutdown.stop import end_job, end_job_for_others, write
-from spmdsim.sides import name_ranks, number_of
+from spmdsim.sides import number_of
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement
 from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.process_agreements import PROCESS
 from spmdsim.worlds.agreement.process_state import LOST, STOPPED
+from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
 from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
@@ -191,8 +192,8 @@ class Comms:
             time.sleep(NAP)
 
     def _names(self, ranks: Iterable[int]) -> str:
-        """Return ranks of the world in words, by their numbers in the job."""
-        return name_ranks(sorted(self._job[rank] for rank in ranks))
+        """Return ranks of the world in words, by their numbers in the job, with their hosts."""
+        return name_ranks_on_hosts(sorted(self._job[rank] for rank in ranks))
 
     def free(self) -> None:
         """Free all communicators; collective over the world."""
@@ -332,7 +333,7 @@ class Comms:
         )
         for ranks, how in ((stopped, "stopped"), (silent, "not answering")):
             if ranks:
-                who = f"{name_ranks(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
+                who = f"{name_ranks_on_hosts(ranks)} {'is' if len(ranks) == 1 else 'are'} {how}"
                 what = f"did not come to the end of the program within {self.deadline:g} s"
                 end_job(f"{who} and {what}, the job ends", MISTAKE)
 

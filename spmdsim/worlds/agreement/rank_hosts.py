@@ -1,0 +1,50 @@
+"""Hosts of the job's ranks, as far as worlds of this process have learnt them; errors name them beside the ranks."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+from mpi4py import MPI
+
+from spmdsim.sides import name_ranks
+from spmdsim.worlds.agreement.node_memory import world_ranks
+
+#: Hosts that one text names.
+MOST = 4
+_hosts: dict[int, str] = {}
+
+
+def learn_hosts(comm: MPI.Comm) -> None:
+    """Learn the host names of the ranks of a communicator; all of them must call it.
+
+    Args:
+        comm: the communicator.
+    """
+    # Call MPI itself, because a world's communicators count their traffic.
+    _hosts.update(zip(world_ranks(comm), MPI.Comm.allgather(comm, platform.node())))
+
+
+def list_hosts(ranks: Sequence[int]) -> str:
+    """Return the names of the hosts of some ranks, such as "node1, node2"; at most :data:`MOST` (4).
+
+    The text is empty if all ranks of the job are on one host, as far as this process knows.
+
+    Args:
+        ranks: the ranks, by their numbers in the job.
+    """
+    hosts = list(dict.fromkeys(_hosts[rank] for rank in ranks if rank in _hosts))
+    if len({*_hosts.values()}) < 2:
+        return ""
+    others = f" and {len(hosts) - MOST} other hosts" if len(hosts) > MOST else ""
+    return f"{', '.join(hosts[:MOST])}{others}"
+
+
+def name_ranks_on_hosts(ranks: Sequence[int]) -> str:
+    """Return ranks in words with their hosts: "ranks 4, 5 on node3"; "ranks 4, 5" if the job has one host.
+
+    Args:
+        ranks: the ranks, by their numbers in the job.
+    """
+    hosts = list_hosts(ranks)
+    return f"{name_ranks(ranks)} on {hosts}" if hosts else name_ranks(ranks)
