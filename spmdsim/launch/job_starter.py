@@ -47,7 +47,13 @@ from spmdsim.shutdown.exit_notes import (
 )
 from spmdsim.shutdown.hooks import set_hooks
 from spmdsim.shutdown.note_server import NoteServer
-from spmdsim.shutdown.processes import SIGNAL_WITH_PARENT, remove_segments, remove_session, set_process_option
+from spmdsim.shutdown.processes import (
+    SIGNAL_WITH_PARENT,
+    kill_session,
+    remove_segments,
+    remove_session,
+    set_process_option,
+)
 from spmdsim.shutdown.stop import BEFORE_MPI
 from spmdsim.sides import name_ranks
 
@@ -523,7 +529,8 @@ def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -
 def terminate(process: subprocess.Popen[bytes], end_signal: int) -> None:
     """Ask the launcher to stop its ranks, and wait for its end.
 
-    After ``GRACE_SECONDS`` (2), kill its process group.
+    After ``GRACE_SECONDS`` (2), kill its process group. Processes that it leaves behind are killed ``GRACE_SECONDS``
+    after its end.
 
     Args:
         process: the launcher.
@@ -536,3 +543,4 @@ def terminate(process: subprocess.Popen[bytes], end_signal: int) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+    kill_session(process.pid, GRACE_SECONDS)

@@ -334,6 +334,36 @@ def remove_segments(since: float) -> list[Path]:
     return remaining
 
 
+def kill_session(leader: int, seconds: float) -> None:
+    """Kill the processes of a session that its leader has left behind, after they had some seconds to end.
+
+    Launchers put each ``ssh`` into a process group of its own; it waits without end for a host that is not reachable.
+
+    Args:
+        leader: the process number of the leader, which has ended.
+        seconds: the longest wait.
+    """
+    end = time.monotonic() + seconds
+    while processes := _list_session_processes(leader):
+        if time.monotonic() > end:
+            for process in processes:
+                with suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _list_session_processes(leader: int) -> list[int]:
+    """Return the numbers of the processes that have not ended in the session of process number ``leader``."""
+    processes = []
+    for process in list_processes():
+        with suppress(OSError):
+            status = read_status(process)
+            if os.getsid(process) == leader and status is not None and status.state not in "ZX":
+                processes.append(process)
+    return processes
+
+
 def remove_session(launcher: int) -> None:
     """Remove the files of a launcher that is gone, by its process number."""
     for path in _list_sessions(str(launcher)):
