@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -88,3 +91,94 @@ def test_a_folder_of_logs_that_one_host_lacks(launch, tmp_path):
     )
     assert result.returncode == 2
     assert f"rank 2 cannot write its log {tmp_path}/logs/worker_2.log on node2: No such file" in result.stderr
+
+
+# -- errors of the agreement ----------------------------------------------------------------------------------
+
+DIFFERING = """\
+import sys, time
+import numpy as np
+from spmdsim import Mesh, MPIWorld, Tensor
+
+world, case = MPIWorld(), sys.argv[1]
+mesh = Mesh((4,), ("x",))
+x = Tensor.from_global(np.arange(64.0).reshape(8, 8), mesh("x", None), world)
+if 2 in world.ranks and case == "late":
+    time.sleep(600)
+if 2 in world.ranks and case == "leaves":
+    sys.exit()
+x.to(mesh(None, "x") if 2 in world.ranks and case == "differs" else mesh(None, None)).full()
+"""
+
+
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        ("differs", ["rank 2 on node2: all_to_all over", "ranks 0, 1, 3 on node1, node2: all_gather over"]),
+        ("late", ["rank 2 on node2 did not come within 8 s to call"]),
+        ("leaves", ["rank 2 on node2 will not come to call", "rank 2 left the program"]),
+    ],
+)
+def test_an_error_between_ranks_names_hosts_once(launch, case, words):
+    result = launch(DIFFERING, "--hosts", "node1:2,node2:2", arguments=(case,), SPMDSIM_DEADLINE="8")
+    assert result.returncode == 2
+    assert [result.stderr.count(text) for text in words] == [1] * len(words), result.stderr
+    assert result.stderr.count("program.py: error") <= 1
+
+
+# -- a host that is cut off -----------------------------------------------------------------------------------
+
+WORKING = """\
+import sys
+import numpy as np
+from spmdsim import Mesh, MPIWorld, Tensor
+
+world = MPIWorld()
+mesh = Mesh((8,), ("x",))
+x = Tensor.from_global(np.arange(64.0).reshape(8, 8), mesh("x", None), world)
+if 0 in world.ranks:
+    print("ready", flush=True)
+while True:
+    x.to(mesh(None, None)) if sys.argv[1] == "collective" else world.barrier()
+"""
+
+
+@pytest.fixture
+def cut_off() -> Iterator[Callable[[str], None]]:
+    """Disconnects a host from the network for 60 s; the test ends when it is back."""
+    hosts = []
+
+    def cut(host: str) -> None:
+        hosts.append(host)
+        words = "ip link set eth0 down; sleep 60; ip link set eth0 up"
+        subprocess.run(["ssh", host, f"nohup sh -c 'sleep 0.2; {words}' >/dev/null 2>&1 &"], check=True)
+
+    yield cut
+    for host in hosts:
+        while subprocess.run(
+            ["ssh", "-o", "ConnectTimeout=2", host, "true"], stderr=subprocess.DEVNULL
+        ).returncode:
+            time.sleep(1)
+
+
+@pytest.mark.parametrize("call", ["collective", "barrier"])
+def test_a_host_that_drops_off_the_network(shared_folder, cut_off, call):
+    script = shared_folder / "program.py"
+    script.write_text(WORKING)
+    command = [sys.executable, "-m", "spmdsim", "launch", "--hosts", EVERYWHERE, str(script), call]
+    environment = {**os.environ, "SPMDSIM_DEADLINE": "10"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as starter:
+        try:
+            assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
+            cut_off("node3")
+            _, error = starter.communicate(timeout=60)
+        finally:
+            starter.kill()
+    assert starter.returncode == 2, error
+    assert error.count("no network to ranks 4, 5 on node3 for") == 1, error
+    assert error.count("did not come") == error.count("do not answer") - 1 == 0, error
+    time.sleep(10)
+    assert {host: find_processes(host) for host in ("node1", "node2", "node4")} == dict.fromkeys(
+        ("node1", "node2", "node4"), ""
+    )
