@@ -7,6 +7,7 @@
 #   scripts/cluster.sh on N COMMAND…     run a command on host N, in this folder
 #   scripts/cluster.sh link N up|down    connect or disconnect host N
 #   scripts/cluster.sh down              stop the hosts and everything on them
+#   scripts/cluster.sh check             say why hosts cannot be started here, in one line; else nothing
 #
 # A host is a process tree with its own name, network, processes, /tmp, /dev/shm, and changes to files (an overlay on
 # tmpfs). All hosts share the folder of this repository and /srv/shared. A bridge connects them, and each runs sshd with
@@ -184,6 +185,7 @@ case ${1:-} in
     on) shift && run_on "$@" ;;
     link) nsenter --target "$(cat $STATE/switch)" --net ip link set "port$2" "$3" ;;
     down) stop_hosts ;;
+    check) require_rights ;;
     _packages) install_packages "$2" ;;
     _switch) run_switch "$2" ;;
     _host) build_host "$2" ;;
