@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from spmdsim.cost.topologies import parse_topology as parse_topology
     from spmdsim.cost.topology import Topology as Topology
 
-#: Modules that need schedules, files or numpy: planners, which only need a machine, do not pay for them.
+#: Modules that need schedules or files: planners, which only need a machine, do not pay for them.
 _LAZY = {
     "calibration": "calibrate",
     "closed_forms": "closed_form",

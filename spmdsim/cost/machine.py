@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from spmdsim.cost.closed_forms import (
     Link,
@@ -23,18 +25,17 @@ from spmdsim.cost.closed_forms import (
     Rate,
     link_at_size,
     message_bytes,
+    scale_pieces,
     textbook_seconds,
 )
+from spmdsim.cost.node_map import NodeMap
+from spmdsim.cost.port_load import PortLoad, group_load, map_of, mesh_load, nodes_of, transfer_load
 from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from spmdsim.core import Mesh
-    from spmdsim.cost.node_map import NodeMap
-    from spmdsim.cost.port_load import PortLoad
 
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
@@ -196,8 +197,6 @@ class Machine(ShortRepr):
         >>> Machine.accelerators().node_map(20).sizes.tolist()
         [8, 8, 4]
         """
-        from spmdsim.cost.port_load import map_of
-
         return map_of(self._placement or size, size)
 
     def nodes_of(self, ranks: np.ndarray) -> np.ndarray:
@@ -210,8 +209,6 @@ class Machine(ShortRepr):
         >>> Machine.accelerators().nodes_of(np.array([0, 7, 8])).tolist()
         [0, 0, 1]
         """
-        from spmdsim.cost.port_load import nodes_of
-
         return nodes_of(self._placement, ranks) if self._placement else ranks * 0
 
     @property
@@ -230,8 +227,6 @@ class Machine(ShortRepr):
             mesh: the mesh.
             others: further meshes, such as the mesh after an exchange.
         """
-        import numpy as np
-
         if self.intra is None or self.meshes:
             return self
         meshes = tuple(dict.fromkeys((mesh, *others)))
@@ -241,6 +236,23 @@ class Machine(ShortRepr):
         inside = replace(self, alpha=self.intra.alpha, beta=self.intra.beta, pieces=())
         return replace(inside, ranks_per_node=0, intra=None, nodes=None)
 
+    def of_group(self, mesh: Mesh, axes: tuple[str, ...]) -> Machine:
+        """Return this machine for the rounds of one group, while all groups along the axes communicate.
+
+        Its rank 0, 1, ... are the ranks of the first group. Its messages between nodes are slower by the number of
+        groups that share a port. A machine with one level is returned unchanged. Results are cached.
+
+        Args:
+            mesh: the mesh.
+            axes: the axes of the groups, the major one first.
+
+        >>> from spmdsim import Mesh
+        >>> across = Machine.accelerators().of_group(Mesh((2, 8), ("dp", "tp")), ("dp",))
+        >>> across.node_map(2).count, across.beta / Machine.accelerators().beta
+        (2, 8.0)
+        """
+        return self if self.intra is None else _place_group(self, mesh, axes)
+
     @property
     def inside_axes(self) -> frozenset[str]:
         """Axes of the first of ``meshes`` whose groups stay inside nodes; empty without meshes.
@@ -249,8 +261,6 @@ class Machine(ShortRepr):
         >>> sorted(Machine.accelerators().on_mesh(Mesh((2, 8), ("dp", "tp"))).inside_axes)
         ['tp']
         """
-        from spmdsim.cost.port_load import mesh_load
-
         return frozenset(
             axis
             for mesh in self.meshes[:1]
@@ -333,10 +343,6 @@ class Machine(ShortRepr):
         >>> Machine.accelerators().on_mesh(Mesh((2, 8), ("dp", "tp"))).port_load(("dp",)).ring
         8
         """
-        import numpy as np
-
-        from spmdsim.cost.port_load import group_load, mesh_load, transfer_load
-
         if ranks is None and self.meshes:
             if axes or len(self.meshes) == 1:
                 return mesh_load(self._placement, self.meshes[0], axes)
@@ -375,8 +381,6 @@ class Machine(ShortRepr):
         Args:
             nbytes: the bytes of each message.
         """
-        import numpy as np
-
         alpha, beta = np.full(len(nbytes), self.alpha), np.full(len(nbytes), self.beta)
         for piece in reversed(self.pieces):
             short = nbytes <= piece.limit
@@ -475,6 +479,22 @@ class Machine(ShortRepr):
         """
         node, memory = Link(4e-6, 5e-12), 80 * 2**30
         return Machine("accelerators", 8e-6, 4e-11, 1e-12, 3e14, 5e-13, 8, node, memory_bytes=memory)
+
+
+@lru_cache(maxsize=1024)
+def _place_group(machine: Machine, mesh: Mesh, axes: tuple[str, ...]) -> Machine:
+    """Return the result of :meth:`Machine.of_group` for a machine with nodes.
+
+    Args:
+        machine: the machine.
+        mesh: the mesh.
+        axes: the axes of the groups.
+    """
+    members = mesh.group(mesh.rank_at(0), *axes)
+    alone = replace(machine, ranks_per_node=0, nodes=NodeMap(machine.nodes_of(np.asarray(members, np.int64))))
+    own_load, common_load = alone.port_load((), len(members)), machine.on_mesh(mesh).port_load(axes)
+    slowdown = common_load.ring / own_load.ring if own_load.ring else 1.0
+    return replace(alone, beta=machine.beta * slowdown, pieces=scale_pieces(machine.pieces, 1.0, slowdown))
 
 
 def _check_numbers(machine: Machine) -> None:

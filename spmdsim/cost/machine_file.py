@@ -5,6 +5,7 @@ A machine file is one JSON object with the attribute names of :class:`spmdsim.co
     {"name": "lab", "alpha": 1.3e-06, "beta": 2.1e-10, "gamma": 1.2e-10,
      "ranks_per_node": 2, "intra": {"alpha": 4e-07, "beta": 9e-11}}
 
+``"nodes": ["a", "b", "a", "b"]`` has the host of each rank, instead of ``ranks_per_node`` or with it.
 Keys that start with an underscore are notes and are ignored.
 """
 
@@ -17,6 +18,7 @@ from typing import Any
 
 from spmdsim.cost.closed_forms import COLLECTIVES
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.cost.roofline import KINDS
 from spmdsim.errors import InputError, unknown
 from spmdsim.imitated import IMITATIONS, imitation
@@ -27,7 +29,18 @@ from spmdsim.wrong_calls import explained
 _NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
 _WHOLE = ("ranks_per_node", "memory_bytes")
 _PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
-_KEYS = ("name", *_NUMBERS, *_WHOLE, "intra", "axis_links", *_PIECES, "rates", "interval", "measured")
+_KEYS = (
+    "name",
+    *_NUMBERS,
+    *_WHOLE,
+    "intra",
+    "nodes",
+    "axis_links",
+    *_PIECES,
+    "rates",
+    "interval",
+    "measured",
+)
 #: The machines by name.
 MACHINES: Registry[Callable[[], Machine]] = Registry(
     "machine", {"laptop": Machine.laptop, "cluster": Machine.cluster, "accelerators": Machine.accelerators}
@@ -109,6 +122,8 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
     data |= {key: getattr(machine, key) for key in (*_NUMBERS, *_WHOLE)}
     if machine.intra:
         data["intra"] = vars(machine.intra)
+    if machine.nodes:
+        data["nodes"] = [machine.nodes.hosts[node] for node in machine.nodes.nodes.tolist()]
     if machine.axis_links:
         data["axis_links"] = {axis: vars(link) for axis, link in machine.axis_links}
     for key in _PIECES:
@@ -205,6 +220,24 @@ def _link(value: Any, key: str, where: str) -> Link:
     if not isinstance(value, dict) or set(value) != {"alpha", "beta"}:
         raise InputError(f'{where}: {key!r} is {value!r}; it has to be {{"alpha": seconds, "beta": seconds}}')
     return Link(*(_parse_number(value[name], f"{key} {name}", where) for name in ("alpha", "beta")))
+
+
+def _parse_nodes(value: Any, key: str, where: str) -> NodeMap:
+    """Parse a list of hosts, one per rank.
+
+    Args:
+        value: the JSON value.
+        key: its key, for the message.
+        where: the file, for the message.
+
+    Raises:
+        InputError: If the value is no such list.
+    """
+    if not isinstance(value, list) or not value or not all(isinstance(host, str) for host in value):
+        raise InputError(
+            f"{where}: {key!r} is {one_line(json.dumps(value), 60)}; it has to list the host of each rank"
+        )
+    return NodeMap(value)
 
 
 def _axis_links(value: Any, key: str, where: str) -> tuple[tuple[str, Link], ...]:
@@ -313,6 +346,7 @@ def _parse_measured(value: Any, key: str, where: str) -> tuple[Measurement, ...]
 #: Parsers of the keys whose values are no numbers.
 _READERS: dict[str, Callable[[Any, str, str], Any]] = {
     "intra": _link,
+    "nodes": _parse_nodes,
     "axis_links": _axis_links,
     **dict.fromkeys(_PIECES, _parse_pieces),
     "rates": _parse_rates,

@@ -147,7 +147,7 @@ def predict(
         topology: a text as :func:`spmdsim.cost.topologies.parse_topology` reads it; "" for the machine's own levels.
         itemsize: bytes per element; chunks are cut between elements.
         options: options of algorithms, such as ``group``; an algorithm ignores options that it does not have. None for
-            none.
+            none. Without ``group``, it is :func:`node_group`.
         events: parameters, in seconds, to simulate events in the LogGOPS model; None for synchronous rounds.
 
     Raises:
@@ -174,8 +174,9 @@ def predict(
     for n in ranks:
         network = parse_topology(topology, n, machine) if topology else None
         pricers: dict[str, Pricer] = {}
+        all_options = node_group(machine, n) | (options or {})
         for chosen in [by_name[name] for name in names or by_name if name in by_name]:
-            own_options = {k: value for k, value in (options or {}).items() if k in dict(chosen.options)}
+            own_options = {k: value for k, value in all_options.items() if k in dict(chosen.options)}
             reason = f"needs {chosen.condition_words}, not"
             if chosen.fits(n, own_options):
                 schedule = make_schedule(chosen, n, **own_options)
@@ -194,6 +195,18 @@ def predict(
         for name, reasons in skipped.items()
     }
     return Prediction(collective, machine, topology, tuple(points), tuple(crossovers), left_out)
+
+
+def node_group(machine: Machine, n: int) -> dict[str, int]:
+    """Return the option ``group`` of hierarchical algorithms that has the ranks of a node, as a dict.
+
+    It is empty if consecutive ranks do not fill the nodes, or if there is one node or one rank per node.
+
+    >>> node_group(Machine.accelerators(), 16), node_group(Machine.accelerators(), 8)
+    ({'group': 8}, {})
+    """
+    nodes = machine.node_map(n)
+    return {"group": nodes.ranks_per_node} if 1 < nodes.count < n and nodes.ranks_per_node else {}
 
 
 def _predict_point(
