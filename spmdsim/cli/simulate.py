@@ -52,6 +52,9 @@ OPTIONS: tuple[str | Row, ...] = (
     value("--only", "RANK", "print the lines of one rank only", whole_number),
     value("--seed", "", "choose another legal order of ranks and wildcard receives", whole_number),
     value("--machine", "FILE", "machine name or file, for modelled time"),
+    value(
+        "--nodes", "HOSTS", "hosts of the ranks, such as a:2,b:2 or a,b,a,b; or a number of ranks per node"
+    ),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a self-contained HTML page"),
@@ -151,6 +154,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         ranks,
         *arguments,
         machine=args.machine,
+        nodes=int(args.nodes) if (args.nodes or "").isdecimal() else args.nodes,
         strict=args.strict,
         seed=args.seed,
         trace=args.trace is not None or wants_pictures(args),

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.reading import require_file
@@ -44,7 +45,7 @@ def simulate(
     trace: bool = False,
     check: bool = True,
     emit: Emit | None = None,
-    ranks_per_node: int | None = None,
+    nodes: Any = None,
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
@@ -61,13 +62,15 @@ def simulate(
         trace: True to store a timeline in ``report.trace``.
         check: True to raise SimulationError for errors, False to report them only.
         emit: function that is called with (rank, line) for each printed line; by default lines are printed.
-        ranks_per_node: consecutive ranks that share a node, for ``Split_type`` and the processor's name.
+        nodes: the node of each rank, for ``Split_type``, the processor's name and the modelled time: all that
+            :meth:`~spmdsim.cost.NodeMap.of` accepts, such as ``"a:2,b:2"`` or a number of consecutive ranks. None for
+            the machine's nodes.
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
-        InputError: If ``n`` is not 1 to 65,536, ``ranks_per_node`` is below 1, or the script cannot be read or
+        InputError: If ``n`` is not 1 to 65,536, ``nodes`` does not place ``n`` ranks, or the script cannot be read or
             compiled.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
         UsageTypeError: If ``program`` is neither a function nor a path.
@@ -76,9 +79,11 @@ def simulate(
     >>> simulate(lambda comm: comm.allreduce(comm.rank), 4).results
     (6, 6, 6, 6)
     """
-    _check_counts(n, ranks_per_node)
-    scheduler = Scheduler(n, as_machine(machine), strict, seed)
-    scheduler.ranks_per_node = ranks_per_node or scheduler.machine.ranks_per_node or n
+    _check_count(n)
+    model = as_machine(machine)
+    node_map = model.node_map(n) if nodes is None else NodeMap.of(nodes, n)
+    scheduler = Scheduler(n, model.placed(node_map), strict, seed)
+    scheduler.nodes = node_map
     if trace:
         scheduler.timeline = Timeline(n)
     scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
@@ -99,18 +104,12 @@ def simulate(
     return report
 
 
-def _check_counts(n: int, ranks_per_node: int | None) -> None:
-    """Raise InputError if the number of ranks or the ranks of a node are out of range.
-
-    ``n`` must be 1 to :data:`MOST_RANKS` (65,536), and ``ranks_per_node`` 1 or more. None is allowed for
-    ``ranks_per_node``.
-    """
+def _check_count(n: int) -> None:
+    """Raise InputError if the number of ranks is not 1 to :data:`MOST_RANKS` (65,536)."""
     if not isinstance(n, int) or n < 1:
         raise InputError(f"simulate: n must be a number of ranks of 1 or more, got {n!r}")
     if n > MOST_RANKS:
         raise InputError(f"simulate: n must be at most {MOST_RANKS:,} ranks, got {n:,}")
-    if ranks_per_node is not None and ranks_per_node < 1:
-        raise InputError(f"simulate: ranks_per_node must be 1 or more, got {ranks_per_node!r}")
 
 
 def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, write: Emit) -> None:

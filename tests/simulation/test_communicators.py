@@ -59,7 +59,7 @@ def test_nodes() -> None:
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         return node.size, node.rank, MPI.Get_processor_name()
 
-    results = run(program, 6, ranks_per_node=4)
+    results = run(program, 6, nodes=4)
     assert results == tuple((4 if r < 4 else 2, r % 4, f"node{r // 4}") for r in range(6))
 
 

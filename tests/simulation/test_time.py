@@ -309,3 +309,21 @@ def test_calls_that_never_end_wait_until_the_end() -> None:
 
 def test_no_timeline_unless_asked_for() -> None:
     assert simulate(lambda comm: None, 2).trace is None
+
+
+def test_the_nodes_of_a_simulation_decide_splits_names_and_times() -> None:
+    from spmdsim.cost import Link, Machine
+
+    machine = Machine("nodes", alpha=1.0, beta=0.0, ranks_per_node=4, intra=Link(0.25, 0.0))
+
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        begin = MPI.Wtime()
+        comm.sendrecv(comm.rank, comm.rank ^ 1, 0, comm.rank ^ 1)
+        return MPI.Get_processor_name(), node.size, MPI.Wtime() - begin
+
+    for nodes, hosts, seconds in [("a,b,a,b", "abab", 1.0), ("a:2,b:2", "aabb", 0.25)]:
+        results = simulate(program, 4, machine=machine, nodes=nodes).results
+        assert results == tuple((host, 2, pytest.approx(seconds)) for host in hosts)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import Machine
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import WorldError
 from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
@@ -188,7 +189,7 @@ class Scheduler:
         self.buffered_sites: set[Any] = set()
         self.suspects: set[Any] = set()
         self.shared: list[Any] = []  # every communicator, for the checks at the end
-        self.ranks_per_node = size
+        self.nodes = NodeMap.consecutive(size, size)
 
     def link(self, ranks: Sequence[int], nbytes: int) -> Link:
         """Return the link, latency and inverse bandwidth, of a message between ranks of the program."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from spmdsim.cost.closed_forms import Link, received_per_message
 from spmdsim.cost.machine import Machine
+from spmdsim.cost.port_load import group_load
 from spmdsim.errors import UsageTypeError, many
 from spmdsim.simulation.engine.mailboxes import Message, Receive
 from spmdsim.simulation.findings.problems import user_call
@@ -60,8 +61,7 @@ def are_on_one_node(machine: Machine, ranks: Sequence[int]) -> bool:
     """Return True if all ranks are on one node of the machine; False if the machine has no nodes."""
     if machine.intra is None:
         return False
-    nodes = machine.nodes_of(np.asarray(ranks, np.int64))
-    return bool((nodes == nodes[0]).all())
+    return not group_load(machine.nodes_of(np.asarray(ranks, np.int64))[None, :]).ring
 
 
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:

@@ -267,7 +267,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
             key: ranks are ordered by key, then by old rank.
             info: not used: mpi4py has it.
         """
-        node = self._task.rank // self._scheduler.ranks_per_node
+        node = int(self._scheduler.nodes.nodes[self._task.rank])
         color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
         return self._split_by_color(color, key, "Split_type", _frame(1))
 

@@ -224,7 +224,7 @@ class StandIn:
     def Get_processor_name(self) -> str:
         """Return the name of the rank's node."""
         task = _task()
-        return f"node{task.rank // task.scheduler.ranks_per_node}"
+        return task.scheduler.nodes.host_of(task.rank)
 
     def Get_version(self) -> tuple[int, int]:
         """Return the version of the MPI standard."""
