@@ -88,7 +88,10 @@ def main(args: argparse.Namespace) -> int:
     notes: dict[str, Any] = {"ranks": comm.Get_size(), **calibration.notes()}
     if note:
         notes["note"] = note
-    machine_text = machine_to_json(calibration.machine, notes)
+    if calibration.machine.nodes:
+        notes["nodes"] = str(calibration.machine.nodes)
+    # The file has no map of this job's ranks: the ranks of another job find their nodes themselves.
+    machine_text = machine_to_json(replace(calibration.machine, nodes=None), notes)
     is_saved = args.output and write_file(args.output, machine_text)
     write_pictures(args, calibration.machine)
     if args.json:
@@ -124,9 +127,9 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
         largest: size of the largest message in bytes.
 
     Returns:
-        The calibration, and the fit of messages inside a node. The fit is None if all ranks are on one node, or rank 0
-        is alone on its node. Otherwise the machine has a link inside a node and the number of ranks on rank 0's node.
-        The link has the latency of small messages and the bandwidth of large ones.
+        The calibration, and the fit of messages inside a node. The fit is None if all ranks are on one node, or each
+        rank is alone on its node. Otherwise the machine has a link inside a node, the number of ranks of the largest
+        node, and the nodes of the ranks. The link has the latency of small messages and the bandwidth of large ones.
 
     Raises:
         InputError: If there are fewer than two ranks.
@@ -134,9 +137,12 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
     from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
     from spmdsim.cost import calibration as fitting
+    from spmdsim.worlds.agreement.node_memory import gather_places
+    from spmdsim.worlds.agreement.process_state import map_nodes
 
     comm = pace.comm
-    near, far, per_node = samples.find_pairs(comm)
+    nodes = map_nodes(gather_places(comm))
+    near, far = samples.find_pairs(nodes)
     pair = far or near
     if pair is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
@@ -160,7 +166,8 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
         return replace(calibration, machine=machine), None
     inner_fit = fitting.fit_pieces(fitting.lower_envelope(samples.round_samples(pace, near, largest).fresh))
     link = Link(inner_fit.pieces[0].alpha, inner_fit.pieces[-1].beta)
-    return replace(calibration, machine=replace(machine, intra=link, ranks_per_node=per_node)), inner_fit
+    levels = replace(machine, intra=link, ranks_per_node=int(nodes.sizes.max()), nodes=nodes)
+    return replace(calibration, machine=levels), inner_fit
 
 
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:

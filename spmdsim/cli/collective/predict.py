@@ -217,7 +217,7 @@ def _print_links(
     from spmdsim.figures.cost_figures import microseconds
     from spmdsim.figures.figures import Figure
 
-    network = parse_topology(args.topology or ("nodes" if machine.ranks_per_node else "flat"), n, machine)
+    network = parse_topology(args.topology or ("nodes" if machine.intra else "flat"), n, machine)
     links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
     columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
     rows = [

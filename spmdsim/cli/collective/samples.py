@@ -7,7 +7,6 @@ machine with whole collectives. A sample is a pair of bytes and seconds.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from spmdsim.collectives import schedule_of
 from spmdsim.collectives.execution import execute, run_rounds
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
 from spmdsim.core import ELEMENTS, FUNCTIONS, PASSES, Mesh, Strategy
-from spmdsim.cost import Machine, Measurement, Rate
+from spmdsim.cost import Machine, Measurement, NodeMap, Rate
 from spmdsim.cost.calibration import CalibrationCheck, Sample
 from spmdsim.cost.pricing import emulated_seconds
 from spmdsim.cost.roofline import forward_work, gradient_work
@@ -123,17 +122,18 @@ def loops(nbytes: int) -> tuple[int, int]:
     return max(5, min(60, (96 << 20) // max(nbytes * calls, 1))), calls
 
 
-def find_pairs(comm: Any) -> tuple[tuple[int, int] | None, tuple[int, int] | None, int]:
-    """Return a pair of ranks on one node, a pair on two nodes, and the ranks per node.
+def find_pairs(nodes: NodeMap) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+    """Return a pair of ranks on one node, and a pair of ranks on two nodes.
 
-    The first rank of each pair is rank 0; the second is the lowest other rank on rank 0's node, or on another node. The
-    last value is the number of ranks on the node of rank 0. A pair is None if the job has no such ranks. Nodes are
-    compared by their names. All ranks must call it; ``comm`` is their mpi4py communicator.
+    The first pair has the lowest ranks of the first node with several ranks, the second one rank 0 and the lowest rank
+    on another node. A pair is None if no ranks are placed so.
+
+    >>> find_pairs(NodeMap.of("a,b,a,b", 4)), find_pairs(NodeMap.of("a,b:2", 3)), find_pairs(NodeMap.of("a:2", 2))
+    (((0, 2), (0, 1)), ((1, 2), (0, 1)), ((0, 1), None))
     """
-    names = comm.allgather(platform.node())
-    near = [rank for rank, name in enumerate(names) if name == names[0]]
-    far = [rank for rank, name in enumerate(names) if name != names[0]]
-    return (0, near[1]) if len(near) > 1 else None, (0, far[0]) if far else None, len(near)
+    several = np.flatnonzero(nodes.sizes > 1)
+    first, second = (nodes.ranks_of(int(several[0])) if len(several) else (0, 0))[:2]
+    return (first, second) if len(several) else None, (0, nodes.ranks_of(1)[0]) if nodes.count > 1 else None
 
 
 @dataclass(frozen=True)
