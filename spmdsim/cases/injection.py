@@ -55,7 +55,7 @@ class Intercepted(World):
     """
 
     def __init__(self, inner: World, hook: Hook) -> None:
-        super().__init__(inner.size, inner.ranks)
+        super().__init__(inner.size, inner.ranks, nodes=inner.nodes)
         self.inner, self.hook = inner, hook
         self.has_data, self.replicated, self.algorithms = inner.has_data, inner.replicated, inner.algorithms
         self.planner, self.cache, self.variant = inner.planner, inner.cache, (hook,)

@@ -17,6 +17,8 @@ from spmdsim.core.step import Route, Step
 from spmdsim.core.tape import Node
 from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.core.world import AbstractWorld
+from spmdsim.cost.machine import Machine
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import UsageTypeError, WorldError, one_per_rank
 from spmdsim.layout.element_type import accumulator
 from spmdsim.worlds.convert_operands import convert_operands
@@ -66,7 +68,12 @@ class World(AbstractWorld):
     collectives = STEP_COLLECTIVES
 
     def __init__(
-        self, size: int, ranks: Sequence[int], *, advice: Callable[[int], str] = lambda size: ""
+        self,
+        size: int,
+        ranks: Sequence[int],
+        *,
+        nodes: Any = None,
+        advice: Callable[[int], str] = lambda size: "",
     ) -> None:
         super().__init__(
             size,
@@ -75,6 +82,7 @@ class World(AbstractWorld):
             observers=recorder.OBSERVERS,
             advice=advice,
         )
+        self._node_map = None if nodes is None else NodeMap.of(nodes, size)
         self.provenance: Provenance | None
         self.job: Sequence[int] = range(self.size)
         self.algorithms: dict[str, str] = {}
@@ -84,8 +92,22 @@ class World(AbstractWorld):
         self.constants: Bounded[Any, Any] = Bounded(1024)
 
     @property
+    def nodes(self) -> NodeMap:
+        """Node of each rank: as the ranks found it, or as it was passed; one node for all ranks otherwise.
+
+        >>> from spmdsim import LockStep
+        >>> print(LockStep(4, nodes="a:2,b:2").nodes)
+        a: ranks 0, 1; b: ranks 2, 3
+        """
+        return NodeMap.consecutive(self.size, self.size) if self._node_map is None else self._node_map
+
+    @property
     def machine(self) -> CostModel | None:
-        """Cost model by which plans and strategies are chosen; the planner's default if None."""
+        """Cost model by which plans and strategies are chosen; the planner's default if None.
+
+        A machine with nodes has its ranks on the nodes of this world, if the world knows them and the machine has no
+        map of its own.
+        """
         return self.planner.machine  # type: ignore[attr-defined,no-any-return]
 
     @machine.setter
@@ -101,6 +123,8 @@ class World(AbstractWorld):
             DisagreementError: If ranks set different models; here or in a later call, when they are compared. All
                 numbers of the models count.
         """
+        if isinstance(model, Machine) and model.nodes is None and self._node_map is not None:
+            model = model.placed(self._node_map)
         self.planner = MachinePlanner(model)
         self.invalidate()
         # All numbers of the model are compared: ranks may have measured different ones under one name.
@@ -402,6 +426,8 @@ class World(AbstractWorld):
         # Rank 0 of the mesh has the largest shard: all ranks must decide by the same size.
         nbytes = message_bytes(step, step.src.mesh.rank_at(0), dtype.itemsize)
         machine: Any = self.machine
+        if isinstance(machine, Machine):
+            machine = machine.of_group(step.src.mesh, step.axes)
         return choose_cheapest(step.collective, size, nbytes, machine)
 
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:

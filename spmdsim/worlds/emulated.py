@@ -199,6 +199,7 @@ def check_name(name: str, collectives: Sequence[str]) -> None:
 def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> str:
     """Return the name of the algorithm with the least modelled time for one message size.
 
+    A hierarchical algorithm gets the ranks of a node as its option ``group``, such as ``"two_level_ring:group=4"``.
     Results are cached.
 
     Args:
@@ -209,11 +210,14 @@ def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> st
             is used.
     """
     from spmdsim.cost.machine import Machine
-    from spmdsim.cost.prediction import predict
+    from spmdsim.cost.prediction import node_group, predict
 
     if not isinstance(machine, Machine):
         machine = Machine("typical", alpha=2e-6, beta=1e-10, gamma=2e-11)
-    return predict(collective, machine, [size], [nbytes]).points[0].best
+    best = predict(collective, machine, [size], [nbytes]).points[0].best
+    own_options = dict(algorithm_of(collective, best).options)
+    options = [f"{key}={value}" for key, value in node_group(machine, size).items() if key in own_options]
+    return ":".join([best, *options])
 
 
 def message_bytes(step: Step, rank: int, itemsize: int) -> int:

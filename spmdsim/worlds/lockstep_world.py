@@ -322,12 +322,17 @@ class LockStep(World):
 
     With ``SPMDSIM_CHECK=values`` the copies that operators and redistributions read are compared, as on real ranks.
 
+    Args:
+        size: the number of ranks.
+        nodes: the node of each rank, for prices: all that :meth:`~spmdsim.cost.NodeMap.of` accepts, such as
+            ``"a:2,b:2"`` or 2. None: one node for all ranks, and machines have nodes of their own.
+
     >>> LockStep(4).ranks
     range(0, 4)
     """
 
-    def __init__(self, size: int = 1) -> None:
-        super().__init__(size, range(size) if isinstance(size, int) else (), advice=_how)
+    def __init__(self, size: int = 1, nodes: Any = None) -> None:
+        super().__init__(size, range(size) if isinstance(size, int) else (), nodes=nodes, advice=_how)
         self._runner = LockStepRunner(self, ALL_DERIVATIONS)
         self.watches_values = check_mode(None) == "values"
 
@@ -453,14 +458,18 @@ class ShapeOnly(World):
     In a mesh that starts with rank 0, that rank owns the largest shard of every layout (balanced blocks give the first
     ones one element more), so its shapes and bytes are the worst case.
 
+    Args:
+        size: the number of ranks.
+        nodes: the node of each rank, as in :class:`LockStep`.
+
     >>> ShapeOnly(65536).ranks
     range(0, 1)
     """
 
     has_data = False
 
-    def __init__(self, size: int) -> None:
-        super().__init__(size, range(1))
+    def __init__(self, size: int, nodes: Any = None) -> None:
+        super().__init__(size, range(1), nodes=nodes)
         self.cache.most = 1 << 16
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:

@@ -13,6 +13,7 @@ from spmdsim.worlds.agreement.call_log import CallLog
 from spmdsim.worlds.agreement.group_log import TensorHistory
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement, CallScope, RankStatus
 from spmdsim.worlds.agreement.process_agreements import PROCESS
+from spmdsim.worlds.agreement.process_state import ProcessPlace
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
 
@@ -210,12 +211,18 @@ def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Ite
 
 
 def make_agreement(
-    comm: MPI.Comm, history: TensorHistory, deadline: float, strict: bool, record: str | None
+    comm: MPI.Comm,
+    processes: Sequence[ProcessPlace],
+    history: TensorHistory,
+    deadline: float,
+    strict: bool,
+    record: str | None,
 ) -> BoardAgreement:
     """Return the agreement of a communicator's ranks; all of them must call it.
 
     Args:
         comm: the ranks.
+        processes: the machine and the process of each rank.
         history: how this rank's tensors were computed.
         deadline: seconds that a rank waits for the others.
         strict: True to compare every call and its source lines before it runs.
@@ -224,7 +231,7 @@ def make_agreement(
     Raises:
         WorldError: If ranks of another node cannot be reached.
     """
-    board, places = PROCESS.open_board(comm)
+    board, places = PROCESS.open_board(comm, processes)
     if record:
         PROCESS.write_last_calls(board, record)
     return BoardAgreement(board, places, history, deadline, strict)

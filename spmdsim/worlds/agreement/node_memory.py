@@ -14,9 +14,10 @@ from contextlib import suppress
 
 from mpi4py import MPI
 
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import WorldError
 from spmdsim.worlds.agreement.other_nodes import Courier, OtherNode
-from spmdsim.worlds.agreement.process_state import find_own_place
+from spmdsim.worlds.agreement.process_state import ProcessPlace, find_own_place, map_nodes
 from spmdsim.worlds.agreement.shared_board import AREA, SharedBoard
 
 #: Index of the bytes by which ranks verify that they opened the same memory: the unused end of the first area's head.
@@ -39,19 +40,26 @@ def world_ranks(comm: MPI.Comm) -> list[int]:
     return list(range(len(numbers))) if MPI.UNDEFINED in numbers else list(numbers)
 
 
-def find_near_processes(comm: MPI.Comm) -> dict[int, int]:
-    """Return the process ids of the ranks of this node by rank in ``comm``.
-
-    All ranks must call it. The dict includes this rank. It is empty on a machine without identity
-    (:func:`find_own_place`).
-    """
-    own_place = find_own_place(MPI.COMM_WORLD.Get_rank())
+def gather_places(comm: MPI.Comm) -> list[ProcessPlace]:
+    """Return the machine and the process of each rank of a communicator; all of them must call it."""
     # Call MPI itself, because a world's communicators count their traffic.
-    places = MPI.Comm.allgather(comm, own_place)
-    return {rank: p.process for rank, p in enumerate(places) if p.machine == own_place.machine != ""}
+    return MPI.Comm.allgather(comm, find_own_place(MPI.COMM_WORLD.Get_rank()))
 
 
-def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
+def find_near_processes(processes: Sequence[ProcessPlace], rank: int) -> dict[int, int]:
+    """Return the process ids of the ranks of a rank's node, including its own.
+
+    The dict is empty on a machine without identity (:func:`find_own_place`).
+
+    Args:
+        processes: the place of each rank, as :func:`gather_places` returns it.
+        rank: the rank.
+    """
+    machine = processes[rank].machine
+    return {number: place.process for number, place in enumerate(processes) if place.machine == machine != ""}
+
+
+def make_board(comm: MPI.Comm, processes: Sequence[ProcessPlace]) -> tuple[SharedBoard, list[int]]:
     """Create a shared board for the ranks of a communicator; all of them must call it.
 
     Ranks of one node share memory. If one of them cannot open it, each of them counts as a node of its own. Areas of
@@ -59,6 +67,7 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
 
     Args:
         comm: the communicator.
+        processes: the machine and the process of each rank of ``comm``.
 
     Returns:
         The board, and the place of each rank of ``comm`` on it: the rank's index among the sorted numbers in the job.
@@ -69,7 +78,7 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
     rank, ranks = comm.Get_rank(), world_ranks(comm)
     members = sorted(ranks)
     places = [members.index(number) for number in ranks]
-    nodes = _find_nodes(comm, places)
+    nodes = _group_places(map_nodes(processes), places)
     near = next(node for node in nodes if places[rank] in node)
     memory, places_without_memory = _share_memory(comm, places, near)
     if memory is None:  # each of these ranks is a node of its own
@@ -91,15 +100,15 @@ def make_board(comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
     return board, places
 
 
-def _find_nodes(comm: MPI.Comm, places: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the places of the ranks of each node, sorted; all ranks must call it.
+def _group_places(nodes: NodeMap, places: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the places of the ranks of each node, sorted, in the order of the nodes' first places.
 
-    A rank on a machine without identity is alone. ``places`` has the place of each rank of ``comm``.
+    Args:
+        nodes: the node of each rank.
+        places: the place of each rank.
     """
-    nodes: dict[str, list[int]] = {}
-    for place, origin in sorted(zip(places, comm.allgather(find_own_place(MPI.COMM_WORLD.Get_rank())))):
-        nodes.setdefault(origin.machine or f"alone {place}", []).append(place)
-    return [tuple(node) for node in nodes.values()]
+    groups = [tuple(sorted(places[rank] for rank in nodes.ranks_of(node))) for node in range(nodes.count)]
+    return sorted(groups)
 
 
 def _split_nodes(nodes: Sequence[tuple[int, ...]], without: set[int]) -> list[tuple[int, ...]]:

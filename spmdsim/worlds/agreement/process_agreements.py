@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mpi4py import MPI
 
 from spmdsim.worlds.agreement.last_call_writer import LastCallWriter
 from spmdsim.worlds.agreement.node_memory import make_board, world_ranks
+from spmdsim.worlds.agreement.process_state import ProcessPlace
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 from spmdsim.worlds.agreement.wait_watch import WaitWatch
 
@@ -31,11 +34,15 @@ class ProcessAgreements:
                 return board, [board.members.index(rank) for rank in ranks]
         return None
 
-    def open_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]]:
+    def open_board(self, comm: MPI.Comm, processes: Sequence[ProcessPlace]) -> tuple[SharedBoard, list[int]]:
         """Return a board for the ranks of ``comm``, and the place of each rank on it.
 
         Take the board of :meth:`find_board`, or make one. All ranks must call it, because a new board needs all of
         them.
+
+        Args:
+            comm: the communicator.
+            processes: the machine and the process of each rank of ``comm``.
 
         Raises:
             WorldError: If the board is new and ranks of another node cannot be reached.
@@ -43,7 +50,7 @@ class ProcessAgreements:
         earlier = self.find_board(comm)
         if earlier is not None:
             return earlier
-        board, places = make_board(comm)
+        board, places = make_board(comm, processes)
         self._watches[board] = WaitWatch(board)
         return board, places
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.shutdown.processes import read_status
 
@@ -17,10 +20,11 @@ _STATES = {"T": STOPPED, "t": STOPPED, "Z": ENDED, "X": ENDED}
 
 
 class ProcessPlace(NamedTuple):
-    """Machine and id of a process. Processes of one machine and one namespace see each other."""
+    """Machine, id and host of a process. Processes of one machine and one namespace see each other."""
 
     machine: str
     process: int
+    host: str = ""
 
 
 def find_own_place(rank: int) -> ProcessPlace:
@@ -40,7 +44,26 @@ def find_own_place(rank: int) -> ProcessPlace:
     except OSError:  # no such system
         machine = ""
     node_text = "" if ranks_per_node is None else f" part {rank // ranks_per_node}"
-    return ProcessPlace(machine + node_text, os.getpid())
+    return ProcessPlace(machine + node_text, os.getpid(), platform.node())
+
+
+def map_nodes(places: Sequence[ProcessPlace]) -> NodeMap:
+    """Return the node of each rank from the places of all ranks, in rank order.
+
+    Ranks of one machine share a node. A rank on a machine without identity has a node of its own. A node has the name
+    of its host; several nodes of one host get a number, such as ``host.0`` and ``host.1``.
+
+    >>> print(map_nodes([ProcessPlace("x", 1, "left"), ProcessPlace("y", 1, "right"), ProcessPlace("x", 2, "left")]))
+    left: ranks 0, 2; right: rank 1
+    >>> map_nodes([ProcessPlace("x", 1, "host"), ProcessPlace("", 2, "host"), ProcessPlace("", 3, "host")]).hosts
+    ('host.0', 'host.1', 'host.2')
+    """
+    host_of = {place.machine or f"alone {rank}": place.host or "host" for rank, place in enumerate(places)}
+    names: list[str] = []
+    for host in host_of.values():
+        is_shared = [*host_of.values()].count(host) > 1
+        names.append(f"{host}.{sum(name.startswith(f'{host}.') for name in names)}" if is_shared else host)
+    return NodeMap([place.machine or f"alone {rank}" for rank, place in enumerate(places)], names)
 
 
 def find_process_state(process: int) -> int:

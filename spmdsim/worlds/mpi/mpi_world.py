@@ -39,7 +39,8 @@ from spmdsim.worlds.agreement.board_agreement import make_agreement, making_worl
 from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
-from spmdsim.worlds.agreement.node_memory import find_near_processes, world_ranks
+from spmdsim.worlds.agreement.node_memory import find_near_processes, gather_places, world_ranks
+from spmdsim.worlds.agreement.process_state import map_nodes
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, derive_fill, make_empty_run, make_zero_run
@@ -124,15 +125,17 @@ class MPIWorld(BeginsEarly):
                 common_machine(self._everyone) if self.choices.implementations.machines else machine_name()
             )
             self._trials = Trials(settings["tune"], self.choices.implementations, machine)
-            self._comms, self._shared = Comms(self._everyone, self._deadline), Shared()
+            processes = gather_places(self._everyone)
+            self._node_map = map_nodes(processes)
+            self._comms, self._shared = Comms(self._everyone, self._deadline), Shared(self._node_map)
         mode = settings["check"] if self.size > 1 else False
         if agreement is None and mode:
             agreement = make_agreement(
-                self._everyone, history, self._deadline, mode is True, settings["record"]
+                self._everyone, processes, history, self._deadline, mode is True, settings["record"]
             )
             history.add_read = agreement.add_read
         elif agreement is None:
-            agreement = CallAgreement(find_near_processes(self._everyone))
+            agreement = CallAgreement(find_near_processes(processes, self.rank))
         self.agreement, self.provenance = agreement, history if agreement.compares else None
         self.watches_values = self.compares and mode == "values"
         self.remote_ranks = frozenset(r for r in range(self.size) if agreement.describe(r).is_remote)
@@ -278,7 +281,7 @@ class MPIWorld(BeginsEarly):
             alone = Counted.of(MPI.COMM_SELF, self._tally)
             return RowExchange(step, self.rank, alone, dtype, near=False, windows=None)
         comm, windows = self._comms.of(members), None
-        near = step.collective == GATHER_ROWS and self._shared.possible(members, comm)
+        near = step.collective == GATHER_ROWS and self._shared.possible(members)
         if self.replicated == SHARED and near and 0 not in target:
             windows = self._shared.windows(members, comm, math.prod(target) * dtype.itemsize)
         return RowExchange(step, self.rank, comm, dtype, near, windows)
@@ -516,7 +519,7 @@ class MPIWorld(BeginsEarly):
         if self.rank not in step.src.mesh or 0 in step.shape or step.src.mesh.axis_size(*step.axes) == 1:
             return otherwise
         members, group = self._group(step)
-        if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members, group.comm):
+        if 0 in step.dst.local_shape(step.shape, self.rank) or not self._shared.possible(members):
             return otherwise
         if step.collective == "all_gather":
             return derive_shared_gather(

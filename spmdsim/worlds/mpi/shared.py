@@ -15,8 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.core.step import Index, Step
+from spmdsim.cost.node_map import NodeMap
 from spmdsim.redistribution.implementations.rank_transfers import RankTransfers
-from spmdsim.settings import RANKS_PER_NODE
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.reducing import ReduceGroup, reduce_own_block
 from spmdsim.worlds.pool import ArrayOwner
@@ -133,32 +133,15 @@ class Windows:
 
 
 class Shared:
-    """The windows of a world, by group and size."""
+    """The windows of a world, by group and size; ``nodes`` has the node of each rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: NodeMap) -> None:
         self._windows: dict[tuple[int, ...], dict[int, Windows]] = {}
-        self._on_one_node: dict[tuple[int, ...], bool] = {}
+        self._nodes = nodes
 
-    def possible(self, members: tuple[int, ...], comm: Counted) -> bool:
-        """Return True if all members are on one node.
-
-        The first call for some members is a collective of theirs; the answer is remembered. With
-        ``SPMDSIM_RANKS_PER_NODE``, ranks of different parts are on different nodes.
-
-        Args:
-            members: the ranks.
-            comm: their communicator.
-        """
-        is_on_one_node = self._on_one_node.get(members)
-        if is_on_one_node is None:
-            node, ranks_per_node = comm.Split_type(MPI.COMM_TYPE_SHARED), RANKS_PER_NODE.read()
-            node_part = 0 if ranks_per_node is None else MPI.COMM_WORLD.Get_rank() // ranks_per_node
-            sizes = np.array([node.Get_size(), node_part, -node_part]), np.empty(3, np.int64)
-            comm.agree(*sizes, MPI.MIN)
-            node.Free()
-            least, first, last = sizes[1].tolist()
-            is_on_one_node = self._on_one_node[members] = least == comm.Get_size() and first == -last
-        return is_on_one_node
+    def possible(self, members: tuple[int, ...]) -> bool:
+        """Return True if all members, ranks of the world, are on one node."""
+        return self._nodes.share_node(members)
 
     def windows(self, members: tuple[int, ...], comm: Counted, nbytes: int) -> Windows:
         """Return the windows for results of one size in a group; created without communication.

@@ -1,0 +1,93 @@
+"""The nodes of a world: given, or found by real ranks; prices, shared results and algorithms follow them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
+from spmdsim.cost import Link, Machine, NodeMap
+from spmdsim.errors import InputError
+
+TWO_LEVELS = Machine("two levels", 1e-5, 8e-8, ranks_per_node=4, intra=Link(1e-6, 2e-9))
+
+
+def gathered_axes(world: LockStep, mesh: Mesh) -> list[tuple[str, ...]]:
+    with record() as trace:
+        Tensor.from_global(np.arange(16.0), mesh(("dp", "tp")), world).to(mesh(None))
+    return [event.axes for event in trace.collectives if event.axes]
+
+
+@pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
+def test_a_world_takes_all_notations(kind: type) -> None:
+    assert kind(4).nodes.count == 1
+    for nodes in ("a:2,b:2", [0, 0, 1, 1], 2, NodeMap.of(2, 4)):
+        assert kind(4, nodes=nodes).nodes.nodes.tolist() == [0, 0, 1, 1]
+    with pytest.raises(InputError, match="nodes must place 4 ranks, got 3"):
+        kind(4, nodes="a:2,b")
+
+
+def test_plans_follow_the_nodes_of_the_world() -> None:
+    mesh = Mesh((2, 2), ("dp", "tp"))
+    expected = {"a:2,b:2": [("dp",), ("tp",)], "a,b,a,b": [("tp",), ("dp",)], "a:4": [("dp", "tp")]}
+    for nodes, axes in expected.items():
+        world = LockStep(4, nodes=nodes)
+        world.machine = TWO_LEVELS
+        assert gathered_axes(world, mesh) == axes
+    plain = LockStep(4)
+    plain.machine = TWO_LEVELS
+    assert plain.machine is TWO_LEVELS and gathered_axes(plain, mesh) == [("dp", "tp")]
+
+
+def test_a_machine_with_a_map_of_its_own_keeps_it() -> None:
+    world, own = LockStep(4, nodes="a:2,b:2"), NodeMap.of("c,d,c,d", 4)
+    world.machine = TWO_LEVELS.placed(own)
+    assert world.machine.nodes == own
+    world.machine = Machine.laptop()
+    assert world.machine == Machine.laptop()
+
+
+def test_auto_makes_groups_of_the_ranks_of_a_node() -> None:
+    mesh = Mesh((12,), ("x",))
+    world = LockStep(12, nodes=4)
+    world.machine = TWO_LEVELS
+    world.use(algorithm="auto")
+    with record() as trace:
+        Tensor.from_global(np.ones(12 << 10), mesh(None, partial="x"), world).to(mesh(None))
+    (event,) = [event for event in trace.collectives if event.collective == "all_reduce"]
+    assert event.algorithm == "two_level_ring:group=4"
+
+
+PROGRAM = """
+import numpy as np
+import spmdsim
+from spmdsim import Mesh, Tensor
+from spmdsim.cost import Link, Machine
+
+world = spmdsim.world()
+world.machine = Machine("two levels", 1e-5, 8e-8, ranks_per_node=4, intra=Link(1e-6, 2e-9))
+mesh = Mesh((2, 2), ("dp", "tp"))
+x = Tensor.from_global(np.arange(64.0), mesh(("dp", "tp")))
+with spmdsim.record() as trace:
+    x.to(mesh(None)).full()
+axes = [event.axes for event in trace.collectives if event.axes]
+world.use(replicated="shared")
+shared = [not x.to(mesh(*ends)).local().flags.owndata for ends in (("dp",), ("tp",), (None,))]
+if world.rank == 0:
+    print("RESULT", world.nodes.nodes.tolist(), len({*world.nodes.hosts}), axes, shared)
+"""
+
+
+@pytest.mark.parametrize("per_node", [None, 2, 3])
+def test_real_ranks_find_their_nodes(per_node: int | None, launcher, tmp_path) -> None:
+    pytest.importorskip("mpi4py")
+    from processes import run_python
+
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM)
+    settings = {} if per_node is None else {"SPMDSIM_RANKS_PER_NODE": str(per_node)}
+    result = run_python("-m", "spmdsim", "launch", "-n", 4, script, **settings)
+    nodes = [0 if per_node is None else rank // per_node for rank in range(4)]
+    line = next((line for line in result.stdout.splitlines() if line.startswith("RESULT")), result.stderr)
+    axes = {None: "[('dp', 'tp')]", 2: "[('dp',), ('tp',)]"}.get(per_node, "")
+    assert line.startswith(f"RESULT {nodes} {len({*nodes})} {axes}")
