@@ -425,6 +425,8 @@ def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namesp
     if text_note and any(outcome.case.op == "embedding" for outcome in outcomes):
         output.say(text_note)
     output.say(f"{_count_text(outcomes, world)}; bytes are those of the busiest rank")
+    if world.nodes.line:
+        output.say(world.nodes.line)
     if is_summary:
         output.say(
             "one row for each operator and mesh; --all shows each case, --wide its layouts, times and errors, too"

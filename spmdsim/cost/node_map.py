@@ -17,6 +17,9 @@ __all__ = ["NodeMap"]
 #: A host with its number of ranks in a text, such as "node1:2" or "node1".
 _WORD = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<ranks>[1-9]\d*))?")
 
+#: Largest number of nodes that a line names.
+MOST_NAMED = 16
+
 
 class NodeMap(Pictured):
     """The node of each rank. Nodes are numbered in the order of their first rank; immutable and hashable.
@@ -131,6 +134,26 @@ class NodeMap(Pictured):
         is_consecutive = np.array_equal(self.nodes, np.arange(self.size) // per_node)
         return per_node if is_consecutive else 0
 
+    @property
+    def line(self) -> str:
+        """Line that names the ranks of each node, for tables; empty for one node.
+
+        Of more than :data:`MOST_NAMED` (16) nodes, it names the first ones.
+
+        >>> NodeMap.of("node1:2,node2:2", 4).line, NodeMap.of(4, 4).line
+        ('nodes: node1: ranks 0, 1; node2: ranks 2, 3', '')
+        """
+        if self.count == 1:
+            return ""
+        if self.count <= MOST_NAMED:
+            return f"nodes: {self}"
+        return f"nodes: {self._name_nodes(MOST_NAMED)}; ... ({many(self.count, 'node')})"
+
+    def _name_nodes(self, count: int) -> str:
+        """Return the first ``count`` nodes with their ranks as text."""
+        named = enumerate(self.hosts[:count])
+        return "; ".join(f"{host}: {format_ranks(self.ranks_of(node))}" for node, host in named)
+
     def first(self, size: int) -> NodeMap:
         """Return the map of the first ``size`` ranks.
 
@@ -171,9 +194,7 @@ class NodeMap(Pictured):
         return self._hash
 
     def __str__(self) -> str:
-        return "; ".join(
-            f"{host}: {format_ranks(self.ranks_of(node))}" for node, host in enumerate(self.hosts)
-        )
+        return self._name_nodes(self.count)
 
     def __repr__(self) -> str:
         placement = f"{self.ranks_per_node} consecutive ranks each" if self.ranks_per_node else "ranks apart"

@@ -401,7 +401,7 @@ class World(AbstractWorld):
             library=moved.library,
             exposed=exposed,
         )
-        recorder.emit(event)
+        recorder.emit(event, self._node_map)
 
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
         """Return the name of the emulated algorithm that runs a step, or None for the world's own.

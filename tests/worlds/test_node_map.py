@@ -8,6 +8,7 @@ import pytest
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.cost import Link, Machine, NodeMap
 from spmdsim.errors import InputError
+from spmdsim.worlds.trace.last_calls import LastCall, document, table
 
 TWO_LEVELS = Machine("two levels", 1e-5, 8e-8, ranks_per_node=4, intra=Link(1e-6, 2e-9))
 
@@ -58,6 +59,27 @@ def test_auto_makes_groups_of_the_ranks_of_a_node() -> None:
     assert event.algorithm == "two_level_ring:group=4"
 
 
+def test_traces_name_the_ranks_of_each_node(tmp_path) -> None:
+    mesh = Mesh((4,), ("x",))
+    for nodes, line in (("n1:2,n2:2", "nodes: n1: ranks 0, 1; n2: ranks 2, 3"), ("n1:4", ""), (None, "")):
+        world = LockStep(4, nodes=nodes)
+        with record() as trace:
+            Tensor.from_global(np.arange(4.0), mesh("x"), world).to(mesh(None))
+        assert line in str(trace) and ("nodes:" in str(trace)) == bool(line)
+        trace.save(str(tmp_path / "trace.json"))
+        assert ("rank 2, n2" in (tmp_path / "trace.json").read_text()) == bool(line)
+
+
+def test_last_calls_name_the_ranks_of_each_node() -> None:
+    calls = [LastCall(rank, (0, 1, 2), "w", 0, "x", "barrier", "p.py:3", 5, 9) for rank in range(3)]
+    several = document(calls, (0, 1, 2), "SIGTERM", 9, {0: "n1", 1: "n2", 2: "n1"})
+    lines = table([several]).splitlines()
+    assert lines[:2] == ["last calls of ranks 0, 1, 2: SIGTERM", "nodes: n1: ranks 0, 2; n2: rank 1"]
+    assert "rank 1, n2" in [event["args"].get("name") for event in several["traceEvents"]]
+    one = document(calls, (0, 1, 2), "SIGTERM", 9, dict.fromkeys(range(3), "n1"))
+    assert "nodes" not in table([one])
+
+
 PROGRAM = """
 import numpy as np
 import spmdsim
@@ -71,10 +93,10 @@ x = Tensor.from_global(np.arange(64.0), mesh(("dp", "tp")))
 with spmdsim.record() as trace:
     x.to(mesh(None)).full()
 axes = [event.axes for event in trace.collectives if event.axes]
-world.use(replicated="shared")
-shared = [not x.to(mesh(*ends)).local().flags.owndata for ends in (("dp",), ("tp",), (None,))]
 if world.rank == 0:
-    print("RESULT", world.nodes.nodes.tolist(), len({*world.nodes.hosts}), axes, shared)
+    print("RESULT", world.nodes.nodes.tolist(), len({*world.nodes.hosts}), axes, flush=True)
+world.comm.Barrier()
+raise RuntimeError("so that the last calls are written")
 """
 
 
@@ -86,8 +108,10 @@ def test_real_ranks_find_their_nodes(per_node: int | None, launcher, tmp_path) -
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     settings = {} if per_node is None else {"SPMDSIM_RANKS_PER_NODE": str(per_node)}
-    result = run_python("-m", "spmdsim", "launch", "-n", 4, script, **settings)
+    record_file = tmp_path / "calls.txt"
+    result = run_python("-m", "spmdsim", "launch", "-n", 4, "--record", record_file, script, **settings)
     nodes = [0 if per_node is None else rank // per_node for rank in range(4)]
     line = next((line for line in result.stdout.splitlines() if line.startswith("RESULT")), result.stderr)
     axes = {None: "[('dp', 'tp')]", 2: "[('dp',), ('tp',)]"}.get(per_node, "")
     assert line.startswith(f"RESULT {nodes} {len({*nodes})} {axes}")
+    assert ("\nnodes: " in record_file.read_text()) == (per_node is not None)

@@ -13,7 +13,7 @@ from spmdsim.worlds.agreement.call_log import CallLog
 from spmdsim.worlds.agreement.group_log import TensorHistory
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement, CallScope, RankStatus
 from spmdsim.worlds.agreement.process_agreements import PROCESS
-from spmdsim.worlds.agreement.process_state import ProcessPlace
+from spmdsim.worlds.agreement.process_state import ProcessPlace, map_nodes
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
 
@@ -233,5 +233,7 @@ def make_agreement(
     """
     board, places = PROCESS.open_board(comm, processes)
     if record:
-        PROCESS.write_last_calls(board, record)
+        nodes = map_nodes(processes)
+        hosts = {board.members[place]: nodes.host_of(rank) for rank, place in enumerate(places)}
+        PROCESS.write_last_calls(board, record, hosts)
     return BoardAgreement(board, places, history, deadline, strict)

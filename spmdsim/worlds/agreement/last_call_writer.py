@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,16 +40,22 @@ class LastCallWriter:
 
     def __init__(self, path: str) -> None:
         self.path, self.boards, self.size = path, list[SharedBoard](), MPI.COMM_WORLD.Get_size()
+        self.hosts: dict[int, str] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
         run_before_end(lambda why: self.write(why, last=True))
         atexit.register(self._finish)
         self._hear()
 
-    def add_board(self, board: SharedBoard) -> None:
+    def add_board(self, board: SharedBoard, hosts: Mapping[int, str]) -> None:
         """Write the calls on a board, too, from now on.
 
         Also note for the job's starter that calls are recorded.
+
+        Args:
+            board: the board.
+            hosts: the host of each of its ranks, by the rank's number in the job.
         """
+        self.hosts |= hosts
         if board not in self.boards:
             self.boards.append(board)
         note_recording()
@@ -200,7 +206,7 @@ class LastCallWriter:
         calls = [call for board, place in read for call in read_last_calls(board, place)]
         states = {board.members[place]: describe_exit(board, place) for board, place in read}
         why = "; ".join([reason, *(f"rank {rank} {how}" for rank, how in sorted(states.items()) if how)])
-        return last_calls.document(calls, ranks, why, time.monotonic_ns())
+        return last_calls.document(calls, ranks, why, time.monotonic_ns(), self.hosts)
 
 
 def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from mpi4py import MPI
 
@@ -58,16 +58,17 @@ class ProcessAgreements:
         """Return the thread that watches a board."""
         return self._watches[board]
 
-    def write_last_calls(self, board: SharedBoard, path: str) -> None:
+    def write_last_calls(self, board: SharedBoard, path: str, hosts: Mapping[int, str]) -> None:
         """Write the last calls on a board to a file when the job ends, or when the user asks for it.
 
         Args:
             board: the board.
             path: the file; only the path of the first call in a process counts.
+            hosts: the host of each rank of the board, by the rank's number in the job.
         """
         if self._writer is None:
             self._writer = LastCallWriter(path)
-        self._writer.add_board(board)
+        self._writer.add_board(board, hosts)
 
     def leave_program(self, code: int, is_last: bool) -> None:
         """Write that this rank makes no more calls; end the job if its calls differ from others'.

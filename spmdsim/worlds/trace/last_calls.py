@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from spmdsim.errors import InputError
@@ -48,7 +49,13 @@ class LastCall:
 _TYPES = {"rank": int, "number": int, "begin": int, "end": int}
 
 
-def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: int) -> dict[str, Any]:
+def document(
+    calls: Sequence[LastCall],
+    ranks: Sequence[int],
+    reason: str,
+    now: int,
+    hosts: Mapping[int, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """Return the timeline of logged calls in Chrome's JSON format: one lane per rank and group.
 
     Args:
@@ -56,10 +63,11 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
         ranks: the ranks whose logs were read; some may have made no call.
         reason: why the logs were read.
         now: the time in nanoseconds, at which unfinished calls end in the timeline.
+        hosts: the host of each rank, by rank; they are named if there are several.
 
     Returns:
         A dict with ``traceEvents`` (names of ranks and lanes, then a slice per call, in microseconds since the first
-        call), ``displayTimeUnit``, and ``otherData`` (kind, ranks, reason). A slice has all fields of its call in
+        call), ``displayTimeUnit``, and ``otherData`` (kind, ranks, reason, nodes). A slice has all fields of its call in
         ``args``.
 
     >>> call = LastCall(0, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5_000, 9_000)
@@ -71,8 +79,12 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
         group_and_world: lane
         for lane, group_and_world in enumerate(dict.fromkeys((c.group, c.world) for c in calls))
     }
+    nodes = _name_nodes({rank: hosts[rank] for rank in ranks if rank in hosts})
+    labels = {
+        rank: f"rank {rank}, {hosts[rank]}" if nodes and rank in hosts else f"rank {rank}" for rank in ranks
+    }
     names = [
-        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}} for rank in ranks
+        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": labels[rank]}} for rank in ranks
     ]
     names += [
         {"ph": "M", "pid": rank, "tid": lane, "name": "thread_name", "args": {"name": f"group {group}"}}
@@ -93,8 +105,21 @@ def document(calls: Sequence[LastCall], ranks: Sequence[int], reason: str, now: 
         }
         for call in calls
     ]
-    about = {"kind": KIND, "ranks": list(ranks), "reason": reason}
+    about = {"kind": KIND, "ranks": list(ranks), "reason": reason, "nodes": nodes}
     return {"traceEvents": names + slices, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _name_nodes(hosts: Mapping[int, str]) -> str:
+    """Return the ranks of each host as text; empty for one host.
+
+    An example is ``node1: ranks 0, 1; node2: rank 2``. ``hosts`` has the host by rank.
+    """
+    if len({*hosts.values()}) < 2:
+        return ""
+    by_host: dict[str, list[int]] = {}
+    for rank, host in hosts.items():
+        by_host.setdefault(host, []).append(rank)
+    return "; ".join(f"{host}: {name_ranks(ranks)}" for host, ranks in by_host.items())
 
 
 def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
@@ -201,9 +226,14 @@ def table(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def title(documents: Sequence[dict[str, Any]]) -> str:
-    """Return a title with the ranks of the documents and the reason why they were written."""
+    """Return a title with the ranks of the documents and the reason why they were written.
+
+    Ranks on several nodes have a second line, which names the ranks of each node.
+    """
     reasons = dict.fromkeys(document["otherData"]["reason"] for document in documents)
-    return f"last calls of {name_ranks(_ranks(documents))}: {'; '.join(reasons)}"
+    nodes = dict.fromkeys(filter(None, (document["otherData"].get("nodes") for document in documents)))
+    lines = [f"last calls of {name_ranks(_ranks(documents))}: {'; '.join(reasons)}"]
+    return "\n".join([*lines, *(f"nodes: {text}" for text in nodes)])
 
 
 def _ranks(documents: Sequence[dict[str, Any]]) -> list[int]:

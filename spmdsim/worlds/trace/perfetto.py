@@ -45,7 +45,7 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
                 slices[rank, number] = (event, start, line)
                 events.append(_slice(event, rank, start) | {"tid": line})
     names = [
-        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}}
+        {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": _name_rank(rank, traces)}}
         for rank in sorted(ranks)
     ]
     names += lane_names(events)
@@ -58,6 +58,14 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     }
     document: dict[str, Any] = {"traceEvents": names + events + _arrows(slices), "displayTimeUnit": "ms"}
     return {**document, "otherData": {"control traffic": control}} if control else document
+
+
+def _name_rank(rank: int, traces: Sequence[Trace]) -> str:
+    """Return the name of a rank, with its host if the first trace that knows nodes has several."""
+    nodes = next((trace.nodes for trace in traces if trace.nodes is not None), None)
+    if nodes is None or nodes.count == 1 or rank >= nodes.size:
+        return f"rank {rank}"
+    return f"rank {rank}, {nodes.host_of(rank)}"
 
 
 def _recorded_ranks(trace: Trace) -> Sequence[int]:

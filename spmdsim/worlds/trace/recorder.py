@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from spmdsim.core.recipe import Recipe
     from spmdsim.core.tensor import Meta
     from spmdsim.core.world import AbstractWorld
+    from spmdsim.cost.node_map import NodeMap
 
 
 #: The steps that were started early under an open trace, and not waited for yet.
@@ -80,6 +81,7 @@ class Trace(Pictured, Sequence[Event]):
         control: the control traffic by purpose: agreement about calls, communicators, objects such as a
             checkpoint's manifest, barriers, polls. It is in no event. Empty in one process.
         ranks: the ranks that the process owned when operators ran.
+        nodes: the node of each rank of the last world that ran a collective and knows them; else None.
         spans: the times of operators and of their gradients, with what they compute; in the order of their ends.
 
     >>> from spmdsim.worlds.trace import record
@@ -94,6 +96,7 @@ class Trace(Pictured, Sequence[Event]):
         self.spans: list[ComputedSpan] = []
         self.control: dict[str, CallCounts] = {}
         self.ranks: Sequence[int] = range(1)
+        self.nodes: NodeMap | None = None
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
@@ -162,10 +165,11 @@ class Trace(Pictured, Sequence[Event]):
         return sum(event.spent for event in self.collectives)
 
     def table(self) -> str:
-        """Return the events as a table in text."""
+        """Return the events as a table in text; a last line names the ranks of several nodes."""
         from spmdsim.worlds.trace.event_table import events_table
 
-        return events_table(self).text()
+        line = self.nodes.line if self.nodes is not None else ""
+        return "\n".join(filter(None, (events_table(self).text(), line)))
 
     def matrix(self, size: int) -> np.ndarray:
         """Return the bytes from rank to rank, ``[receiver, sender]``.
@@ -285,10 +289,11 @@ def recording() -> bool:
     return bool(open_traces)
 
 
-def emit(event: Event) -> None:
-    """Give an event to every open recording."""
+def emit(event: Event, nodes: NodeMap | None = None) -> None:
+    """Give an event to every open recording, and the nodes of the world's ranks if it knows them."""
     for trace in open_traces:
         trace.events.append(event)
+        trace.nodes = nodes or trace.nodes
 
 
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
