@@ -19,6 +19,7 @@ from spmdsim.auto_parallel.programs.record_program import Program, Unconfigured,
 from spmdsim.auto_parallel.search import search
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
+from spmdsim.cost.machine import Machine
 from spmdsim.errors import InputError, SpmdError, many, unknown
 from spmdsim.layout.element_type import element_type
 from spmdsim.nn.gradients import backward as backward_pass
@@ -155,7 +156,7 @@ def run(
 ) -> tuple[Any, dict[str, Tensor]]:
     """Run a program once with the strategies of a search; all ranks of the world must call it.
 
-    While it runs, ``world.machine`` is the machine of the search.
+    While it runs, ``world.machine`` is the machine of the search, with the nodes that the search assumed.
 
     Args:
         program: the function of global tensors that was searched.
@@ -181,7 +182,10 @@ def run(
         raise InputError(
             f"the strategies are for {many(answer.mesh.size, 'rank')}, but {world} has {world.size}"
         )
-    machine_before, world.machine = world.machine, answer.settings.machine
+    machine = answer.settings.machine
+    if isinstance(machine, Machine):  # else the world would place its ranks on its own nodes
+        machine = machine.placed(machine.node_map(world.size))
+    machine_before, world.machine = world.machine, machine
     try:
         tensors = place_arguments(answer, world, arrays)
         with watching(Applied(answer)):

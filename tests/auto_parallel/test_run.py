@@ -21,7 +21,7 @@ from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, comp
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
-from spmdsim.cost import Machine
+from spmdsim.cost import Link, Machine
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.worlds import LockStep, World
 from spmdsim.worlds.pool import pool
@@ -437,3 +437,18 @@ def test_odd_sizes_and_rank_counts(world, method):
     assert result.strategy("matmul.w").splits and result.strategy("matmul.v").splits
     proof = prove(odd, result, world, arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)
+
+
+def test_a_run_follows_the_nodes_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are those that were priced, on a world whose ranks are placed otherwise, too."""
+    levels = Machine("levels", 1e-5, 8e-8, ranks_per_node=2, intra=Link(1e-6, 2e-9))
+    monkeypatch.setitem(MACHINES, "levels", levels)
+    case = next(iter(CASES))
+    for nodes in (None, "a,b,a,b"):
+        world = LockStep(4, nodes=nodes)
+        optimum = optimum_of(world, case, "levels")
+        with record() as trace:
+            run(CASES[case][0], optimum, world, arrays_of(case))
+        rows = compare_bytes(optimum, trace, 0)
+        assert [(r.operator, r.predicted) for r in rows] == [(r.operator, r.counted) for r in rows]
+        assert world.machine is None
