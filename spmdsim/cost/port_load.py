@@ -60,7 +60,7 @@ def nodes_of(placement: Placement, ranks: np.ndarray) -> np.ndarray:
     return ranks // placement
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def map_of(placement: Placement, size: int) -> NodeMap:
     """Return the map of the first ``size`` ranks."""
     return NodeMap.consecutive(size, placement) if isinstance(placement, int) else placement.first(size)

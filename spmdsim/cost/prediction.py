@@ -205,6 +205,8 @@ def node_group(machine: Machine, n: int) -> dict[str, int]:
     >>> node_group(Machine.accelerators(), 16), node_group(Machine.accelerators(), 8)
     ({'group': 8}, {})
     """
+    if machine.intra is None:
+        return {}
     nodes = machine.node_map(n)
     return {"group": nodes.ranks_per_node} if 1 < nodes.count < n and nodes.ranks_per_node else {}
 
@@ -292,8 +294,9 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
     symmetric = bool(symmetry_of(schedule)) and not events
     each = n if schedule.algorithm.ports != "1" else 1
     # One rank represents all in a symmetric algorithm. But several messages of a rank are priced one by one if their
-    # sizes or nodes matter.
+    # sizes or nodes matter, and so is each message if consecutive ranks do not fill the nodes.
     by_message = network or (each > 1 and bool(machine.pieces or machine.intra))
+    by_message = by_message or (machine.intra is not None and not machine.node_map(n).ranks_per_node)
     by_size = bool(machine.pieces or machine.reduce_pieces)
     if form is not None and not (by_message or events or machine.intra) and (symmetric or not by_size):
         return True
