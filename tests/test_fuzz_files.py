@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fuzzing.files import READERS, damaged, fuzz, whole
+from fuzzing.files import READERS, damaged, fuzz, read_full_array
 
 from spmdsim.arrays import files
 from spmdsim.cli.main import main
@@ -128,10 +128,10 @@ def test_a_file_damaged_by_hand_is_refused_in_one_message(number, tmp_path):
     path = tmp_path / name
     path.write_bytes(data)
     if not words:  # The file has 4,294,967,295 rows of 0 elements, which need no memory.
-        assert whole(path).shape == (2**32 - 1, 0)
+        assert read_full_array(path).shape == (2**32 - 1, 0)
         return
     with pytest.raises(InputError) as error:
-        whole(path)
+        read_full_array(path)
     assert words in str(error.value) and name in str(error.value) and len(str(error.value)) < 500
 
 
@@ -141,7 +141,7 @@ def test_a_stored_members_checksum_is_compared(tmp_path):
     data[at] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
     with pytest.raises(InputError, match=r"a\.npz.*CRC"):
-        whole(tmp_path / "a.npz")
+        read_full_array(tmp_path / "a.npz")
 
 
 GOAL = "num_ranks 2\nrank 0 {{ {} }}\nrank 1 {{ recv 1b from 0 }}\n"

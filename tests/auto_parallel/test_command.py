@@ -1,4 +1,4 @@
-"""``spmdsim search`` in the shell."""
+"""The command ``spmdsim search`` prints, saves, loads and runs results, and refuses wrong arguments."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from spmdsim.cli.search import EXAMPLES, SIZES
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
+    """Run ``spmdsim search`` with ``--json``; return the parsed output."""
+
     assert main(["search", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
-def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_saved_result_is_loaded_and_runs_as_predicted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = tmp_path / "model.py"
     file.write_text(
         "from spmdsim import ops\n"
@@ -33,9 +37,9 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert data["operators"][0]["source"].endswith("model.py:5")
     assert data["why"][0]["operator"] == "matmul.w"
     assert json.loads((tmp_path / "s").read_text())["strategies"] == data["strategies"]
-    again = run_json(capsys, str(file), "-n", "4", "--load", str(tmp_path / "s"), "--run")
-    assert again["strategies"] == data["strategies"] and again["run"]["holds"]
-    assert all(row["predicted"] == row["counted"] for row in again["run"]["bytes"])
+    loaded = run_json(capsys, str(file), "-n", "4", "--load", str(tmp_path / "s"), "--run")
+    assert loaded["strategies"] == data["strategies"] and loaded["run"]["holds"]
+    assert all(row["predicted"] == row["counted"] for row in loaded["run"]["bytes"])
     assert main(["search", "--program", "tutorial", "-n", "8"]) == 0
     assert "matmul1" in capsys.readouterr().out
 
@@ -45,20 +49,22 @@ def test_help_shows_the_default_sizes() -> None:
     assert lines.keys() == set(PROGRAMS)
     for name, text in lines.items():
         sizes = {key: size for key, size in default_sizes(name).items() if key in SIZES and size is not None}
-        assert dict(one.split("=") for one in text.split()) == {key: str(size) for key, size in sizes.items()}
+        assert dict(word.split("=") for word in text.split()) == {
+            key: str(size) for key, size in sizes.items()
+        }
 
 
 def test_bert_with_a_vocabulary_has_its_embeddings(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--program", "bert", "--layers", "1", "-n", "2"]
-    bare, whole = run_json(capsys, *sizes), run_json(capsys, *sizes, "--vocab", "64")
-    names = [{layout["name"] for layout in data["layouts"]} for data in (bare, whole)]
+    layers_only, with_embeddings = run_json(capsys, *sizes), run_json(capsys, *sizes, "--vocab", "64")
+    names = [{layout["name"] for layout in data["layouts"]} for data in (layers_only, with_embeddings)]
     assert {"embedding", "positions", "segments", "head.w", "logits.b"} <= names[1] - names[0]
 
 
-def test_command_says_that_only_the_found_layout_keeps_the_programs_shard(
+def test_the_report_says_that_only_the_found_layout_keeps_the_programs_shard(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A layout without the .shard may be faster: the line "optimal" must not contradict the comparison."""
+    """A layout without the .shard may be faster, so "optimal" is limited to layouts with the .shard."""
     words = ["--program", "tutorial", "-n", "8"]
     data = run_json(capsys, *words)
     assert data["comparison"]["Megatron 8"]["seconds"] < data["seconds"]
@@ -71,7 +77,7 @@ def test_command_says_that_only_the_found_layout_keeps_the_programs_shard(
     assert ".shard" not in capsys.readouterr().out
 
 
-def test_command_for_the_frontier(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pareto_prints_points_by_time(capsys: pytest.CaptureFixture[str]) -> None:
     points = run_json(capsys, "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "2", "--pareto")
     assert points == sorted(points, key=lambda p: p["seconds"])
 
@@ -92,7 +98,9 @@ def test_command_for_the_frontier(capsys: pytest.CaptureFixture[str]) -> None:
         (["--program", "mlp", "--recompute", "--run"], "can only be priced"),
     ],
 )
-def test_command_refuses(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+def test_wrong_arguments_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
     assert main(["search", *arguments]) == 2
     assert message in capsys.readouterr().err
 
@@ -105,14 +113,17 @@ def test_the_example_runs_as_predicted(capsys: pytest.CaptureFixture[str]) -> No
     assert "NOT as predicted" not in text and "differ\n" not in text
 
 
-def test_a_file_that_cannot_be_written_is_one_line(
+def test_a_file_that_cannot_be_written_is_a_one_line_error_before_the_search(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the search, which may take long."""
+    """The error comes first, because the search may take long."""
     monkeypatch.setattr(
         "spmdsim.auto_parallel.search.search", lambda *_, **__: pytest.fail("it is searched first")
     )
-    wanted = tmp_path / "no folder" / "s.json"
-    assert main(["search", "--program", "mlp", "--hidden", "16", "-n", "2", "--save", str(wanted)]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("spmdsim search: error: argument --save: cannot write ") and said.count("\n") == 1
+    path = tmp_path / "no folder" / "s.json"
+    assert main(["search", "--program", "mlp", "--hidden", "16", "-n", "2", "--save", str(path)]) == 2
+    message = capsys.readouterr().err
+    assert (
+        message.startswith("spmdsim search: error: argument --save: cannot write ")
+        and message.count("\n") == 1
+    )

@@ -1,4 +1,4 @@
-"""The layouts that a search compares with are what they are called, or not possible, on any number of ranks."""
+"""The layouts that a search compares with match their names, or are listed as not possible."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from spmdsim.auto_parallel.search_result import SearchResult
 
 
 @pytest.mark.parametrize("ranks", [5, 6, 7, 8, 12])
-def test_each_row_splits_what_its_name_says(ranks: int) -> None:
+def test_each_compared_layout_splits_the_tensors_that_its_name_says(ranks: int) -> None:
     result = search("mlp", ranks, layers=2, hidden=256, batch=32, axes=1)
     rows = {name.split()[0]: one for name, one in result.comparison.items()}
     assert {*rows} == {"data", "fully", "Megatron"} and not result.not_possible
-    for name in ("data", "fully"):  # every operator on the batch splits it over all ranks
+    for name in ("data", "fully"):  # Every operator splits the batch over all ranks.
         for operator, strategy in zip(result.graph.operators, rows[name].choice.strategies):
             assert math.prod(strategy.parts(factor) for factor in operator.bound.sizes) == ranks, (
                 operator.name
             )
-    assert held_parameters(rows["data"]) == result.graph.parameter_count * 4
-    # Each of the two weights is cut into as many pieces as there are ranks, of at most one row more than others.
+    assert largest_parameter_bytes(rows["data"]) == result.graph.parameter_count * 4
+    # Each of the two weights has a shard per rank. Shards differ by at most one row.
     weights = [rows["fully"].layout(one.name) for one in result.graph.parameters if len(one.shape) == 2]
     assert [math.prod(layout.cuts) for layout in weights] == [ranks, ranks]
-    assert held_parameters(rows["fully"]) < 1.2 * result.graph.parameter_count * 4 / ranks
+    assert largest_parameter_bytes(rows["fully"]) < 1.2 * result.graph.parameter_count * 4 / ranks
     assert rows["fully"].memory.peak < rows["data"].memory.peak
-    # Megatron: columns of the first product and rows of the second, and the one sum between them.
+    # Megatron splits the columns of the first weight and the rows of the second.
     strategies = {o.name: s for o, s in zip(result.graph.operators, rows["Megatron"].choice.strategies)}
     group = rows["Megatron"].mesh.shape[-1]
     assert strategies["fc0"].parts("n") == strategies["fc1"].parts("k") == group > 1
     assert rows["Megatron"].nbytes > 0
 
 
-def held_parameters(result: SearchResult) -> int:
-    """Bytes of parameters on the rank that holds most."""
+def largest_parameter_bytes(result: SearchResult) -> int:
+    """Return the bytes of parameters on the rank with the most."""
     return result.memory.parameters
 
 
-def test_what_is_found_is_no_slower_than_what_is_done_by_hand() -> None:
-    """256 columns over 3 or 6: equal pieces alone would lose to Megatron's uneven ones."""
+def test_the_found_layout_is_no_slower_than_the_compared_ones() -> None:
+    """Even shards of 256 columns on 3 or 6 ranks are slower than Megatron's uneven shards."""
     result = search("mlp", 6)
     assert all(result.seconds <= other.seconds * (1 + 1e-9) for other in result.comparison.values())
     equal = search("mlp", 6, settings=Settings(partial=True, even=True))
     assert result.seconds < equal.seconds
 
 
-def test_the_fastest_grid_is_the_row_of_megatron() -> None:
+def test_the_megatron_row_has_the_fastest_grid() -> None:
     result = search("mlp", 12, layers=2, hidden=256, batch=64, axes=1)
     grids = {name: one for name, one in result.comparison.items() if name.startswith("Megatron")}
     assert len(grids) == 1
-    every = {name: choice for name, choice in result._baselines[0].items() if name.startswith("Megatron")}
-    assert {*every} == {f"Megatron {name}" for name in ("12", "2x6", "3x4", "4x3", "6x2")}
+    choices = {name: choice for name, choice in result._baselines[0].items() if name.startswith("Megatron")}
+    assert {*choices} == {f"Megatron {name}" for name in ("12", "2x6", "3x4", "4x3", "6x2")}
     (best,) = grids.values()
-    seconds = [SearchResult(choice, result.settings, "by hand").seconds for choice in every.values()]
+    seconds = [SearchResult(choice, result.settings, "by hand").seconds for choice in choices.values()]
     assert best.seconds == pytest.approx(min(seconds))
 
 
-def test_what_ranks_do_not_allow_is_said_with_the_reason() -> None:
+def test_layouts_that_are_not_possible_are_listed_with_the_reason() -> None:
     result = search("gpt", 12, layers=1, batch=8, axes=1)
     assert [name.split()[0] for name in result.comparison] == ["Megatron"]
     assert result.not_possible["data parallel"].endswith("has 8 rows in the batch, fewer than 12")
@@ -76,7 +76,7 @@ def test_what_ranks_do_not_allow_is_said_with_the_reason() -> None:
     assert narrow.not_possible["Megatron"] == "fc0 has 2 elements along 'n', fewer than 5"
 
 
-def test_a_batch_that_is_not_given_has_a_row_for_each_rank() -> None:
+def test_the_default_batch_has_a_row_for_each_rank() -> None:
     assert search("mlp", 8, layers=1, axes=1).graph.values[0].shape[0] == 32
     assert search("mlp", 48, layers=1, axes=1).graph.values[0].shape[0] == 48
     assert search("mlp", 48, layers=1, batch=12, axes=1).graph.values[0].shape[0] == 12

@@ -1,4 +1,4 @@
-"""What the user configured is kept by every search, and runs as predicted beside what was found."""
+"""Every search keeps the strategies that the program configures, and the result runs as predicted."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from spmdsim.errors import RuleError
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("method", ["exact", "sharding_propagation", "recursive_programming"])
-def test_two_device_matrices_in_one_program(world, method):
-    """The tutorial's layouts on (2,2,2) and (8,), and cuts, in one network; only the last product is free."""
+def test_strategies_on_two_meshes_in_one_program_are_kept(world, method):
+    """The network has layouts on the meshes (2,2,2) and (8,), and cuts. Only the last product has none."""
     three, flat = Mesh((2, 2, 2), ("dp", "sp", "mp")), Mesh((8,), ("tp",))
 
     def program(x, w1, w2, w3):
@@ -37,7 +37,7 @@ def test_two_device_matrices_in_one_program(world, method):
 @pytest.mark.parametrize("out, collective", [(((2, 1),), "all_reduce"), (((4, 1),), "reduce_scatter")])
 @pytest.mark.parametrize("readers", [1, 2])
 def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective, readers):
-    """MindSpore's out_strategy: rows as computed, or rows cut further by what is summed."""
+    """MindSpore's out_strategy keeps the computed rows, or a reduce_scatter splits them further."""
 
     def program(x, w, v):
         h = ops.matmul.op.shard(((2, 2), (2, 1)), out)(x, w)
@@ -56,8 +56,8 @@ def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective,
 
 
 @pytest.mark.ranks(4)
-def test_a_configured_side_of_repeated_calculation_is_kept(world):
-    """Two pieces on four ranks: 0,1,0,1 instead of 0,0,1,1."""
+def test_the_configured_order_of_replicas_is_kept(world):
+    """Four ranks own the shards 0,1,0,1 of two instead of 0,0,1,1."""
 
     def program(x):
         return ops.sum(ops.exp(ops.relu.op.shard(((2, 1),), repeat="left")(x)))
@@ -70,7 +70,7 @@ def test_a_configured_side_of_repeated_calculation_is_kept(world):
     assert proof.holds, str(proof)
 
 
-def test_a_layout_that_does_not_follow_is_refused():
+def test_an_out_strategy_that_does_not_follow_from_the_inputs_is_refused():
     def program(x, w):
         return ops.sum(ops.matmul.op.shard(((2, 2), (2, 1)), ((1, 4),))(x, w))
 

@@ -1,4 +1,4 @@
-"""MindSpore's AutoParallel with strategies that are found: the tutorial's step, without its configuration."""
+"""MindSpore's AutoParallel trains the tutorial's network with found strategies as with configured ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Network(nn.Cell):
 
 
 def losses(mode: str, configured: bool) -> tuple[list[float], set[str]]:
-    """Losses of three steps, and the strategies of the last one's products."""
+    """Return the losses of three steps, and the strategies of the products in the last step."""
     ms.set_seed(1)
     net = Network(configured)
     optimizer = nn.SGD(net.trainable_params(), 1e-1)
@@ -53,11 +53,11 @@ def losses(mode: str, configured: bool) -> tuple[list[float], set[str]]:
 @pytest.mark.parametrize(
     "mode, configured", [("recursive_programming", False), ("sharding_propagation", True)]
 )
-def test_found_strategies_train_as_configured_ones(world, mode, configured):
+def test_found_strategies_give_the_losses_of_configured_ones(world, mode, configured):
     with use_world(world):
-        wanted, _ = losses("semi_auto", False)
+        expected, _ = losses("semi_auto", False)
         values, strategies = losses(mode, configured)
-    np.testing.assert_allclose(values, wanted, rtol=1e-4)
+    np.testing.assert_allclose(values, expected, rtol=1e-4)
     assert values[0] > values[-1]
     assert strategies and "replicated" not in strategies
 

@@ -1,4 +1,4 @@
-"""The exact searches equal brute force; nothing given by hand beats them; heuristics stay close."""
+"""Exact searches equal brute force, and the model has the prices of the run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def random_problem(seed: int) -> ChoiceProblem:
 
 
 def with_hubs(problem: ChoiceProblem, rng: np.random.Generator) -> ChoiceProblem:
-    """Up to three variables that pair with any of the others, but not with one another."""
+    """Add up to three variables that pair with others, but not with each other; return the problem."""
     others = range(len(problem))
     for _ in range(int(rng.integers(1, 4))):
         hub = problem.add_variable(rng.integers(0, 4, 3), hub=True)
@@ -87,43 +87,43 @@ def test_memory_limits_equal_brute_force(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_of_equally_fast_ones_the_lightest(seed: int) -> None:
-    """Versions of the solver meet different ones first."""
+def test_the_lightest_of_equally_fast_assignments_is_found(seed: int) -> None:
+    """Versions of the solver find different ones of equally fast assignments first."""
     problem = random_problem(seed)
     limit = smallest_memory(problem) + 5
-    every = itertools.product(*map(range, problem.sizes))
-    pairs = [(problem.price(states), problem.bytes_of(states)) for states in every]
+    assignments = itertools.product(*map(range, problem.sizes))
+    pairs = [(problem.price(states), problem.bytes_of(states)) for states in assignments]
     seconds, memory = min(pair for pair in pairs if pair[1] <= limit)
     solution = find_lightest(problem, solve_integer(problem, limit))
     assert (solution.seconds, solution.memory) == (seconds, memory)
 
 
-def test_too_little_time_is_no_reason_to_say_that_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine has found no assignment when the time is over: the solver goes on."""
-    real, allowed = scipy.optimize.milp, []
+def test_the_solver_gets_more_time_until_it_finds_an_assignment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A solver on a busy machine may find nothing within its time limit. Then the limit is doubled."""
+    original_milp, time_limits = scipy.optimize.milp, []
 
-    def milp(*args: Any, options: dict[str, float], **rest: Any) -> Any:
-        allowed.append(options["time_limit"])
-        if len(allowed) < 3:
+    def milp(*args: Any, options: dict[str, float], **keywords: Any) -> Any:
+        time_limits.append(options["time_limit"])
+        if len(time_limits) < 3:
             return scipy.optimize.OptimizeResult(x=None, status=1)
-        return real(*args, options=options, **rest)
+        return original_milp(*args, options=options, **keywords)
 
     monkeypatch.setattr(scipy.optimize, "milp", milp)
     problem = random_problem(0)
     assert solve_integer(problem, seconds_allowed=15).seconds == brute_force(problem).seconds
-    assert allowed == [15, 30, 60]
+    assert time_limits == [15, 30, 60]
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_frontier_equals_brute_force(seed: int) -> None:
     problem = random_problem(seed)
-    every = itertools.product(*(range(n) for n in problem.sizes))
-    best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in every)
+    assignments = itertools.product(*(range(n) for n in problem.sizes))
+    best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in assignments)
     frontier = [(s.seconds, s.memory) for s in list_pareto_solutions(problem, most=100)]
     assert frontier == best
 
 
-#: Weights of chains, rows, mesh, and operations per second: what keeps least is not what needs least at the peak.
+#: Weights of chains, rows, mesh, and operations per second. The assignments that store least have not the lowest peak.
 TIGHT = [
     ((64, 256), 64, Mesh((4,), ("a",)), 1e7),
     ((256, 16, 64), 8, Mesh((2,), ("a",)), 1e11),
@@ -132,20 +132,27 @@ TIGHT = [
 
 
 @pytest.mark.parametrize(
-    ("widths", "rows", "mesh", "flops", "few"),
-    [*((*one, 1000) for one in TIGHT), (*TIGHT[0], 0), (*TIGHT[1], 0)],
+    ("widths", "rows", "mesh", "flops", "most_assignments"),
+    [*((*case, 1000) for case in TIGHT), (*TIGHT[0], 0), (*TIGHT[1], 0)],
 )
 def test_limits_of_the_peak_equal_brute_force(
-    widths: tuple[int, ...], rows: int, mesh: Mesh, flops: float, few: int, monkeypatch: pytest.MonkeyPatch
+    widths: tuple[int, ...],
+    rows: int,
+    mesh: Mesh,
+    flops: float,
+    most_assignments: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What any choice meets is met; of few assignments the cheapest is taken, of more the lowest is looked for."""
-    monkeypatch.setattr(optimum, "FEW_ASSIGNMENTS", few)
+    """The search meets any possible limit. Up to `most_assignments` assignments, it is also the fastest."""
+    monkeypatch.setattr(optimum, "FEW_ASSIGNMENTS", most_assignments)
     graph = chain(widths, rows, training=True)
     settings = Settings(machine=Machine("m", 1e-6, 1e-10, flops=flops), partial=True, sharded_parameters=True)
     model = ChoiceModel(graph, mesh, settings)
     hubs = set(model.problem.hubs)
-    every = itertools.product(*(range(1 if v in hubs else n) for v, n in enumerate(model.problem.sizes)))
-    choices = [model.choice(states) for states in every]
+    assignments = itertools.product(
+        *(range(1 if v in hubs else n) for v, n in enumerate(model.problem.sizes))
+    )
+    choices = [model.choice(states) for states in assignments]
     reports = [
         (peak_memory(choice, settings).peak, evaluate(choice, settings, model.moves).seconds)
         for choice in choices
@@ -159,7 +166,7 @@ def test_limits_of_the_peak_equal_brute_force(
         best = min(seconds for peak, seconds in reports if peak <= limit)
         assert result.memory.peak <= limit
         assert result.seconds >= best * (1 - 1e-6)
-        assert few == 0 or result.seconds <= best * (1 + 1e-4)
+        assert most_assignments == 0 or result.seconds <= best * (1 + 1e-4)
 
 
 def test_ties_go_to_the_first_state() -> None:
@@ -210,10 +217,10 @@ def build(name: str) -> Graph:
     ],
     ids=str,
 )
-def test_the_model_prices_what_the_program_does(
+def test_the_price_of_the_optimum_equals_the_price_of_the_run(
     name: str, mesh: Mesh, machine: Machine, sharded: bool
 ) -> None:
-    """The optimum's price is the sum over the redistributions that the program really does, messages shared."""
+    """The price adds up the redistributions of the program, with shared messages."""
     settings = Settings(machine=machine, partial=True, sharded_parameters=sharded)
     model = ChoiceModel(build(name), mesh, settings)
     solution = eliminate(model.problem)
@@ -222,23 +229,23 @@ def test_the_model_prices_what_the_program_does(
 
 
 def test_gradients_that_share_a_message_pay_its_latency_once() -> None:
-    """Data parallel: six gradients, one all_reduce; worth what five all_reduces without bytes cost."""
+    """Under data parallelism, six gradients share an all_reduce and save the latency of five."""
     graph, mesh = mlp(3, 64, 8192), Mesh((8,), ("dp",))
     results = {merge: search_mesh(graph, mesh, Settings(merge=merge)) for merge in (False, True)}
     assert results[False].collectives == {"all_reduce": 6} and results[True].collectives == {"all_reduce": 1}
     assert results[True].nbytes == results[False].nbytes
     machine = Machine.laptop()
     sizes = [4 * n * 7 / 4 for n in (64 * 64, 64)] * 3
-    alone, together = (
+    separate_seconds, shared_seconds = (
         sum(machine.seconds("all_reduce", 8, n) for n in sizes),
         machine.seconds("all_reduce", 8, sum(sizes)),
     )
-    assert results[False].seconds - results[True].seconds == pytest.approx(alone - together)
-    assert alone - together > 4 * machine.seconds("all_reduce", 8, 0)
+    assert results[False].seconds - results[True].seconds == pytest.approx(separate_seconds - shared_seconds)
+    assert separate_seconds - shared_seconds > 4 * machine.seconds("all_reduce", 8, 0)
 
 
-def test_a_shared_message_can_decide() -> None:
-    """Slow starts: four all_reduces are not worth data parallelism, one is."""
+def test_shared_messages_can_change_the_optimum() -> None:
+    """The latency is high: data parallelism is worth one all_reduce, but not four."""
     build = GraphBuilder("four")
     x = build.input("x", (64, 32))
     for k in range(4):
@@ -246,34 +253,39 @@ def test_a_shared_message_can_decide() -> None:
     graph = build.graph(x)
     machine = Machine("slow starts", alpha=2e-4, beta=1e-10, flops=1e9)
     mesh = Mesh((4,), ("a",))
-    together, alone = (search_mesh(graph, mesh, Settings(machine=machine, merge=m)) for m in (True, False))
-    assert together.collectives == {"all_reduce": 1}
-    assert [str(s) for s in together.choice.strategies] == [".0:a"] * 4
-    assert [str(s) for s in alone.choice.strategies] != [".0:a"] * 4
-    assert together.seconds < alone.seconds
+    shared, separate = (search_mesh(graph, mesh, Settings(machine=machine, merge=m)) for m in (True, False))
+    assert shared.collectives == {"all_reduce": 1}
+    assert [str(s) for s in shared.choice.strategies] == [".0:a"] * 4
+    assert [str(s) for s in separate.choice.strategies] != [".0:a"] * 4
+    assert shared.seconds < separate.seconds
 
 
 @pytest.mark.parametrize(("layers", "width", "flops"), [(2, 509, 22e9), (2, 509, 24e9), (3, 127, 3e9)])
-def test_helpers_are_part_of_a_shared_messages_price(layers: int, width: int, flops: float) -> None:
-    """Ranks along the axis that splits nothing help to reduce all gradients; no choice is better by its report."""
+def test_replicas_help_to_reduce_gradients_of_a_shared_message(layers: int, width: int, flops: float) -> None:
+    """Ranks along the axis that splits nothing take part in the reduction of all gradients."""
     build = GraphBuilder("odd")
-    x = build.input("x", (4, width))  # only the batch divides, and only along one axis
+    x = build.input("x", (4, width))  # Only the batch divides evenly, and only along one axis.
     for k in range(layers):
         x = product(build, x, width, f"mm{k}")
     machine = Machine("m", alpha=1e-6, beta=1e-10, flops=flops)
     settings = Settings(machine=machine)
     model = ChoiceModel(build.graph(x), Mesh((4, 2), ("a", "b")), settings)
     solution = eliminate(model.problem)
-    own = [range(n) if v not in set(model.problem.hubs) else (0,) for v, n in enumerate(model.problem.sizes)]
-    reports = [evaluate(model.choice(states), settings, model.moves) for states in itertools.product(*own)]
+    states_by_variable = [
+        range(n) if v not in set(model.problem.hubs) else (0,) for v, n in enumerate(model.problem.sizes)
+    ]
+    reports = [
+        evaluate(model.choice(states), settings, model.moves)
+        for states in itertools.product(*states_by_variable)
+    ]
     assert any(len(message.steps) == 2 for report in reports for message in report.messages)
     report = evaluate(model.choice(solution.states), settings, model.moves)
     assert report.seconds == pytest.approx(solution.seconds, rel=2e-3)
     assert report.seconds <= (1 + 2e-3) * min(report.seconds for report in reports)
 
 
-def test_buckets_fill_up() -> None:
-    """Ten weights of 16 MiB: the second one fills a bucket of 25 MiB; of 4 MiB the seventh. The search counts as the run."""
+def test_gradients_fill_buckets_in_the_search_as_in_the_run() -> None:
+    """Two weights of 16 MiB, or seven of 4 MiB, fill a bucket of 25 MiB."""
     graph, mesh = mlp(10, 2048, 65536, bias=False), Mesh((8,), ("dp",))
     result = search_mesh(graph, mesh, Settings())
     assert result.collectives["all_reduce"] == 5
@@ -281,7 +293,7 @@ def test_buckets_fill_up() -> None:
     assert [len(message.moves) for message in small.evaluation.messages] == [7, 3]
 
 
-def test_configured_network_of_the_tutorial() -> None:
+def test_the_tutorials_configured_cuts_are_kept() -> None:
     result = search(tutorial(), 8)
     cuts = {
         operator.name: [layout.cuts for layout in operator.bound.input_layouts(strategy)]
@@ -293,8 +305,8 @@ def test_configured_network_of_the_tutorial() -> None:
     assert cuts["relu2"] == [(8, 1)]
 
 
-def abandoned(sizes: tuple[int, int, int]) -> Graph:
-    """A result with two readers, of which one's result is read by nobody; its weight gets no gradient."""
+def graph_with_unread_result(sizes: tuple[int, int, int]) -> Graph:
+    """Return a graph in which one of two readers of a result has an unread result and no gradient."""
     a, b, c = sizes
     build = GraphBuilder("abandoned")
     x = product(build, build.input("x", (a, b)), c, "first")
@@ -304,13 +316,13 @@ def abandoned(sizes: tuple[int, int, int]) -> Graph:
 
 @pytest.mark.parametrize("mesh", [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((3,), ("a",))], ids=str)
 @pytest.mark.parametrize("sizes", [(64, 1024, 64), (4096, 16, 32), (4, 8, 5), (30, 7, 9)])
-def test_operators_that_nobody_reads_get_no_gradients(mesh: Mesh, sizes: tuple[int, int, int]) -> None:
-    """What the search adds up is what its report says, uneven sizes or not, and no choice has a cheaper report."""
-    graph = abandoned(sizes)
+def test_operators_without_readers_get_no_gradients(mesh: Mesh, sizes: tuple[int, int, int]) -> None:
+    """The price of the search equals the report, for even and uneven sizes, and no choice has a lower one."""
+    graph = graph_with_unread_result(sizes)
     settings = Settings(even=all(size % 4 == 0 for size in sizes) and mesh.size == 4)
     model = ChoiceModel(graph, mesh, settings)
     result = search_mesh(graph, mesh, settings)
-    # Messages that gradients share are rounded to whole elements once, not for each of them.
+    # A message of several gradients is rounded to whole elements once, not once per gradient.
     assert eliminate(model.problem).seconds == pytest.approx(result.seconds, rel=1e-6)
     assert graph.reached == {0, 3}
     idle = [
@@ -324,7 +336,7 @@ def test_operators_that_nobody_reads_get_no_gradients(mesh: Mesh, sizes: tuple[i
         assert evaluate(choice, settings, model.moves).seconds >= result.seconds * (1 - 1e-6)
 
 
-def test_ranks_that_divide_nothing_get_uneven_pieces() -> None:
+def test_rank_counts_that_divide_no_dim_get_uneven_shards() -> None:
     result = search(chain((8, 4, 8), 4, training=True), 3, machine=Machine("slow", 1e-9, 1e-12, flops=1e3))
     assert any(strategy.splits for strategy in result.choice.strategies)
     with pytest.raises(InputError, match="7 ranks"):

@@ -1,4 +1,4 @@
-"""AutoParallel's published placements: data parallel, fully sharded, and both with Megatron, found by the search."""
+"""The search finds AutoParallel's published placements: data parallel, fully sharded, and both with Megatron."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers
 CASES = PEERS["autoshard_autoparallel"]["vectors"]
 ONE, TWO = Mesh((256,), ("dp",)), Mesh((32, 8), ("dp", "tp"))
 
-#: What a parameter takes besides activations is made large: the limit is meant for parameters.
+#: The optimiser state is made large, so that a memory limit concerns the parameters.
 SETTINGS = Settings(machine=Machine.accelerators(), sharded_parameters=True, optimizer_words=1e5)
 
 
 class Network:
-    """A builder whose weights are (outputs, inputs), as theirs are."""
+    """A builder whose weights have the shape (outputs, inputs), like the weights of AutoParallel."""
 
     def __init__(self, name: str, mesh: Mesh, shape: Sequence[int]) -> None:
-        # Theirs reduce gradients as wide as they are; here those of two bytes travel in four.
+        # AutoParallel reduces gradients in their own type; spmdsim reduces gradients of two bytes in four.
         self.build = GraphBuilder(name, itemsize=4)
         layout = Layout(mesh, [("dp",), *[()] * (len(shape) - 1)])
         self.x = self.build.input("x", shape, layout=layout)
@@ -43,7 +43,7 @@ class Network:
         return self.build.apply(f"{dims} k, n k -> {dims} n", x, weight, name=name, kind="linear")
 
     def result(self, x: int) -> Graph:
-        """The result is wanted split by the batch and whole otherwise; the input needs a gradient, too."""
+        """Return the graph whose result is split by the batch alone. The input gets a gradient too."""
         shard = {self.batch: "dp"}
         out = self.build.apply(RULES["relu"], x, name="out", kind="identity", shard=shard)
         graph = self.build.graph(out)
@@ -58,58 +58,60 @@ def feed_forward(mesh: Mesh) -> Graph:
 
 
 def block(mesh: Mesh, width: int = 6144, heads: int = 48) -> Graph:
+    """Return the graph of a transformer block."""
+
     net = Network("block", mesh, (8 * mesh.shape[0], 256, width))
     build, x, sizes = net.build, net.x, {"n": heads, "d": width // heads}
-    apart = Rule.parse("b s (n d) -> b s n d", linear="all")
+    split_heads = Rule.parse("b s (n d) -> b s n d", linear="all")
     q, k, v = (
-        build.apply(apart, net.linear(x, w, width), name=f"{w}.heads", kind="reshape", sizes=sizes)
+        build.apply(split_heads, net.linear(x, w, width), name=f"{w}.heads", kind="reshape", sizes=sizes)
         for w in ("wq", "wk", "wv")
     )
     weights = build.apply("b q n d, b k n d -> b n q k", q, k, name="scores")
     weights = build.apply(RULES["softmax"], weights, name="softmax", kind="softmax")
     mixed = build.apply("b n q k, b k n d -> b q n d", weights, v, name="mix")
-    joined = Rule.parse("b s n d -> b s (n d)", linear="all")
-    o = build.apply(joined, mixed, name="joined", kind="reshape", sizes=sizes)
+    join_heads = Rule.parse("b s n d -> b s (n d)", linear="all")
+    o = build.apply(join_heads, mixed, name="joined", kind="reshape", sizes=sizes)
     o = build.apply(RULES["add"], net.linear(o, "wo", width), x, name="add1", kind="add")
     h = build.apply(RULES["relu"], net.linear(o, "w1", 4 * width), name="relu", kind="relu")
     return net.result(build.apply(RULES["add"], o, net.linear(h, "w2", width), name="add2", kind="add"))
 
 
 def matrix(layout: Layout) -> list[str]:
-    """Placements of a tensor seen as a matrix: all dims but the last one are its rows."""
+    """Return the placements of a tensor as a matrix, whose rows are all dims but the last."""
     last = len(layout.dims) - 1
     letters = []
     for axis in layout.mesh.axes:
         dims = [d for d, entry in enumerate(layout.dims) if axis in entry]
-        pending = axis in layout.partial_axes
-        letters.append("P" if pending else "R" if not dims else "S1" if dims[0] == last else "S0")
+        partial = axis in layout.partial_axes
+        letters.append("P" if partial else "R" if not dims else "S1" if dims[0] == last else "S0")
     return letters
 
 
-def turned(layout: Layout) -> list[str]:
-    """The same of the transposed matrix."""
+def transposed_matrix(layout: Layout) -> list[str]:
+    """Return the placements of the transposed matrix."""
     return [{"S0": "S1", "S1": "S0"}.get(entry, entry) for entry in matrix(layout)]
 
 
 def products(result: SearchResult, backward: Sequence[str]) -> list[dict[str, list[str]]]:
-    """All matrix products: forward, and for each the weight's and the operand's gradient."""
+    """Return the placements of all matrix products: forward, then the gradients of weights and operands."""
     names = [v.name for v in result.graph.parameters]
     forward, back = [], {}
     for name in names:
         bound, strategy = result.graph.operator(name).bound, result.strategy(name)
         (x, w), (y,) = bound.input_layouts(strategy), bound.output_layouts(strategy)
-        forward.append({"in1": matrix(x), "in2": turned(w), "out": matrix(y)})
+        forward.append({"in1": matrix(x), "in2": transposed_matrix(w), "out": matrix(y)})
         dy = y.dual()
         of_weight, of_operand = bound.gradient_layout(strategy, 1), bound.gradient_layout(strategy, 0)
         back[name] = [
-            {"in1": turned(dy), "in2": matrix(x), "out": matrix(of_weight)},
+            {"in1": transposed_matrix(dy), "in2": matrix(x), "out": matrix(of_weight)},
             {"in1": matrix(dy), "in2": matrix(w), "out": matrix(of_operand)},
         ]
     return [*forward, *(product for name in backward for product in back[name])]
 
 
-def least(graph: Graph, mesh: Mesh) -> SearchResult:
-    """What is fastest where every parameter has to be cut into as many pieces as there are ranks."""
+def search_fully_sharded(graph: Graph, mesh: Mesh) -> SearchResult:
+    """Return the fastest result under a memory limit that needs a shard of every parameter per rank."""
     limit = 1.05 * smallest_memory(ChoiceModel(graph, mesh, SETTINGS).problem)
     return search_mesh(graph, mesh, SETTINGS, limit)
 
@@ -119,13 +121,13 @@ def placements(layout: Layout) -> list[str]:
 
 
 @pytest.mark.parametrize("make", [feed_forward, block], ids=lambda make: make.__name__)
-def test_one_axis(make) -> None:
-    """Parameters whole where there is room, else in pieces along dim 0; the products are the same."""
+def test_products_are_data_parallel_on_one_axis(make) -> None:
+    """A memory limit shards the parameters along dim 0 and does not change the products."""
     graph = make(ONE)
-    free, tight = search_mesh(graph, ONE, SETTINGS), least(graph, ONE)
-    wanted = next(case for case in CASES if case["mesh"] == "1D")["params"]
+    free, tight = search_mesh(graph, ONE, SETTINGS), search_fully_sharded(graph, ONE)
+    expected = next(case for case in CASES if case["mesh"] == "1D")["params"]
     for value in graph.parameters:
-        assert [entry[0] for entry in map(str, free.layout(value.name).placements)] == wanted
+        assert [entry[0] for entry in map(str, free.layout(value.name).placements)] == expected
         assert placements(tight.layout(value.name)) == ["S0"]
     for result in (free, tight):
         for product in products(result, ()):
@@ -139,12 +141,12 @@ def test_one_axis(make) -> None:
         (block, "Transformer block (wq,wk,wv,wo,w1,w2)", ["w2", "w1", "wo", "wv", "wk", "wq"]),
     ],
 )
-def test_two_axes(make, model: str, backward: list[str]) -> None:
-    """Fully sharded along the batch's axis, columns and rows along the other, every product as published."""
+def test_two_axes_give_the_published_placements(make, model: str, backward: list[str]) -> None:
+    """Parameters are fully sharded along the batch's axis and split by Megatron along the other."""
     case = next(case for case in CASES if case.get("model") == model)
-    result = least(make(TWO), TWO)
+    result = search_fully_sharded(make(TWO), TWO)
     assert [placements(result.layout(v.name)) for v in result.graph.parameters] == case["params"]
-    wanted = case["matmuls_in_graph_order"]
-    # The first layer's operand of the two-layer network is no result: its gradient is not among the published ones.
-    assert products(result, backward)[: len(wanted)] == wanted
-    assert len(wanted) == (18 if make is block else 5)
+    expected = case["matmuls_in_graph_order"]
+    # The published products lack the gradient of the two-layer network's input.
+    assert products(result, backward)[: len(expected)] == expected
+    assert len(expected) == (18 if make is block else 5)

@@ -1,4 +1,4 @@
-"""The optimum beats layouts by hand, and heuristics come close to it: built-in programs in several sizes."""
+"""The optimum is at least as fast as layouts by hand, and heuristics come within 5 % of the optimum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdsim.auto_parallel.strategy_choice import device_matrices
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 
-#: Sizes with factors of 3, too, so that 6 and 12 ranks can be used.
+#: Some sizes have a factor of 3, so that 6 and 12 ranks can be used.
 PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "tutorial": (tutorial, {"batch": 96, "configured": False}),
     "mlp": (mlp, {"layers": 4, "hidden": 96, "batch": 48}),
@@ -26,11 +26,11 @@ PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "gpt": (gpt, {"layers": 1, "hidden": 192, "batch": 4, "seq": 24, "heads": 6, "vocab": 960}),
     "moe": (moe, {"layers": 1, "hidden": 96, "batch": 48, "seq": 12, "experts": 6, "group": 24}),
 }
-#: Heuristics cut into equal pieces, so they are compared with the optimum of these.
+#: Heuristics use even shards only, so they are compared with the optimum of even shards.
 EQUAL = Settings(machine=Machine.laptop(), partial=True, even=True)
-#: Each rank count with one of the published variants.
+#: The published variant of double recursion for each number of ranks.
 VERSIONS = {4: "2.x", 6: "r1.0", 8: "2.x", 12: "2.x", 16: "r1.0"}
-#: Powers of two and not, the many where there are few operators.
+#: Numbers of ranks, some no powers of two. Large numbers are for programs with few operators.
 RANKS = {
     "tutorial": 16, "wide mlp": 6, "deep batch": 8, "chain": 12, "convolutions": 6, "moe": 4,
 }  # fmt: skip
@@ -42,7 +42,7 @@ def build(name: str) -> Graph:
 
 
 @pytest.mark.parametrize(("name", "ranks"), RANKS.items())
-def test_double_recursion(name: str, ranks: int) -> None:
+def test_double_recursion_is_within_5_percent_of_the_optimum(name: str, ranks: int) -> None:
     best = search(build(name), ranks, settings=EQUAL)
     assert best.optimal and best.gap == 0
     assert all(other.seconds >= best.seconds * 0.99 for other in best.comparison.values())
@@ -54,7 +54,7 @@ def test_double_recursion(name: str, ranks: int) -> None:
     assert result.gap is not None and result.gap <= 0.05
 
 
-#: Operators that a user configures: the first product, or one at each end of a layer, along one axis or two.
+#: Configured operators: the first product, or one at each end of a layer, along one axis or two.
 CONFIGURED: dict[str, dict[str, dict[str, Any]]] = {
     "mlp": {"fc0": {"n": "b", ".0": "a"}},
     "deep batch": {"fc0": {".0": ("a", "b")}},
@@ -64,7 +64,7 @@ CONFIGURED: dict[str, dict[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CONFIGURED)
-def test_propagation(name: str) -> None:
+def test_propagation_is_within_5_percent_of_the_optimum(name: str) -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     graph = build(name).configure(**CONFIGURED[name])
     best = search(graph, mesh, settings=EQUAL)
@@ -79,14 +79,14 @@ def test_propagation(name: str) -> None:
 
 
 @pytest.mark.parametrize("machine", [Machine.accelerators()], ids=lambda m: m.name)
-def test_other_machines(machine: Machine) -> None:
+def test_double_recursion_is_close_on_accelerators_too(machine: Machine) -> None:
     best = search(build("wide mlp"), 8, machine=machine)
     result = search(build("wide mlp"), 8, machine=machine, method="recursive_programming")
     assert 0 <= result.seconds / best.seconds - 1 + 1e-9 <= 0.05
 
 
 def test_without_local_search_the_gap_is_shown() -> None:
-    """What the recursion itself finds can be far away: the report says how far."""
+    """The recursion alone can be far from the optimum, so the report prints the gap."""
     result = search(build("mlp"), 8, method="recursive_programming", polish=False)
     assert result.gap is not None and result.gap > 0.05
     assert f"{result.gap:+.2%} from the optimum" in str(result)
@@ -94,7 +94,7 @@ def test_without_local_search_the_gap_is_shown() -> None:
 
 
 @pytest.mark.parametrize("method", ["exact", "double_recursion"])
-def test_a_search_names_each_mesh_before_it_looks_at_it(method: str) -> None:
+def test_a_search_reports_each_mesh_to_its_watcher(method: str) -> None:
     labels: list[str] = []
     search("mlp", 8, layers=1, hidden=8, batch=8, axes=2, method=method, watch=labels.append)
     for mesh in device_matrices(8, 2):

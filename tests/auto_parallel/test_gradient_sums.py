@@ -1,4 +1,4 @@
-"""Gradients that several readers bring in equal layouts are moved once: the search knows that, for any number of them."""
+"""The search counts gradients that readers contribute in equal layouts as one move, for any number of readers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def machine(seed: int) -> Machine:
 
 
 def shared_tensor(seed: int, kind: str, readers: int) -> Graph:
-    """A result or a parameter that several products read, two of which are always configured alike."""
+    """Return a graph of a result or parameter with several readers, of which pairs have equal strategies."""
     rng, build = random.Random(seed), GraphBuilder("shared")
     size = rng.choice((12, 24))
     if kind == "parameter":
@@ -57,22 +57,26 @@ def shared_tensor(seed: int, kind: str, readers: int) -> Graph:
 
 
 def cheapest(model: ChoiceModel) -> float:
-    """The least that any choice of strategies and layouts costs as the program runs."""
+    """Return the lowest price of any choice of strategies and layouts, as the program runs."""
     graph, best = model.graph, math.inf
-    own = {i: tuple(dict.fromkeys(kept.layouts)) for i, kept in model.kept.items()}
+    stored_layouts = {i: tuple(dict.fromkeys(storage.layouts)) for i, storage in model.kept.items()}
     for strategies in itertools.product(*(states.strategies for states in model.states)):
-        usual = []
+        default_layouts = []
         for value in graph.values:
             if value.producer is not None:
-                usual.append(
+                default_layouts.append(
                     graph.operators[value.producer].bound.output_layouts(strategies[value.producer])[0]
                 )
             else:
                 reader, operand = graph.consumers[value.index][0]
-                usual.append(graph.operators[reader].bound.input_layouts(strategies[reader])[operand])
-        for layouts in itertools.product(*own.values()):
-            every = dict(zip(own, layouts))
-            chosen = tuple(every.get(k, layout).canonical for k, layout in enumerate(usual))
+                default_layouts.append(
+                    graph.operators[reader].bound.input_layouts(strategies[reader])[operand]
+                )
+        for layouts in itertools.product(*stored_layouts.values()):
+            layout_by_value = dict(zip(stored_layouts, layouts))
+            chosen = tuple(
+                layout_by_value.get(k, layout).canonical for k, layout in enumerate(default_layouts)
+            )
             choice = StrategyChoice(graph, model.mesh, strategies, chosen)
             best = min(best, evaluate(choice, model.settings, model.moves).seconds)
     return best
@@ -80,7 +84,7 @@ def cheapest(model: ChoiceModel) -> float:
 
 @pytest.mark.parametrize("readers", [2, 3, 4, 5])
 @pytest.mark.parametrize("kind", ["result", "parameter"])
-def test_the_optimum_is_that_of_the_run(kind: str, readers: int) -> None:
+def test_the_optimum_has_the_lowest_price_of_the_run(kind: str, readers: int) -> None:
     for seed in range(8 if readers < 4 else 3):
         graph = shared_tensor(seed, kind, readers)
         settings = Settings(machine=machine(seed), merge=seed % 2 == 0)
@@ -90,8 +94,10 @@ def test_the_optimum_is_that_of_the_run(kind: str, readers: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["result", "parameter"])
-def test_states_instead_of_tables_are_as_exact(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a table would be too large, and as an integer programme."""
+def test_states_and_integer_programmes_are_as_exact_as_tables(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States replace a table that is too large."""
     for seed in range(4):
         graph = shared_tensor(seed, kind, 4)
         settings = Settings(machine=machine(seed), merge=seed % 2 == 0)
@@ -107,8 +113,8 @@ def test_states_instead_of_tables_are_as_exact(kind: str, monkeypatch: pytest.Mo
         monkeypatch.undo()
 
 
-def test_what_is_not_compared_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four readers that may share two layouts, of which only states without any are looked at."""
+def test_an_incomplete_search_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four readers may share two layouts, but the search has only states without shared layouts."""
     build = GraphBuilder("free")
     shared = build.apply(
         RULES["matmul"], build.input("x", (12, 12)), build.parameter("w", (12, 12)), name="one"
@@ -123,8 +129,8 @@ def test_what_is_not_compared_is_not_called_optimal(monkeypatch: pytest.MonkeyPa
     assert "optim" not in str(result).split("\n")[1]
 
 
-def test_the_optimum_is_called_so_as_far_as_it_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where gradients fill several buckets, their prices are not exact: the report says how much that leaves open."""
+def test_the_report_names_how_far_optimality_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices are not exact if gradients fill several buckets. The report prints the remaining gap."""
     graph = mlp(2, 24, 24)
     exact = search_mesh(graph, MESH, Settings(machine=machine(3)))
     assert exact.within == 0.0 and exact.to_dict()["within"] == 0.0
@@ -135,13 +141,13 @@ def test_the_optimum_is_called_so_as_far_as_it_is_proven(monkeypatch: pytest.Mon
     assert f"optimal to within {rough.within:.2%} under the model on this mesh" in str(rough)
 
 
-def test_what_is_surely_kept_is_below_the_peak() -> None:
-    """Readers may keep copies, and the tensor itself is gone: no bound may count both."""
+def test_the_bound_of_memory_is_below_the_peak() -> None:
+    """Readers may store copies after the tensor itself is freed, so no bound may count both."""
     rng, build = random.Random(1), GraphBuilder("deep")
     x = build.input("x", (64, 8))
     for _ in range(6):
-        ways = [build.apply(RULES["matmul"], x, build.parameter("w", (8, 8))) for _ in range(2)]
-        x = build.apply(RULES["add"], *ways)
+        products = [build.apply(RULES["matmul"], x, build.parameter("w", (8, 8))) for _ in range(2)]
+        x = build.apply(RULES["add"], *products)
     model = ChoiceModel(
         build.graph(x), Mesh((4,), ("a",)), Settings(machine=machine(0), sharded_parameters=True)
     )
@@ -155,7 +161,7 @@ def test_what_is_surely_kept_is_below_the_peak() -> None:
 
 
 def calibrated(seed: int) -> Machine:
-    """Ranges of sizes and measured times that jump, up and down, as those of real libraries do."""
+    """Return a machine whose ranges and measured times jump up and down, like times of real libraries."""
     rng = random.Random(seed)
     start, beta = 10 ** rng.uniform(-7, -5), 10 ** rng.uniform(-11, -9)
     collectives = rng.sample(("all_reduce", "reduce_scatter", "all_gather"), rng.choice((0, 1, 3)))
@@ -170,10 +176,10 @@ def calibrated(seed: int) -> Machine:
 
 
 @pytest.mark.parametrize("bucket", [move_prices.BUCKET_BYTES, 60_000, 5_000])
-def test_no_choice_is_below_what_is_proven_where_prices_jump(
+def test_no_choice_is_below_the_proven_bound_if_prices_jump(
     bucket: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Random choices, and the one that was found: with one message of a kind, and with buckets that are full."""
+    """The choices are random or near the optimum. Buckets have room for all gradients, some or few."""
     monkeypatch.setattr(move_prices, "BUCKET_BYTES", bucket)
     monkeypatch.setattr(merge.fill_buckets, "__defaults__", (bucket,))
     checked = 0
@@ -192,18 +198,18 @@ def test_no_choice_is_below_what_is_proven_where_prices_jump(
         assert result.seconds <= (1 + result.within + 1e-5) * result.least
         for k in range(40):
             states = [rng.randrange(n) for n in model.problem.sizes]
-            for v, own in enumerate(best if k % 2 else ()):
-                states[v] = own if rng.random() < 0.8 else states[v]
+            for v, best_state in enumerate(best if k % 2 else ()):
+                states[v] = best_state if rng.random() < 0.8 else states[v]
             choice = model.choice(states)
             if not any(choice.layouts[value.index].partial for value in graph.sources):
-                least = evaluate(choice, settings, model.moves).seconds
-                assert least >= result.least * (1 - 1e-9), (seed, choice.strategies)
+                seconds = evaluate(choice, settings, model.moves).seconds
+                assert seconds >= result.least * (1 - 1e-9), (seed, choice.strategies)
                 checked += 1
     assert checked > 100
 
 
-def test_what_a_calibrated_machine_leaves_open_is_little() -> None:
-    """Between sizes that no message can have, prices may jump as they like."""
+def test_the_unproven_gap_of_a_calibrated_machine_is_small() -> None:
+    """Jumps of prices between possible message sizes do not widen the gap."""
     share = search("mlp", 8, layers=2, machine=calibrated(0)).within
     assert share is not None and share < 0.1
 

@@ -1,4 +1,4 @@
-"""MindSpore's published answers: double recursion, enumeration, cost terms, Pareto filter."""
+"""Double recursion, enumeration, cost terms and the Pareto filter give MindSpore's published results."""
 
 from __future__ import annotations
 
@@ -23,29 +23,31 @@ FACTORS = {".0": "i", "k": "k", "n": "j", None: None}
 
 
 def cases(kind: str) -> list[Any]:
+    """Return the published cases of a kind as parameters."""
+
     params = [pytest.param(v["given"], v["expect"], id=v["id"]) for v in VECTORS if v["kind"] == kind]
     assert params, f"no case of kind {kind}"
     return params
 
 
 @pytest.mark.parametrize("inputs, expect", cases("drec_matmul"))
-def test_double_recursion_of_one_product(inputs: dict, expect: dict) -> None:
+def test_double_recursion_cuts_one_product_as_published(inputs: dict, expect: dict) -> None:
     graph = chain((inputs["K"], inputs["J"]), batch=inputs["I"])
     result = double_recursion(graph, inputs["devices"], inputs["version"])
     assert [FACTORS[cut] for cut in result.cuts[0]] == expect["cuts"]
     assert [list(cuts) for cuts in result.parts(0)] == expect["in_strategy"]
-    done: dict[str, int] = {}
-    for cut, pieces, wanted in zip(
+    earlier_cuts: dict[str, int] = {}
+    for cut, cut_count, expected_costs in zip(
         result.cuts[0], prime_factors(inputs["devices"]), expect["costs_per_loop"]
     ):
-        costs = step_costs(graph.operators[0], done, pieces, inputs["version"])
-        assert {FACTORS[f]: c for f, c in costs.items()} == pytest.approx(wanted)
+        costs = step_costs(graph.operators[0], earlier_cuts, cut_count, inputs["version"])
+        assert {FACTORS[f]: c for f, c in costs.items()} == pytest.approx(expected_costs)
         if cut is not None:
-            done[cut] = done.get(cut, 1) * pieces
+            earlier_cuts[cut] = earlier_cuts.get(cut, 1) * cut_count
 
 
 @pytest.mark.parametrize("inputs, expect", cases("strategy_enumeration"))
-def test_number_of_candidates(inputs: dict, expect: dict) -> None:
+def test_the_number_of_candidates_is_as_published(inputs: dict, expect: dict) -> None:
     strategies = cut_strategies(inputs["input_shapes"], inputs["devices"], broadcast=inputs["broadcast"])
     assert len(strategies) == len(set(strategies)) == expect["count"]
 
@@ -55,17 +57,17 @@ def test_three_splittable_dims_have_twenty_candidates() -> None:
     assert len(operator_cuts(chain((64, 64), batch=64).operators[0], 8)) == 20
 
 
-def test_fully_used_devices_leave_all_or_none() -> None:
+def test_fully_used_devices_allow_all_cuts_or_none() -> None:
     strategies = cut_strategies([(64, 32)], 8, fully_use=True)
     assert sorted(a * b for ((a, b),) in strategies) == [1, 8, 8, 8, 8]
 
 
-def test_odd_dims_stay_whole() -> None:
+def test_odd_dims_are_not_cut() -> None:
     assert cut_strategies([(6, 5)], 8) == (((1, 1),), ((2, 1),))
 
 
 @pytest.mark.parametrize("inputs, expect", cases("op_cost"))
-def test_operator_cost(inputs: dict, expect: dict) -> None:
+def test_the_cost_of_an_operator_is_as_published(inputs: dict, expect: dict) -> None:
     cost = operator_cost(
         inputs["input_slices"],
         inputs["input_shapes"],
@@ -97,7 +99,7 @@ def test_operator_cost_refuses_slices_that_do_not_divide() -> None:
 
 
 @pytest.mark.parametrize("inputs, expect", cases("cost_refine"))
-def test_refinement_of_short_messages(inputs: dict, expect: dict) -> None:
+def test_short_messages_are_refined_as_published(inputs: dict, expect: dict) -> None:
     model = MindSporeModel(threshold=inputs["threshold"], const=inputs["const"], bias=inputs["bias"])
     assert [model.refine(x) for x in inputs["inputs"]] == expect["outputs"]
 
@@ -127,7 +129,7 @@ def test_double_recursion_keeps_configured_operators() -> None:
 
 @pytest.mark.parametrize("version", ["r1.0", "2.x"])
 def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
-    """A ReLU costs nothing itself: it takes the columns where the product's columns are cut."""
+    """A ReLU has no cost of its own and follows the cut columns of the product."""
     build = GraphBuilder("two")
     x = build.input("x", (64, 1024))
     y = build.apply(RULES["matmul"], x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
@@ -138,7 +140,7 @@ def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
 
 
 def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
-    """After a cut of what is summed, the result is whole: r1.0 lets the ReLU be cut all the same, for nothing."""
+    """The product is replicated after a cut of the summed dim. Version r1.0 cuts the ReLU at no cost."""
     build = GraphBuilder("two")
     x = build.input("x", (32, 784))
     y = build.apply(RULES["matmul"], x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
@@ -154,7 +156,6 @@ def test_double_recursion_refuses_no_devices_and_unknown_versions() -> None:
         double_recursion(mlp(1, 8, 8), 8, "3.x")
 
 
-def test_double_recursion_looks_are_linear() -> None:
-    """Twice the layers or twice the steps give at most twice the looks, and all layers alike."""
+def test_double_recursion_cuts_equal_layers_equally() -> None:
     long = double_recursion(chain((64,) * 33, batch=64), 16)
     assert len(set(long.cuts[4:-4])) == 1

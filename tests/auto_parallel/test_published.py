@@ -1,4 +1,4 @@
-"""Answers published by Alpa, AutoParallel, Mesh TensorFlow and nnScaler, recovered by the exact search."""
+"""The exact search finds the results that Alpa, AutoParallel, Mesh TensorFlow and nnScaler published."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}
 
 
 def assumptions(shape: tuple[int, ...], beta: tuple[float, ...], **options: object) -> Settings:
+    """Return the settings of Alpa with a latency of 1 and the given `beta` per axis."""
+
     axes = ("a", "b")[: len(shape)]
     alpha = (1.0,) * len(shape)
     return alpa_settings(AlpaModel(axes=axes, alpha=alpha, beta=beta[: len(shape)]), **options)
@@ -44,16 +46,18 @@ def alpa(
     return search_mesh(graph, mesh, assumptions(shape, beta, **options))
 
 
-def parts(result: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
+def input_cuts(result: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
+    """Return the cuts of an operator's inputs."""
+
     bound = result.graph.operator(operator).bound
     return tuple(layout.cuts for layout in bound.input_layouts(result.strategy(operator)))
 
 
-def in_pieces(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
-    """The same strategies with parameters, gradients and optimiser state in pieces (ZeRO).
+def shard_state(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
+    """Return a choice of equal strategies with parameters, gradients and optimiser state sharded (ZeRO).
 
-    Every parameter is stored in as many pieces as there are ranks that its gradient is reduced over, where its sizes
-    allow that: gradients are scattered instead of reduced, parameters gathered for use.
+    If sizes allow it, a parameter has a shard per rank of its gradient's reduction. Gradients are reduce-scattered, and
+    parameters are gathered for use.
     """
     graph, stored = choice.graph, dict[int, Layout | None]()
     for value in graph.parameters:
@@ -76,12 +80,12 @@ def test_large_batch_is_data_parallel() -> None:
 
 
 def test_large_width_is_megatron() -> None:
-    # The published objective of the same network with batch 32 and width 256: layers - 1 all_reduces.
+    # The objective of this network is published for batch 32 and width 256: layers - 1 all_reduces.
     result = alpa(mlp(6, 256, 32), (4,))
     assert result.seconds == pytest.approx(245765.05, rel=1e-7)
     assert result.collectives == {"all_reduce": 5}
     for layer in range(6):
-        assert parts(result, f"fc{layer}")[1] == ((1, 4) if layer % 2 == 0 else (4, 1))
+        assert input_cuts(result, f"fc{layer}")[1] == ((1, 4) if layer % 2 == 0 else (4, 1))
 
 
 def test_two_axes_mix_both() -> None:
@@ -118,19 +122,19 @@ def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
 
 
 def test_fully_sharded_with_recomputation_gathers_twice() -> None:
-    """The third stage: parameters are gathered forward and again for the backward pass, gradients scattered."""
+    """Parameters are gathered for the forward and for the backward pass (ZeRO stage 3)."""
     settings = assumptions((4,), (1.0, 1.0), scatter=True, recompute=True)
     choice = fully_sharded(mlp(6, 32, 256), [Mesh((4,), ("a",))], settings)
     merged = SearchResult(choice, settings, "fully sharded").combined
     assert merged == {"reduce_scatter": 1, "all_gather": 2}
 
 
-def test_both_axes_with_state_in_pieces() -> None:
-    """The mixture, with parameters in as many pieces as there are ranks: gradients are scattered, once per dim."""
+def test_both_axes_with_sharded_state_reduce_scatter_gradients() -> None:
+    """Gradients are reduce-scattered if each parameter has a shard per rank."""
     case = ALPA["test_mlp.py 2d_mesh reduce_scatter"]
     result = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
     settings = assumptions((2, 2), (1.0, 0.1), scatter=True)
-    merged = SearchResult(in_pieces(result.choice, settings), settings, "in pieces")
+    merged = SearchResult(shard_state(result.choice, settings), settings, "sharded")
     counts = merged.combined
     assert counts["all_reduce"] == case["all_reduce"] and counts["reduce_scatter"] == case["reduce_scatter"]
     assert counts["all_gather"] <= case["all_gather_max"]
@@ -140,30 +144,32 @@ def test_both_axes_with_state_in_pieces() -> None:
     )
 
 
-def test_masked_words_with_state_in_pieces() -> None:
+def test_masked_words_with_sharded_state_scatter_few_messages() -> None:
     graph = bert(2, 512, 4, 4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     options = {"gather": False, "full": False}
     result = search_mesh(graph, Mesh((2, 2), ("a", "b")), alpa_settings(model, **options))
     settings = alpa_settings(model, full=False, scatter=True)
-    counts = counted(SearchResult(in_pieces(result.choice, settings), settings, "in pieces"))
+    counts = count_collectives(SearchResult(shard_state(result.choice, settings), settings, "sharded"))
     assert counts["all_reduce"] == 4 * 2 + 2 + 2
     assert counts["reduce_scatter"] <= 3 and counts["all_gather"] <= 3
 
 
 def states_of_choice(model: ChoiceModel, choice: StrategyChoice) -> list[int]:
-    """The assignment of a choice; a layout that is no state here becomes the best one."""
+    """Return the states of a choice. A layout without a state is replaced by the cheapest state."""
     states = model.states_of(choice.strategies)
     for index, variable in model.value_variable.items():
-        layout, kept = choice.layouts[index].canonical, model.kept[index].layouts
-        wanted = [k for k, one in enumerate(kept) if one == layout] or range(len(kept))
-        states[variable] = min(wanted, key=lambda k: model.problem.price_of_states(states, variable, k))
+        layout, stored_layouts = choice.layouts[index].canonical, model.kept[index].layouts
+        candidates = [
+            k for k, stored_layout in enumerate(stored_layouts) if stored_layout == layout
+        ] or range(len(stored_layouts))
+        states[variable] = min(candidates, key=lambda k: model.problem.price_of_states(states, variable, k))
     return model.problem.with_best_hubs(states)
 
 
 @pytest.mark.parametrize("share", [0.4, 0.55, 0.8])
 def test_memory_pressure_shards_parameters(share: float) -> None:
-    """Under a limit between the two, the answer lies between plain and fully sharded data parallelism."""
+    """Under a limit between plain and fully sharded data parallelism, the time is between theirs too."""
     graph, mesh = mlp(6, 512, 2048), Mesh((4,), ("a",))
     settings = assumptions((4,), (1.0, 1.0), scatter=True, sharded_parameters=True)
     model = ChoiceModel(graph, mesh, settings)
@@ -180,7 +186,7 @@ def test_memory_pressure_shards_parameters(share: float) -> None:
 
 
 @pytest.mark.parametrize("recompute, name", [(False, "model_parallel"), (True, "model_parallel remat")])
-def test_bert_layers(recompute: bool, name: str) -> None:
+def test_bert_layers_are_megatron(recompute: bool, name: str) -> None:
     case = ALPA[f"test_bert.py layer {name}"]
     result = alpa(bert(2, 128, 8, 8, heads=8), (4,), recompute=recompute)
     assert result.seconds == pytest.approx(case["objective"], rel=1e-6)
@@ -201,8 +207,8 @@ def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
     assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
 
 
-def counted(result: SearchResult) -> dict[str, int]:
-    """Merged collectives, without those of single numbers."""
+def count_collectives(result: SearchResult) -> dict[str, int]:
+    """Return the numbers of merged collectives, without collectives of scalars."""
     counts = dict(result.combined)
     for move, _ in result.evaluation.moves:
         for name in result.collectives_of(move):
@@ -211,14 +217,14 @@ def counted(result: SearchResult) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_two_axes_of_bert_layers(layers: int) -> None:
-    """The batch along one axis, Megatron along the other: 4 all_reduces a layer, of which one is the gradients'."""
+def test_bert_layers_on_two_axes_are_data_parallel_and_megatron(layers: int) -> None:
+    """The gradients of all layers share one of the 4 all_reduces per layer."""
     graph = bert(layers, 128, 8, 8, heads=8)
     mesh, model = Mesh((2, 2), ("a", "b")), AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     result = search_mesh(graph, mesh, alpa_settings(model))
-    assert counted(result) == {"all_reduce": 4 * layers}
-    pieces = [(v, 4 * np.prod(v.shape) / np.prod(result.layout(v.name).cuts)) for v in graph.parameters]
-    gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in pieces)
+    assert count_collectives(result) == {"all_reduce": 4 * layers}
+    shard_bytes = [(v, 4 * np.prod(v.shape) / np.prod(result.layout(v.name).cuts)) for v in graph.parameters]
+    gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in shard_bytes)
     activations = model.seconds("all_reduce", 2, 4 * 8 * 8 * 128 / 2, ["b"])
     assert result.seconds == pytest.approx(gradients + (4 * layers - 1) * activations, rel=1e-3)
     assert result.layout("l0.qkv.w").cuts == (1, 1, 2, 1) and result.layout("l0.out.w").cuts == (2, 1, 1)
@@ -226,16 +232,16 @@ def test_two_axes_of_bert_layers(layers: int) -> None:
 
 
 @pytest.mark.parametrize("layers", [1, 2])
-def test_guessing_masked_words_on_two_axes(layers: int) -> None:
-    """The whole network, without gathers, products repeated where that is cheaper: 4 layers + 5 all_reduces.
+def test_masked_words_on_two_axes_need_the_published_all_reduces(layers: int) -> None:
+    """Without gathers, the network needs 4 all_reduces per layer and 5 more.
 
-    They are 4 a layer, 2 of the loss, one each for the embedding's result and its gradient, one for all parameters.
+    The 5 are 2 of the loss, one each for the embedding's result and its gradient, and one for all parameters.
     """
     graph = bert(layers, 512, 4, 4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     mesh = Mesh((2, 2), ("a", "b"))
     result = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
-    assert counted(result) == {"all_reduce": 4 * layers + 5}
+    assert count_collectives(result) == {"all_reduce": 4 * layers + 5}
     assert result.layout("embedding").cuts == (2, 1), "rows of the embedding are split"
     assert result.layout("head.w").cuts == (1, 1), "the head is whole everywhere"
     for p in (f"l{k}." for k in range(layers)):
@@ -247,12 +253,12 @@ def test_guessing_masked_words_on_two_axes(layers: int) -> None:
         assert result.layout(p + "fc1.w").cuts == (1, 2) and result.layout(p + "fc2.w").cuts == (2, 1)
     for value in graph.parameters:
         assert "a" not in result.layout(value.name).split_axes
-    assert parts(result, "l0.fc1")[0] == (2, 1, 1), "the batch is split by the first axis"
+    assert input_cuts(result, "l0.fc1")[0] == (2, 1, 1), "the batch is split by the first axis"
 
 
 @pytest.mark.parametrize("make", ["mlp", "bert layers", "bert"])
-def test_many_rows_make_everything_data_parallel(make: str) -> None:
-    """One merged all_reduce, weights whole, as published for all three networks."""
+def test_many_rows_make_every_operator_data_parallel(make: str) -> None:
+    """Weights are replicated and one all_reduce is merged, as published for the three networks."""
     graphs = {
         "mlp": mlp(6, 32, 256),
         "bert layers": bert(2, 32, 64, 64, heads=8),
@@ -260,7 +266,7 @@ def test_many_rows_make_everything_data_parallel(make: str) -> None:
     }
     graph = graphs[make]
     result = alpa(graph, (4,))
-    assert counted(result) == {"all_reduce": 1}
+    assert count_collectives(result) == {"all_reduce": 1}
     model = AlpaModel(axes=("a",), alpha=(1.0,), beta=(1.0,))
     sizes = [4 * np.prod(v.shape) for v in graph.parameters]
     expected = sum(model.seconds("all_reduce", 4, 1.5 * nbytes) for nbytes in sizes)
@@ -268,7 +274,7 @@ def test_many_rows_make_everything_data_parallel(make: str) -> None:
     assert not any(result.layout(v.name).split_axes for v in graph.parameters)
 
 
-def test_tied_embedding() -> None:
+def test_the_rows_of_a_tied_embedding_are_split() -> None:
     case = ALPA["test_bert.py embedding_2d_mesh (tied)"]
     graph = gpt(0, case["hidden"], case["batch"], case["seq"], heads=1, vocab=case["vocab"])
     result = alpa(graph, (2, 2))
@@ -297,19 +303,31 @@ def experts_on_two_axes(**options: object) -> SearchResult:
 
 
 def by_hand(on_group: int, to_all: float, experts: float) -> float:
-    """Alpa's formulas, with its four all_to_all among a group, two reductions of experts and nine of other weights."""
+    """Return the seconds by Alpa's formulas.
 
-    def reduced(nbytes: float, ranks: int) -> float:
+    Four all_to_all run in a group; two gradients of experts and nine of other weights are reduced.
+
+    Args:
+        on_group: the ranks of a group.
+        to_all: the bytes of an all_to_all.
+        experts: the bytes of an expert weight per rank; 0 if no expert gradient is reduced.
+    """
+
+    def reduce_seconds(nbytes: float, ranks: int) -> float:
         return 1 + 2 * nbytes * (ranks - 1) / ranks + 0.01
 
     moved = 1 + to_all * (on_group - 1) / on_group**2 * (on_group / 2) + 0.001
     width = 64 * 4
     others = [width * 64 * 3, width * 3, width * 64, width, width * 16, *[width] * 4]
-    return 4 * moved + 2 * (reduced(experts, 2) if experts else 0) + sum(reduced(n, 4) for n in others)
+    return (
+        4 * moved
+        + 2 * (reduce_seconds(experts, 2) if experts else 0)
+        + sum(reduce_seconds(n, 4) for n in others)
+    )
 
 
-def test_experts_on_two_axes() -> None:
-    """The published answer where the first axis has to split the batch: experts over the second one alone."""
+def test_experts_are_split_along_one_of_two_axes() -> None:
+    """Experts are split along the second axis alone if the first must split the batch, as published."""
     case, result = ALPA["test_moe.py layer_2d"], experts_on_two_axes()
     assert result.optimal and result.combined == {"all_reduce": case["all_reduce"], "all_to_all": 4}
     assert result.layout("l0.expert1").dims[0] == result.layout("l0.expert2").dims[0] == ("b",)
@@ -318,8 +336,8 @@ def test_experts_on_two_axes() -> None:
     assert result.seconds == pytest.approx(by_hand(2, tokens / 2, weights / 2), rel=1e-9)
 
 
-def test_experts_on_all_ranks_are_cheaper_where_no_axis_is_the_batchs() -> None:
-    """Without that restriction the answer is the one of a single axis, 2.8 times cheaper by Alpa's own prices."""
+def test_experts_on_all_ranks_are_cheaper_without_a_batch_axis() -> None:
+    """The result equals the result on a single axis and is 2.7 to 2.8 times cheaper by Alpa's prices."""
     published, free = experts_on_two_axes(), experts_on_two_axes(batch_axis=None)
     case = ALPA["test_moe.py layer"]
     assert free.optimal and free.combined == {n: case[n] for n in ("all_to_all", "all_reduce")}
@@ -329,10 +347,10 @@ def test_experts_on_all_ranks_are_cheaper_where_no_axis_is_the_batchs() -> None:
     assert 2.7 < published.seconds / free.seconds < 2.8
 
 
-def test_experts_on_two_axes_with_state_in_pieces() -> None:
+def test_experts_on_two_axes_with_sharded_state_scatter_gradients() -> None:
     result = experts_on_two_axes()
     settings = assumptions((2, 2), (1.0, 1.0), nested=True, scatter=True)
-    merged = SearchResult(in_pieces(result.choice, settings), settings, "in pieces").combined
+    merged = SearchResult(shard_state(result.choice, settings), settings, "sharded").combined
     assert merged["all_to_all"] == 4 and merged["reduce_scatter"] > 0
     assert merged.get("all_reduce", 0) == ALPA["test_moe.py layer_2d_reduce_scatter"]["all_reduce"]
 
@@ -351,7 +369,7 @@ def test_depthwise_convolutions_need_at_most_one_all_reduce() -> None:
     assert set(result.collectives) <= {"all_reduce"}
 
 
-def test_small_network_with_one_all_reduce() -> None:
+def test_a_small_network_needs_one_all_reduce() -> None:
     case = ALPA["test_basic.py dropout MLP (32,32,16)"]
     result = alpa(mlp(sizes=(32, 32, 16), batch=64), tuple(case["mesh"][0]))
     assert result.combined == {"all_reduce": case["all_reduce"]}
@@ -364,30 +382,30 @@ def test_argmax_splits_the_other_dim() -> None:
     y = build.apply(Rule.parse("a b -> b", whole="a"), x, name="argmax")
     result = search_mesh(build.graph(y), Mesh((4,), ("a",)), Settings(machine=Machine.laptop()))
     assert not result.collectives
-    assert parts(result, "argmax") == ((1, 4),)
+    assert input_cuts(result, "argmax") == ((1, 4),)
 
 
-def one_einsum(whole: bool = False) -> NamedDims:
+def one_einsum(unsplittable: bool = False) -> NamedDims:
     build = GraphBuilder("einsum", training=False)
     x, y = build.input("x", (10, 5)), build.input("y", (5, 20))
-    build.apply(Rule.parse("a b, b c -> a c", linear="each", whole="a c" if whole else ""), x, y)
+    build.apply(Rule.parse("a b, b c -> a c", linear="each", whole="a c" if unsplittable else ""), x, y)
     return named_dims(build.graph())
 
 
 @pytest.mark.parametrize("case", PEERS["autoshard_mesh_tf"]["vectors"], ids=str)
-def test_least_memory_of_named_dims(case: dict) -> None:
-    """Mesh TensorFlow's layouts: each dim of the program on one axis, the least peak memory."""
+def test_named_dims_have_the_published_least_memory(case: dict) -> None:
+    """Mesh TensorFlow splits each dim of a program along one axis or none."""
     sizes = case.get("mesh", {"m1": 4, "m2": 2})
     mesh, dims = Mesh(tuple(sizes.values()), tuple(sizes)), one_einsum("unsplittable" in str(case))
-    wanted = case["optimal"] if isinstance(case["optimal"], list) else [case["optimal"]]
+    optimal_layouts = case["optimal"] if isinstance(case["optimal"], list) else [case["optimal"]]
     best = dims.best(mesh)
-    assert written(best) in wanted
+    assert written(best) in optimal_layouts
     for other in case.get("must_not_beat", ()):
         layout = dict(pair.split(":") for pair in other.split(";"))
         assert dims.peak(best, mesh) <= dims.peak(layout, mesh), other
 
 
-def test_named_dims_of_a_network_are_split_everywhere_alike() -> None:
+def test_named_dims_of_a_network_have_one_split_in_all_operators() -> None:
     graph = mlp(3, sizes=(64, 256, 256, 64), batch=8, bias=False)
     dims = named_dims(graph)
     best = dims.best(Mesh((2, 4), ("m1", "m2")))
@@ -400,7 +418,7 @@ def test_named_dims_of_a_network_are_split_everywhere_alike() -> None:
         named_dims(moe())
 
 
-def test_dynamic_programme_of_nnscaler() -> None:
+def test_elimination_finds_nnscalers_optimum() -> None:
     case = PEERS["autoshard_nnscaler_dp"]["vectors"][0]
     problem = ChoiceProblem([np.array(row, float) for row in case["compute"]])
     for k, edge in enumerate(case["edge_cost"]):
@@ -410,7 +428,7 @@ def test_dynamic_programme_of_nnscaler() -> None:
     assert list(solution.states) == case["path"]
 
 
-def test_embedding_rule_keeps_rows_split() -> None:
+def test_a_lookup_in_split_rows_is_partial() -> None:
     mesh = Mesh((4,), ("a",))
     build = GraphBuilder("lookup")
     table, tokens = build.parameter("t", (64, 8)), build.input("i", (4, 4))

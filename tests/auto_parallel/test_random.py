@@ -1,4 +1,4 @@
-"""Random small programs: the exact search equals brute force, and what it finds runs as predicted."""
+"""The exact search equals brute force for random small programs, and its result runs as predicted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.worlds import LockStep
 
-#: Sizes of the three weights: two square ones, which may be used again, and one of another width.
+#: Shapes of the weights. The square weights may be used several times.
 WIDTH = 12
 SHAPES = {"u": (WIDTH, WIDTH), "v": (WIDTH, WIDTH), "w": (WIDTH, 8)}
 MACHINES = (
@@ -32,7 +32,7 @@ MACHINES = (
     Machine("slow ranks", alpha=1e-8, beta=1e-11, flops=1e7, beta_memory=1e-12),
     Machine("slow starts", alpha=1e-5, beta=1e-10, flops=1e8),
 )
-#: What the next line of a program does, to which of the results so far.
+#: A line of a program: the operation, and the numbers of two earlier results.
 LINES = st.tuples(
     st.sampled_from(("relu", "add", "times u", "times v", "halves", "fold", "turn")),
     st.integers(0, 7),
@@ -41,7 +41,10 @@ LINES = st.tuples(
 
 
 class RandomProgram:
-    """Lines on tensors of one shape (rows, WIDTH): residuals, shared weights, several readers, reshape, concat."""
+    """A program of random lines on tensors of shape (rows, WIDTH).
+
+    Lines have residuals, shared weights, several readers, reshape and concat.
+    """
 
     __name__ = "random program"
 
@@ -58,6 +61,8 @@ class RandomProgram:
 
     @staticmethod
     def _line(line: str, a: Any, b: Any, u: Any, v: Any) -> Any:
+        """Return the result of a line on tensors `a` and `b`."""
+
         rows = a.shape[0]
         if line == "relu":
             return ops.relu(a)
@@ -66,8 +71,8 @@ class RandomProgram:
         if line.startswith("times"):
             return ops.matmul(a, u if line.endswith("u") else v)
         if line == "halves":
-            whole = ops.concat([a, b], 0)
-            return ops.add(ops.slice_(whole, (0, 0), (rows, WIDTH)), a)
+            both_halves = ops.concat([a, b], 0)
+            return ops.add(ops.slice_(both_halves, (0, 0), (rows, WIDTH)), a)
         if line == "fold":
             return ops.reshape(ops.relu(ops.reshape(a, (rows, 3, WIDTH // 3))), (rows, WIDTH))
         return ops.transpose(ops.exp(ops.transpose(ops.multiply(a, 0.1), (1, 0))), (1, 0))
@@ -90,7 +95,7 @@ def model_of(program: RandomProgram, mesh: Mesh, rows: int, machine: Machine, **
 
 
 def best_of(model: ChoiceModel) -> float:
-    """By brute force where that is possible, else by the integer programme."""
+    """Return the optimum by brute force, or by the integer programme if it has over 300,000 assignments."""
     sizes = [n for v, n in enumerate(model.problem.sizes) if v not in set(model.problem.hubs)]
     if math.prod(sizes) <= 300_000:
         return brute_force(model.problem).seconds
@@ -115,8 +120,10 @@ def test_the_optimum_equals_brute_force(
 
 @SMALL
 @given(PROGRAMS, st.sampled_from([4, 8]), st.floats(0.0, 1.0))
-def test_memory_limits(program: RandomProgram, rows: int, share: float) -> None:
-    """Parameters in pieces, too; brute force where there are few combinations."""
+def test_the_optimum_under_a_memory_limit_equals_brute_force(
+    program: RandomProgram, rows: int, share: float
+) -> None:
+    """Parameters may be sharded. Brute force is compared up to 300,000 assignments."""
     mesh = Mesh((2,), ("a",))
     model = model_of(program, mesh, rows, MACHINES[0], sharded_parameters=True)
     sizes = [n for v, n in enumerate(model.problem.sizes) if v not in set(model.problem.hubs)]
@@ -130,10 +137,10 @@ def test_memory_limits(program: RandomProgram, rows: int, share: float) -> None:
 
 @SMALL
 @given(PROGRAMS, st.sampled_from([(4,), (2, 3)]), st.booleans(), st.sampled_from(MACHINES))
-def test_the_price_is_that_of_the_run(
+def test_the_price_equals_the_price_of_the_run(
     program: RandomProgram, shape: tuple[int, ...], sharded: bool, machine: Machine
 ) -> None:
-    """The search's seconds are those of the moves that the run makes."""
+    """The run makes the moves that the search counts."""
     mesh = Mesh(shape, ("a", "b")[: len(shape)])
     model = model_of(program, mesh, 12, machine, sharded_parameters=sharded)
     try:
@@ -147,8 +154,10 @@ def test_the_price_is_that_of_the_run(
 
 @settings(SMALL, max_examples=10)
 @given(PROGRAMS, st.sampled_from([2, 4, 6]), st.sampled_from(MACHINES), st.booleans())
-def test_what_is_found_runs(program: RandomProgram, ranks: int, machine: Machine, limited: bool) -> None:
-    """Right numbers on every rank, bytes as predicted for every operator; in lock step."""
+def test_the_result_runs_as_predicted(
+    program: RandomProgram, ranks: int, machine: Machine, limited: bool
+) -> None:
+    """Numbers are right on every rank, and bytes are as predicted for every operator, in lock step."""
     inputs = {"x": (12, WIDTH)}
     result = search(program, ranks, inputs=inputs, parameters=SHAPES, machine=machine)
     if limited:

@@ -1,4 +1,4 @@
-"""Found strategies run: right numbers, and the bytes that were predicted, operator by operator."""
+"""Found strategies run with right numbers and with the predicted bytes of each operator."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from spmdsim.worlds.pool import pool
 
 
 def network(x, labels, w1, b1, w2, b2, scale, shift, w3):
-    """A residual block, a norm and a classifier."""
+    """Return the loss of a residual block, a norm and a classifier."""
     h = ops.gelu(ops.linear(x, w1, b1))
     h = ops.layer_norm(ops.add(x, ops.linear(h, w2, b2)), scale, shift)
     return ops.cross_entropy(ops.matmul(h, w3), labels)
 
 
 def attention(tokens, labels, table, wq, wk, wv, wo, scale, shift):
-    """One attention layer between tied embeddings."""
+    """Return the loss of an attention layer between tied embeddings."""
     x = ops.embedding(tokens, table)
     n = ops.layer_norm(x, scale, shift)
     q, k, v = (ops.einsum("bsh,hnd->bsnd", n, w) for w in (wq, wk, wv))
@@ -46,17 +46,17 @@ def attention(tokens, labels, table, wq, wk, wv, wo, scale, shift):
 
 
 def experts(x, gate, first, second, target):
-    """A mixture of experts by einsum, every token to every expert by weight."""
+    """Return the loss of a mixture of experts by einsum. Every expert gets every token with a weight."""
     weights = ops.softmax(ops.einsum("gsm,me->gse", x, gate))
-    sent = ops.einsum("gse,gsm->egsm", weights, x)
-    y = ops.relu(ops.einsum("egsm,emh->egsh", sent, first))
+    expert_inputs = ops.einsum("gse,gsm->egsm", weights, x)
+    y = ops.relu(ops.einsum("egsm,emh->egsh", expert_inputs, first))
     y = ops.einsum("gse,egsm->gsm", weights, ops.einsum("egsh,ehm->egsm", y, second))
     error = ops.subtract(y, target)
     return ops.mean(ops.multiply(error, error))
 
 
 def shared(x, w, target):
-    """One weight used twice, with reshapes between."""
+    """Return the loss of a network that uses a weight twice, with reshapes between."""
     y = ops.reshape(ops.matmul(x, w), (8, 4, 8, 4))
     y = ops.reshape(ops.relu(y), (32, 32))
     error = ops.subtract(ops.matmul(y, w), target)
@@ -107,7 +107,7 @@ MACHINES = {
 
 
 def arrays_of(case: str) -> dict[str, np.ndarray]:
-    """The same random arguments on every rank; integers are below 48."""
+    """Return equal random arguments on every rank. Integers are below 48."""
     _, inputs, parameters = CASES[case]
     rng = np.random.default_rng(7)
     arrays = {}
@@ -120,17 +120,17 @@ def arrays_of(case: str) -> dict[str, np.ndarray]:
 
 
 def residual(x, w1, b1, w2, target):
-    """Two products and a relu, and the loss's squares."""
+    """Return the sum of squared errors of two products with a relu."""
     error = ops.subtract(ops.matmul(ops.relu(ops.linear(x, w1, b1)), w2), target)
     return ops.sum(ops.multiply(error, error))
 
 
 @pytest.mark.ranks(4)
-def test_the_peak_is_what_a_rank_takes(world, monkeypatch):
-    """Compare the predicted peak of memory with the measured one, for the strategies found and those set by hand.
+def test_the_predicted_peak_is_the_measured_one(world, monkeypatch):
+    """The predicted peak of memory is within 3 % of the measured one, for found and compared strategies.
 
-    In lock step the world has one rank. A rank's arrays take 16 MiB or more: the Python objects of a run take little
-    beside them. The least of three runs counts, because the first run fills caches.
+    In lock step the world has one rank. The arrays of a rank have 16 MiB or more, so Python objects hardly count. The
+    smallest of three runs counts, because the first run fills caches.
     """
     monkeypatch.setattr(pool(), "limit", 0)
     world = LockStep(1) if isinstance(world, LockStep) else world
@@ -141,14 +141,14 @@ def test_the_peak_is_what_a_rank_takes(world, monkeypatch):
     )
     arrays = {name: np.ones(shape, "f4") for name, shape in {**inputs, **weights}.items()}
     for name, answer in {"found": result, **result.comparison}.items():
-        taken = min(
+        measured = min(
             measure_peak(lambda answer=answer: run(residual, answer, world, arrays), world) for _ in range(3)
         )
-        assert 0.97 <= answer.memory.peak / taken <= 1.03, (name, answer.memory, taken)
+        assert 0.97 <= answer.memory.peak / measured <= 1.03, (name, answer.memory, measured)
 
 
 def measure_peak(call: Callable[[], Any], world: World) -> int:
-    """Return the bytes that the rank which takes most of them has allocated at a time while it runs ``call``."""
+    """Return the largest number of bytes that a rank has allocated at a time in ``call``."""
     gc.collect()
     tracemalloc.start()
     result = call()
@@ -159,7 +159,7 @@ def measure_peak(call: Callable[[], Any], world: World) -> int:
 
 
 def optimum_of(world: Any, case: str, machine: str = "laptop") -> SearchResult:
-    """Return the result of a search for a case; several tests run it."""
+    """Return the result of a search for a case. The result is cached."""
     key = case, world.size, machine
     if key not in OPTIMA:
         program, inputs, parameters = CASES[case]
@@ -169,8 +169,8 @@ def optimum_of(world: Any, case: str, machine: str = "laptop") -> SearchResult:
 
 
 @lru_cache
-def alone(case: str) -> tuple[float, dict[str, np.ndarray]]:
-    """Result and gradients in one process with one rank."""
+def run_on_one_rank(case: str) -> tuple[float, dict[str, np.ndarray]]:
+    """Return the result and the gradients on one rank."""
     program, _, parameters = CASES[case]
     result, tensors = run(program, optimum_of(LockStep(1), case), LockStep(1), arrays_of(case))
     return result.item(), {name: tensors[name].grad.full() for name in parameters}
@@ -195,16 +195,16 @@ def test_found_strategies_run_as_predicted(world, case, machine):
         assert [(r.operator, r.predicted) for r in rows] == [(r.operator, r.counted) for r in rows]
     counted = {name: n for name, n in trace.counts().items() if name not in ("slice", "fill", "reshape")}
     assert counted == optimum.collectives, "gradients that share a message are one collective"
-    value, gradients = alone(case)
+    value, gradients = run_on_one_rank(case)
     assert result.item() == pytest.approx(value, rel=1e-4)
-    for name, wanted in gradients.items():
-        np.testing.assert_allclose(tensors[name].grad.full(), wanted, rtol=2e-3, atol=2e-5, err_msg=name)
+    for name, expected in gradients.items():
+        np.testing.assert_allclose(tensors[name].grad.full(), expected, rtol=2e-3, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("name", ["cumulative_sum", "sort"])
-def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
-    """Forward and backward; where data decide how much goes where, what evenly spread values would bring."""
+def test_collectives_inside_operators_are_predicted(world, name):
+    """Forward and backward bytes are predicted, for evenly spread values if sizes depend on data."""
 
     def program(x, w):
         return ops.sum(getattr(ops, name)(ops.exp(ops.multiply(x, w)), 0))
@@ -212,9 +212,9 @@ def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
     shapes = {"x": (256, 1), "w": (1,)}
     machine = Machine("free messages", alpha=0.0, beta=0.0, flops=1e6)
     split = {"inputs": {"x": shapes["x"]}, "parameters": {"w": shapes["w"]}}
-    result = search(program, 4, **split, machine=machine)  # rules of these operators cannot be pickled
+    result = search(program, 4, **split, machine=machine)  # The rules of these operators cannot be pickled.
     (inner,) = (n for n in result.graph.operators if n.kind in ("scan", "sort"))
-    assert result.choice.strategies[inner.index].splits, "the dim is split: there is nothing else to split"
+    assert result.choice.strategies[inner.index].splits, "the only dim is split"
     with record() as trace:
         run(program, result, world, arguments(shapes))
     for rank in world.ranks:
@@ -226,11 +226,11 @@ def test_collectives_in_the_middle_of_operators_are_predicted(world, name):
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("case", ["network", "experts"])
-def test_programs_of_bfloat16_move_the_bytes_that_were_predicted(world, case):
-    """Pending sums of two-byte numbers travel in four: gradients of parameters, and products of split rows."""
+def test_programs_of_bfloat16_move_the_predicted_bytes(world, case):
+    """Partial sums of two-byte numbers are reduced in four bytes."""
     program, inputs, parameters = CASES[case]
     arrays = {n: a.astype(BF16) if a.dtype.kind == "f" else a for n, a in arrays_of(case).items()}
-    specs = [{n: (arrays[n].shape, arrays[n].dtype) for n in some} for some in (inputs, parameters)]
+    specs = [{n: (arrays[n].shape, arrays[n].dtype) for n in names} for names in (inputs, parameters)]
     shapes = {"inputs": specs[0], "parameters": specs[1]}
     result = search_once(world, program, world.size, **shapes, machine=MACHINES["slow ranks"])
     with record() as trace:
@@ -248,13 +248,13 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
     mesh = Mesh((2, world.size // 2), ("dp", "tp"))
     graph = record_program(program, mesh, inputs, parameters)
     configured = graph.configure(**{"matmul.w1": {"m": "dp", "n": "tp"}})
-    for method, what in (
+    for method, mesh_or_ranks in (
         ("exact", mesh),
         ("sharding_propagation", mesh),
         ("recursive_programming", world.size),
     ):
         start = configured if method == "sharding_propagation" else graph
-        result = search_once(world, start, what, method=method)
+        result = search_once(world, start, mesh_or_ranks, method=method)
         with record() as trace:
             run(program, result, world, arrays_of("network"))
         for row in compare_bytes(result, trace, world.ranks[0]):
@@ -265,7 +265,7 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
 
 @pytest.mark.ranks(4)
 def test_sharded_parameters_run_as_predicted(world):
-    """Under a memory limit parameters are stored in pieces, gathered for use, their gradients scattered."""
+    """A memory limit shards the parameters: they are gathered for use, and gradients are scattered."""
     program, inputs, parameters = CASES["network"]
     settings = Settings(machine=MACHINES["laptop"], sharded_parameters=True)
     graph = record_program(program, world.size, inputs, parameters)
@@ -277,7 +277,7 @@ def test_sharded_parameters_run_as_predicted(world):
     assert all(row.predicted == row.counted for row in compare_bytes(result, trace, world.ranks[0]))
 
 
-def test_a_program_that_looks_at_values_is_refused():
+def test_a_program_that_reads_values_is_refused():
     def program(x):
         return ops.relu(x) if x.full().sum() > 0 else x
 
@@ -297,19 +297,19 @@ def test_a_program_that_branches_on_a_tensor_is_refused():
     "call", [np.vectorize(np.sin), np.ma.array, np.spacing], ids=["vectorize", "ma", "spacing"]
 )
 def test_a_program_that_calls_numpy_is_refused(call):
-    """What has no rule cannot be split: the line is named."""
+    """The error names the line."""
 
     def program(x):
         return ops.relu(call(ops.exp(x)))
 
-    words = r"calls numpy on a tensor, 'return ops.relu\(call\(ops.exp\(x\)\)\)' at .*_run.py:\d+: that is no operator"
-    if call is np.spacing:  # what tensors have no function for says so itself
-        words = r"np.spacing takes no tensors.*_run.py:\d+"
-    with pytest.raises(SpmdError, match=words):
+    pattern = r"calls numpy on a tensor, 'return ops.relu\(call\(ops.exp\(x\)\)\)' at .*_run.py:\d+: that is no operator"
+    if call is np.spacing:  # Functions that tensors do not support raise an error of their own.
+        pattern = r"np.spacing takes no tensors.*_run.py:\d+"
+    with pytest.raises(SpmdError, match=pattern):
         record_program(program, 4, {"x": (4, 4)})
 
 
-def test_recomputation_is_priced_only():
+def test_a_result_with_recomputation_cannot_run():
     result = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)}, settings=Settings(recompute=True))
     with pytest.raises(InputError, match="can only be priced"):
         run(lambda x: ops.relu(x), result, LockStep(2), {"x": np.ones((4, 4))})
@@ -320,7 +320,7 @@ def test_a_program_without_operators_is_refused():
         record_program(lambda x: x, 4, {"x": (4, 4)})
 
 
-def test_a_count_that_nothing_divides_is_refused():
+def test_a_rank_count_that_divides_no_dim_is_refused():
     with pytest.raises(InputError, match=r"no operator can use 7 ranks.*test_run.py:\d+"):
         search(lambda x: ops.relu(x), 7, inputs={"x": (4, 4)})
 
@@ -359,7 +359,7 @@ def test_configured_operators_and_layers_are_recorded():
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("method", ["auto", "recursive_programming"])
-def test_a_function_that_finds_its_own_strategies(world, method):
+def test_a_parallelised_function_finds_its_strategies(world, method):
     mesh = Mesh((world.size,), ("x",))
     rng = np.random.default_rng(3)
     make = lambda *shape, grad=False: Tensor.from_global(  # noqa: E731
@@ -370,11 +370,11 @@ def test_a_function_that_finds_its_own_strategies(world, method):
     assert step.result_for(x) is None
     first = step(x)
     first.backward()
-    wanted, w1.grad = w1.grad.full(), None
+    expected_gradient, w1.grad = w1.grad.full(), None
     second = step(x)
     second.backward()
     assert second.item() == pytest.approx(first.item(), rel=1e-9)
-    np.testing.assert_allclose(w1.grad.full(), wanted, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(w1.grad.full(), expected_gradient, rtol=1e-9, atol=1e-9)
     result = step.result_for(x)
     if world.size > 1:
         assert any(strategy.splits for strategy in result.choice.strategies)
@@ -392,7 +392,7 @@ def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("case", CASES)
-def test_the_proof_of_a_run(world, case):
+def test_the_proof_of_a_run_needs_right_bytes_and_numbers(world, case):
     program, inputs, parameters = CASES[case]
     result = optimum_of(world, case)
     proof = prove(program, result, world, arguments({**inputs, **parameters}))
@@ -404,7 +404,7 @@ def test_the_proof_of_a_run(world, case):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
-    """Bytes as predicted, and a hundredth too much in what one rank gives."""
+    """The bytes are as predicted, but the numbers of one rank are 1 % too large."""
     program, inputs, parameters = CASES[case]
     result = optimum_of(LockStep(4), case)
     right = LockStep._run
@@ -419,7 +419,7 @@ def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
 
 
 def odd(x, w, v, b):
-    """Concat, transpose and reshape over dims that are no powers of two."""
+    """Return the loss of concat, transpose and reshape over dims that are no powers of two."""
     h = ops.matmul(x, w)
     y = ops.concat([ops.relu(h), ops.exp(ops.multiply(h, 0.1))], 1)
     y = ops.add(ops.matmul(v, ops.transpose(y, (1, 0))), b)
@@ -429,7 +429,7 @@ def odd(x, w, v, b):
 
 @pytest.mark.ranks(3, 6)
 @pytest.mark.parametrize("method", ["exact", "recursive_programming"])
-def test_odd_sizes_and_rank_counts(world, method):
+def test_odd_sizes_and_rank_counts_run_as_predicted(world, method):
     inputs, parameters = {"x": (18, 21)}, {"w": (21, 30), "v": (21, 60), "b": (18,)}
     machine = MACHINES["slow ranks"]
     shapes = {"inputs": inputs, "parameters": parameters}
@@ -440,7 +440,7 @@ def test_odd_sizes_and_rank_counts(world, method):
 
 
 def test_a_run_follows_the_nodes_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans are those that were priced, on a world whose ranks are placed otherwise, too."""
+    """The run makes the priced plans, also on a world with another order of ranks on nodes."""
     levels = Machine("levels", 1e-5, 8e-8, ranks_per_node=2, intra=Link(1e-6, 2e-9))
     monkeypatch.setitem(MACHINES, "levels", levels)
     case = next(iter(CASES))

@@ -1,4 +1,4 @@
-"""The public search, its report, its files, its command, and its speed in looks instead of seconds."""
+"""The search, its report and its files follow its settings, and large searches have no lists of ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from spmdsim.dialects.imitations.mindspore.double_recursion import double_recurs
 from spmdsim.errors import InputError, RuleError
 from spmdsim.redistribution import plan
 
-#: Nodes of two ranks, so that axes of small meshes cross nodes.
+#: A machine with two ranks per node, so that axes of small meshes cross nodes.
 PAIRS = replace(Machine.cluster(), name="pairs", ranks_per_node=2)
 ALPA = AlpaModel(axes=("a", "b", "c"), alpha=(1.0, 1.0, 1.0), beta=(1.0, 0.1, 0.1))
 
@@ -46,8 +46,8 @@ ALPA = AlpaModel(axes=("a", "b", "c"), alpha=(1.0, 1.0, 1.0), beta=(1.0, 0.1, 0.
     ids=lambda machine: machine.name,
 )
 @pytest.mark.parametrize("shape", [(6,), (2, 4), (2, 3), (2, 2, 2)], ids=str)
-def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: CostModel) -> None:
-    """Even and uneven sizes, pending sources, targets that stay pending; machines with and without nodes."""
+def test_the_price_of_a_move_equals_the_price_of_its_plan(shape: tuple[int, ...], machine: CostModel) -> None:
+    """Sizes are even and uneven, sources and targets may be partial, and machines may have nodes."""
     mesh, rng = Mesh(shape, ("a", "b", "c")[: len(shape)]), random.Random(str((shape, machine.name)))
     moves, even = MovePrices(Settings(machine=machine, exchange=True)), 0
     for ndim in (1, 2, 3):
@@ -58,25 +58,25 @@ def test_the_price_of_a_move_is_the_planners(shape: tuple[int, ...], machine: Co
             sizes = tuple(rng.choice((5, 8, 12, 24, 48, 96, 1024, 3072)) for _ in range(ndim))
             standard = standardise_move(src, dst, machine)
             even += standard is not None and standard.fits(sizes)
-            wanted = plan(src, dst, sizes, "float32", machine).seconds
-            assert moves.seconds(src, dst, sizes, 4) == pytest.approx(wanted, rel=1e-9), (src, dst, sizes)
+            expected = plan(src, dst, sizes, "float32", machine).seconds
+            assert moves.seconds(src, dst, sizes, 4) == pytest.approx(expected, rel=1e-9), (src, dst, sizes)
     assert 8 < even < 45
 
 
-def test_searches_and_plans_see_the_same_links() -> None:
-    """Axes whose groups stay inside a node have its link, whatever divides the ranks of a node."""
+def test_searches_and_plans_use_one_link_for_an_axis() -> None:
+    """The link of a node is used by an axis with groups inside the node."""
     mesh, machine = Mesh((6,), ("a",)), Machine.accelerators()
     ends = mesh("a", None), mesh(None, None)
-    wanted = plan(*ends, (6144, 1024), "float32", machine).seconds
-    assert MovePrices(Settings(machine=machine)).seconds(*ends, (6144, 1024), 4) == pytest.approx(wanted)
-    assert wanted == pytest.approx(3 * 4e-6 + 5 / 6 * 6144 * 1024 * 4 * 5e-12)
+    expected = plan(*ends, (6144, 1024), "float32", machine).seconds
+    assert MovePrices(Settings(machine=machine)).seconds(*ends, (6144, 1024), 4) == pytest.approx(expected)
+    assert expected == pytest.approx(3 * 4e-6 + 5 / 6 * 6144 * 1024 * 4 * 5e-12)
 
 
 @pytest.mark.parametrize("without", ["exchange", "gather", "scatter"])
-def test_what_settings_forbid_is_not_used(without: str) -> None:
+def test_forbidden_collectives_are_not_used(without: str) -> None:
     mesh = Mesh((2, 2, 2), ("a", "b", "c"))
     settings = Settings(**{without: False})
-    moves, free = MovePrices(settings), MovePrices(Settings())
+    moves, unrestricted = MovePrices(settings), MovePrices(Settings())
     name = {"exchange": "exchange", "gather": "all_gather", "scatter": "reduce_scatter"}[without]
     sources = every_layout(mesh, 2, partial=True)
     layouts = every_layout(mesh, 2)
@@ -85,28 +85,28 @@ def test_what_settings_forbid_is_not_used(without: str) -> None:
         src, dst = rng.choice(sources), rng.choice(layouts)
         route = moves.plan(src, dst, (64, 64), 4)
         seconds = moves.seconds(src, dst, (64, 64), 4)
-        least = plan(src, dst, (64, 64), "float32", settings.machine, more_memory=True).seconds
-        assert seconds >= least * (1 - 1e-9)
+        cheapest = plan(src, dst, (64, 64), "float32", settings.machine, more_memory=True).seconds
+        assert seconds >= cheapest * (1 - 1e-9)
         if seconds < IMPOSSIBLE:
             assert name not in [step.collective for step in route.steps]
             assert seconds == pytest.approx(route.seconds)
-        forbidden += name in [step.collective for step in free.plan(src, dst, (64, 64), 4).steps]
+        forbidden += name in [step.collective for step in unrestricted.plan(src, dst, (64, 64), 4).steps]
     assert forbidden > 3
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: Path) -> None:
     layered = name in ("gpt", "bert", "moe")
-    ranks = 8 if name == "tutorial" else 2 if layered else 4  # the tutorial's cuts are for 8
+    ranks = 8 if name == "tutorial" else 2 if layered else 4  # The tutorial's cuts are for 8 ranks.
     result = search(build_program(name, **({"layers": 1} if layered else {})), ranks)
     text = str(result)
     assert "comparison" in text and "peak memory per rank" in text
     for operator in result.graph.operators[:3]:
         assert operator.name.split(".")[0] in text
     result.save(tmp_path / "s.json")
-    again = load_choice(tmp_path / "s.json", result.graph)
-    assert again == result.choice
-    other = SearchResult(again, result.settings, "loaded")
+    loaded = load_choice(tmp_path / "s.json", result.graph)
+    assert loaded == result.choice
+    other = SearchResult(loaded, result.settings, "loaded")
     assert other.seconds == result.seconds and other.memory == result.memory
 
 
@@ -144,7 +144,7 @@ def test_overlap_and_recomputation_change_the_total_as_stated() -> None:
     assert peak_memory(plain.choice, Settings(recompute=True)).activations <= plain.memory.activations
 
 
-def test_peak_memory_counts_every_part() -> None:
+def test_peak_memory_counts_every_kind_of_tensor() -> None:
     build = GraphBuilder("one")
     x, w = build.input("x", (8, 16)), build.parameter("w", (16, 4))
     y = build.apply(RULES["matmul"], x, w, name="mm", kind="matmul")
@@ -159,7 +159,7 @@ def test_peak_memory_counts_every_part() -> None:
 
 
 def test_peak_memory_follows_liveness() -> None:
-    """The widest tensor and its gradient meet in the middle; what the last operator kept is free by then, its gradient there."""
+    """At the peak, the widest tensor and its gradient exist, but the last operator's operand is freed."""
     build = GraphBuilder("three")
     x = build.input("x", (8, 4))
     for k, (rows, columns) in enumerate(((4, 64), (64, 4), (4, 1))):
@@ -173,8 +173,8 @@ def test_peak_memory_follows_liveness() -> None:
     assert memory.transient == result + (narrow + wide) + weight
 
 
-def test_peak_memory_counts_what_the_tape_keeps() -> None:
-    """Of a relu the result, of a gelu the operand, of a sum nothing."""
+def test_peak_memory_counts_the_tensors_of_the_tape() -> None:
+    """A relu stores its result, a gelu its operand, and a sum nothing."""
     x, w, stored = {"x": (64, 32)}, {"w": (32, 48)}, []
     for after in (ops.relu, ops.gelu, lambda h: ops.add(h, h), ops.log):
         graph = record_program(lambda x, w, after=after: ops.sum(after(x @ w)), 1, x, w)
@@ -191,8 +191,8 @@ def test_peak_memory_counts_what_the_tape_keeps() -> None:
     ]
 
 
-def test_what_keeps_more_may_need_less_at_once() -> None:
-    """Gathered weights make the assignments that keep least need most."""
+def test_assignments_that_store_more_may_have_a_lower_peak() -> None:
+    """Gathered weights give the highest peak to the assignments that store least."""
     build = GraphBuilder("wide")
     x = build.input("x", (64, 4))
     for k, shape in enumerate(((4, 4), (4, 16))):
@@ -207,7 +207,7 @@ def test_what_keeps_more_may_need_less_at_once() -> None:
         assert search(graph, mesh, memory=limit).memory.peak <= limit
 
 
-def test_memory_limit_is_met_or_named() -> None:
+def test_a_memory_limit_is_met_or_the_smallest_possible_one_is_named() -> None:
     graph, mesh = mlp(3, 256, 1024), Mesh((4,), ("dp",))
     free = search(graph, mesh)
     with pytest.raises(DoesNotFitError, match="smallest limit that can be met is") as refused:
@@ -221,8 +221,8 @@ def test_memory_limit_is_met_or_named() -> None:
         search(graph, mesh, memory=least - 1)
 
 
-def test_the_lowest_peak_named_is_that_of_all_assignments() -> None:
-    """Where one change after the other ended 11 % above it."""
+def test_the_named_limit_is_the_lowest_peak_of_all_assignments() -> None:
+    """A local search that makes one change at a time ends 11 % above this peak."""
     mesh, rows, widths = Mesh((2, 2), ("a", "b")), 64, (64, 16, 8)
 
     def program(x: Tensor, **weights: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def test_frontier_falls_and_starts_at_the_optimum() -> None:
     assert len(frontier_table(points).rows) == len(points)
 
 
-def test_why_not_names_the_difference() -> None:
+def test_why_prints_the_difference_of_another_strategy() -> None:
     result = search(mlp(2, 512, 64), Mesh((2, 4), ("dp", "tp")))
     answer = result.why("fc1", {".0": "tp"})
     assert answer.other.strategy("fc1").axes == {".0": ("tp",)}
@@ -265,8 +265,8 @@ def test_why_not_names_the_difference() -> None:
     assert same.difference == pytest.approx(0, abs=1e-12)
 
 
-def test_propagation_order_and_ties() -> None:
-    """Readers before producers, breadth first; an operator of two operands waits for both."""
+def test_propagation_visits_readers_first_and_breadth_first() -> None:
+    """Readers come before producers. An operator of two operands waits for both."""
     build = GraphBuilder("diamond")
     x = build.input("x", (8, 8))
     a = build.apply(RULES["relu"], x, name="a", kind="relu")
@@ -283,7 +283,7 @@ def test_propagation_order_and_ties() -> None:
     assert not propagation.remarks
 
 
-def test_propagation_goes_to_producers_too() -> None:
+def test_propagation_reaches_producers() -> None:
     graph = mlp(2, 16, 16, bias=False).configure(fc1={".0": "x"})
     propagation = propagate(graph, Mesh((2,), ("x",)))
     assert [str(s) for s in propagation.strategies] == [".0:x", ".1:x", ".0:x", "b:x"]
@@ -292,7 +292,7 @@ def test_propagation_goes_to_producers_too() -> None:
 
 @pytest.mark.parametrize("layers", [2, 3, 4])
 def test_propagation_chooses_by_the_gradients_of_the_operator_itself(layers: int) -> None:
-    """The operand of fc0 needs no gradient; that of fc2, an equal operator that is decided first, does."""
+    """The operand of fc0 needs no gradient, unlike the operand of the equal fc2, which comes first."""
     graph = mlp(layers, 64, 32, bias=False, activation=False).configure(fc1={"k": "b"})
     assert str(propagate(graph, Mesh((2, 4), ("a", "b"))).strategies[0]) == "n:b"
 
@@ -317,7 +317,7 @@ def test_propagation_remarks_on_configured_operators_that_disagree() -> None:
     }
 
 
-def test_nothing_configured_is_refused() -> None:
+def test_propagation_without_a_configured_operator_is_refused() -> None:
     with pytest.raises(InputError, match=r"\.shard"):
         search(mlp(2, 16, 16), 2, method="sharding_propagation")
 
@@ -348,7 +348,7 @@ def test_unknown_names_are_refused() -> None:
         ("gpt", {"heads": 0}, "program 'gpt': heads is 0; it has to be 1 or more"),
     ],
 )
-def test_sizes_of_programs_count_something(name: str, sizes: dict[str, int], words: str) -> None:
+def test_sizes_of_programs_must_be_positive(name: str, sizes: dict[str, int], words: str) -> None:
     with pytest.raises(InputError, match=f"^{words}$"):
         build_program(name, **sizes)
 
@@ -365,7 +365,7 @@ def test_layers_of_a_graph_are_found() -> None:
     assert find_repeats([1, 1, 1, 1]) == (1, 0, 4)
 
 
-def test_meshes() -> None:
+def test_device_matrices_are_all_factorisations() -> None:
     assert [m.shape for m in device_matrices(12, 3)] == [
         (12,), (2, 6), (3, 4), (4, 3), (6, 2), (2, 2, 3), (2, 3, 2), (3, 2, 2)
     ]  # fmt: skip
@@ -376,8 +376,7 @@ def test_meshes() -> None:
 
 
 @pytest.mark.parametrize("layers", [10, 40])
-def test_double_recursion_looks_grow_with_layers_and_steps(layers: int) -> None:
-    """The work is (operators) x (steps): every operator has one cut per step, equal layers equal cuts."""
+def test_double_recursion_makes_one_cut_per_operator_and_step(layers: int) -> None:
     graph = gpt(layers, 256, 64, 64, heads=4)
     for ranks, steps in ((8, 3), (64, 6), (65536, 16)):
         result = double_recursion(graph, ranks)
@@ -385,7 +384,7 @@ def test_double_recursion_looks_grow_with_layers_and_steps(layers: int) -> None:
 
 
 def test_large_searches_stay_symbolic() -> None:
-    """65,536 ranks: no list of ranks is ever made."""
+    """A search on 65,536 ranks makes no list of ranks."""
     result = search(
         "gpt",
         Mesh((8, 8192), ("dp", "tp")),
@@ -401,15 +400,15 @@ def test_large_searches_stay_symbolic() -> None:
     assert len({result.strategy(f"l{k}.fc1") for k in range(2)}) == 1
 
 
-def test_the_network_of_the_tutorial_propagates() -> None:
+def test_the_tutorials_configured_strategies_propagate() -> None:
     result = search(tutorial(), 8, method="sharding_propagation", polish=False)
     assert len(result.remarks) == 3
     flatten = result.graph.operator("flatten")
     assert [layout.cuts[0] for layout in flatten.bound.input_layouts(result.strategy("flatten"))] == [2]
 
 
-def test_configured_cuts_on_many_ranks() -> None:
-    """Cuts for 8 ranks on 64: repeated on the right, on the mesh of prime factors or a coarse one."""
+def test_configured_cuts_are_repeated_on_more_ranks() -> None:
+    """Cuts for 8 ranks are repeated on the right."""
     for ranks in (16, 64, 4096):
         result = search(tutorial(), ranks, method="sharding_propagation")
         first = result.graph.operator("matmul1")
@@ -429,7 +428,7 @@ def test_meshes_with_too_many_axes_are_refused() -> None:
 @pytest.mark.parametrize(
     "model", [MindSporeModel(), DTensorModel(), OneFlowModel(), AlpaModel(axes=("a", "b"))]
 )
-def test_published_models_are_machines_too(model: CostModel) -> None:
+def test_published_models_can_price_a_search(model: CostModel) -> None:
     result = search_mesh(mlp(3, 128, 64), Mesh((2, 2), ("a", "b")), Settings(machine=model))
     for other, one in result.comparison.items():
         assert one.seconds >= result.seconds * (1 - 1e-9), other

@@ -1,4 +1,4 @@
-"""Compiled functions do what the functions do: the same bits, the same events, on every mesh, in lock step and on ranks."""
+"""Compiled functions give the bits and the events of the functions, in lock step and on ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = 16
 
 
 def network(strategies):
-    """The tutorial's network with one of its sets of strategies."""
+    """Return a function that builds the tutorial's network with a set of strategies."""
 
     def make(world, model=None):
         model = Network(strategies, world.size, ROWS)
@@ -31,9 +31,11 @@ def network(strategies):
 
 
 def block(stream, zero=False, dtype=np.float32):
-    """A transformer's block over data and tensor parallel ranks, with a loss of pending parts."""
+    """Return a function that builds a transformer block and a loss whose sum over tokens is partial."""
 
     def make(world):
+        """Return the block, the layout and the shape of a row of its input, and the loss function."""
+
         mesh = Mesh((max(1, world.size // 2), min(2, world.size)), ("dp", "tp"))
         layout = mesh("dp", "tp" if stream == "sequence" else None, None)
         model = nn.TransformerBlock(8, 2, 16, layout, "tp", dtype=dtype)
@@ -55,12 +57,15 @@ CASES = {
     "zero": (block("tensor"), nn.Adam, {"state_layout": nn.sharded_over("dp")}),
     "half": (block("tensor", dtype=np.float16), nn.SGD, {}),
 }
-#: Those whose gradients are clipped: some steps are above the bound, or all of them.
+#: Cases that clip their gradients. Gradients of some or all steps exceed the bound.
 CLIPPED = ("simple", "zero", "half")
 
 
 def trained(world, case, compiled):
-    """Losses, parameters and events of four steps, of which the last has another rate and another batch."""
+    """Run four steps; return their losses, the final parameters and the trace of the last step.
+
+    Each step has another batch and another learning rate.
+    """
     make, kind, options = CASES[case]
     model, layout, width, loss_of = make(world)
     model.materialise(world, seed=1)
@@ -94,7 +99,7 @@ def trained(world, case, compiled):
 
 @pytest.mark.ranks(1, 4)
 @pytest.mark.parametrize("case", CASES)
-def test_a_compiled_training_has_the_bits_and_the_events_of_the_function(world, case):
+def test_a_compiled_training_step_has_the_bits_and_the_events_of_the_function(world, case):
     losses, parameters, trace = trained(world, case, False)
     compiled_losses, values, events = trained(world, case, True)
     assert compiled_losses == losses and values == parameters
@@ -108,7 +113,7 @@ def test_a_compiled_training_has_the_bits_and_the_events_of_the_function(world, 
 
 @pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize("sliced", [False, True])
-def test_slices_show_what_an_optimiser_wrote_over_the_block_beneath(world, sliced):
+def test_slices_of_a_parameter_keep_its_value_of_before_the_update(world, sliced):
     n = 4 * SMALLEST // 8
 
     class Line(nn.Module):
@@ -124,45 +129,45 @@ def test_slices_show_what_an_optimiser_wrote_over_the_block_beneath(world, slice
     @spmdsim.compile
     def step(x):
         model.zero_grad()
-        ahead = (points.tensor[2:] if sliced else points.tensor) * (x[2:] if sliced else x)
-        nn.backward(ops.sum(ahead))
+        product = (points.tensor[2:] if sliced else points.tensor) * (x[2:] if sliced else x)
+        nn.backward(ops.sum(product))
         optimiser.step()
-        return ahead.detach()
+        return product.detach()
 
     x = Tensor.from_global(np.ones(n), points.layout, world)
     before = points.tensor.full()
     for _ in range(5):
-        kept = points.tensor.detach()[2:]
-        ahead = step(x)
+        old_slice = points.tensor.detach()[2:]
+        product = step(x)
         after = points.tensor.full()
         assert not np.array_equal(before, after)
-        assert np.array_equal(kept.full(), before[2:])
+        assert np.array_equal(old_slice.full(), before[2:])
         assert np.array_equal(points.tensor.detach()[2:].full(), after[2:])
-        assert np.array_equal(ahead.full(), before[2:] if sliced else before)
+        assert np.array_equal(product.full(), before[2:] if sliced else before)
         before = after
 
 
 @pytest.mark.ranks(4)
-def test_a_call_makes_the_collectives_that_ranks_compare(world):
+def test_a_compiled_call_logs_as_many_collectives_as_the_function(world):
     mesh = Mesh((4,), ("x",))
     compiled = spmdsim.compile(lambda x: ops.sum(ops.multiply(x, x).to(mesh(None)), 0).to(mesh()))
     x = Tensor.from_global(np.arange(8.0), mesh("x"), world)
 
-    def noted():
+    def count_logged_calls():
         agreement = getattr(world, "agreement", None)
         return agreement.log_of((0, 1, 2, 3)).number if agreement else 0
 
     counts = []
     for call in (compiled.function, compiled, compiled, compiled):
-        before = noted()
+        before = count_logged_calls()
         result = call(x)
-        counts.append(noted() - before)
+        counts.append(count_logged_calls() - before)
         assert result.full() == 140
     assert len(set(counts)) == 1 and bool(counts[0]) is isinstance(world, MPIWorld)
 
 
 @pytest.mark.ranks(2)
-def test_new_arguments_are_recorded_and_known_ones_are_not(world):
+def test_only_arguments_of_a_new_kind_are_recorded(world):
     mesh = Mesh((world.size,), ("x",))
     calls = []
 
@@ -191,7 +196,7 @@ def test_new_arguments_are_recorded_and_known_ones_are_not(world):
 
 
 @pytest.mark.ranks(1, 4)
-def test_a_program_outlives_what_the_world_kept_of_its_steps(world):
+def test_a_program_still_runs_after_the_world_invalidates_its_steps(world):
     mesh = Mesh((world.size,), ("x",))
     compiled = spmdsim.compile(lambda x: (x.to(mesh(None)) * 2 + 1, ops.sum(x)))
     x = Tensor.from_global(np.arange(8.0), mesh("x"), world)
@@ -226,7 +231,7 @@ def test_the_latest_program_is_not_run_for_other_arguments(world):
 
 
 @pytest.mark.ranks(1, 2)
-def test_gradients_are_kept_where_no_optimiser_takes_them(world):
+def test_gradients_add_up_without_an_optimiser(world):
     mesh = Mesh((world.size,), ("x",))
     layer = nn.Linear(4, 6, mesh(None, "x")).materialise(world, seed=2)
     x = Tensor.from_global(np.ones((2, 4), np.float32), mesh(None, None), world, requires_grad=True)
@@ -239,17 +244,17 @@ def test_gradients_are_kept_where_no_optimiser_takes_them(world):
     for call in (backward, compiled):
         x.grad = None
         layer.zero_grad()
-        for _ in range(4):  # the second call adds to the gradients of the first
+        for _ in range(4):  # Each call adds to the gradients of the call before.
             call(x)
         gradients.append([t.grad.full().tobytes() for t in (x, layer.weight.value, layer.bias.value)])
     assert gradients[0] == gradients[1] and len(next(iter(compiled.programs.values()))) == 2
-    layer.weight.value.grad = None  # some have one, others have none
+    layer.weight.value.grad = None  # The bias has a gradient, the weight has none.
     compiled(x)
     np.testing.assert_allclose(layer.bias.grad.full(), 5 * layer.weight.grad.full()[0], rtol=1e-5)
 
 
 @pytest.mark.ranks(1, 2)
-def test_a_gradient_that_a_function_forgets_is_forgotten_in_every_call(world):
+def test_a_gradient_that_a_function_sets_to_none_is_none_after_every_call(world):
     x = Tensor.from_global(np.ones(4), Mesh((world.size,), ("x",))("x"), world, requires_grad=True)
     compiled = spmdsim.compile(lambda x: (setattr(x, "grad", None), x.detach() * 2)[1])
     for _ in range(3):
@@ -259,7 +264,10 @@ def test_a_gradient_that_a_function_forgets_is_forgotten_in_every_call(world):
 
 
 def _trained(world, how=spmdsim.compile):
-    """A layer of a large weight on one rank, a step that trains it, compiled or not, and what it is called with."""
+    """Return a layer with a large weight, a step that trains it, and an input for the step.
+
+    `how` wraps the step: `spmdsim.compile`, or the identity for an eager step.
+    """
     mesh = Mesh((1,), ("x",))
     size = (256, SMALLEST // 256 // 4)
     layer = nn.Linear(*size, mesh(None, None), bias=False).materialise(world, seed=2)
@@ -280,11 +288,11 @@ HOW = pytest.mark.parametrize("how", [spmdsim.compile, lambda step: step], ids=[
 
 @HOW
 @pytest.mark.ranks(1)
-def test_a_step_leaves_a_parameters_earlier_values_as_they_are(world, how):
+def test_a_step_does_not_change_earlier_values_of_a_parameter(world, how):
     layer, step, x = _trained(world, how)
     step(x)
     step(x)
-    holders = [
+    readers = [
         lambda: layer.weight.value,
         lambda: layer.weight.value.stored_shards,
         lambda: layer.weight.value.shards[0],
@@ -293,23 +301,23 @@ def test_a_step_leaves_a_parameters_earlier_values_as_they_are(world, how):
         lambda: layer.weight.value.detach(),
         lambda: ops.transpose(layer.weight.value),
     ]
-    for hold in holders:
-        held = hold()
+    for read in readers:
+        old_value = read()
         array = (
-            held.stored_shards[0]
-            if isinstance(held, Tensor)
-            else held[0]
-            if isinstance(held, list)
-            else np.asarray(held)
+            old_value.stored_shards[0]
+            if isinstance(old_value, Tensor)
+            else old_value[0]
+            if isinstance(old_value, list)
+            else np.asarray(old_value)
         )
-        kept = array.tobytes()
+        old_bytes = array.tobytes()
         step(x)
-        assert array.tobytes() == kept != layer.weight.value.full().tobytes()
+        assert array.tobytes() == old_bytes != layer.weight.value.full().tobytes()
 
 
 @HOW
 @pytest.mark.ranks(1)
-def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world, how):
+def test_a_step_does_not_overwrite_memory_that_a_parameter_was_assigned_a_view_of(world, how):
     layer, step, x = _trained(world, how)
     step(x)
     shape, layout = layer.weight.shape, layer.weight.layout
@@ -324,19 +332,23 @@ def test_memory_that_a_parameter_was_given_a_view_of_is_not_overwritten(world, h
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize("momentum", [0, 0.5])
 @pytest.mark.parametrize("from_caller", [False, True])
-def test_optimisers_write_to_no_gradient_of_the_callers(world, from_caller, momentum):
+def test_optimisers_do_not_write_to_the_callers_gradients(world, from_caller, momentum):
     mesh = Mesh((1,), ("x",))
     layout, size = mesh(None, None), (256, SMALLEST // 256 // 4)
 
     def build():
+        """Return three weights and a step that updates them from gradients with shared arrays."""
+
         layers = [nn.Linear(*size, layout, bias=False).materialise(world, seed=k) for k in range(3)]
         weights = [layer.weight for layer in layers]
         optimiser = nn.SGD(weights, 0.5, momentum)
 
         def step(x):
+            """Update the weights by gradients of which the first two share an array."""
+
             for layer in layers:
                 layer.zero_grad()
-            # The first two have one array as their gradients, or what the caller gave; the third its own.
+            # The first two weights share one gradient array, which may be the caller's. The third has its own.
             y = weights[0].value + weights[1].value
             if from_caller:
                 y.backward(x)
@@ -359,9 +371,9 @@ def test_optimisers_write_to_no_gradient_of_the_callers(world, from_caller, mome
 
 
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("kept", ["gradient", "value"])
-def test_what_is_copied_in_one_call_and_taken_as_it_is_in_another_is_not_written_to(world, kept):
-    """Arrays in another order are copied where those in order go through."""
+@pytest.mark.parametrize("array_kind", ["gradient", "value"])
+def test_a_step_does_not_overwrite_arrays_that_only_some_calls_copy(world, array_kind):
+    """The first call copies a strided view, later calls take contiguous arrays without a copy."""
     layout, size = Mesh((1,), ("x",))(None, None), (256, SMALLEST // 256 // 4)
     weight = nn.Parameter(size, layout, dtype=np.float32)
     weight.materialise(world, seed=1)
@@ -370,35 +382,43 @@ def test_what_is_copied_in_one_call_and_taken_as_it_is_in_another_is_not_written
     @spmdsim.compile
     def step(x):
         optimiser.zero_grad()
-        before = weight.value.reshape((-1, 2)) if kept == "value" else x
-        (weight.value + 0 * x).backward(x if kept == "gradient" else 1 * x)
+        before = weight.value.reshape((-1, 2)) if array_kind == "value" else x
+        (weight.value + 0 * x).backward(x if array_kind == "gradient" else 1 * x)
         optimiser.step()
         return before.detach()
 
     wide = np.random.default_rng(0).standard_normal((2 * size[0], size[1]), np.float32)
-    whole = Tensor.from_global(wide, layout, world)
+    all_rows = Tensor.from_global(wide, layout, world)
     for call in range(4):
         ordered = call > 0
-        x = Tensor.from_global(wide[::2], layout, world) if ordered or kept == "value" else whole[::2]
-        if kept == "value":  # the parameter's own array is no view from the second call on
-            weight.assign(Tensor.from_global(wide[::2], layout, world) if ordered else whole[::2])
+        x = (
+            Tensor.from_global(wide[::2], layout, world)
+            if ordered or array_kind == "value"
+            else all_rows[::2]
+        )
+        if array_kind == "value":  # From the second call on, the parameter's array is no view.
+            weight.assign(Tensor.from_global(wide[::2], layout, world) if ordered else all_rows[::2])
         before = weight.value.full()
         result = step(x)
         np.testing.assert_array_equal(x.full(), wide[::2])
-        np.testing.assert_array_equal(result.full().reshape(size), before if kept == "value" else wide[::2])
+        np.testing.assert_array_equal(
+            result.full().reshape(size), before if array_kind == "value" else wide[::2]
+        )
         np.testing.assert_array_equal(weight.value.full(), before - np.float32(0.5) * wide[::2])
 
 
 @pytest.mark.ranks(2)
-def test_what_a_step_may_give_back_as_it_is_is_not_written_to(world, monkeypatch):
-    """Of the ways of a step some copy what a rank keeps."""
+def test_a_step_does_not_overwrite_arrays_that_only_some_implementations_copy(world, monkeypatch):
+    """The implementation of a step copies its operands in the first two calls only."""
     calls = []
 
     def run(self, step, shards, algorithm):
         calls.append(step)
         results = type(self)._run(self, step, shards, algorithm)
-        as_it_is = [one if one.shape == other.shape else other for one, other in zip(shards, results)]
-        return [array.copy() for array in results] if len(calls) < 3 else as_it_is
+        uncopied = [
+            shard if shard.shape == result.shape else result for shard, result in zip(shards, results)
+        ]
+        return [array.copy() for array in results] if len(calls) < 3 else uncopied
 
     monkeypatch.setattr(world, "_run", MethodType(run, world))
     monkeypatch.setattr(world, "run", MethodType(World.run, world))
@@ -423,7 +443,7 @@ def test_what_a_step_may_give_back_as_it_is_is_not_written_to(world, monkeypatch
 
 @pytest.mark.ranks(1, 2)
 @pytest.mark.parametrize("kind", [nn.SGD, nn.Adam])
-def test_a_call_that_is_refused_has_updated_nothing(world, kind):
+def test_a_call_that_raises_updates_nothing(world, kind):
     layout = Mesh((world.size,), ("x",))(None)
     bits = []
     for compiled in (False, True):
@@ -454,8 +474,8 @@ def test_a_call_that_is_refused_has_updated_nothing(world, kind):
 
 
 @pytest.mark.ranks(1)
-def test_an_update_that_is_refused_has_overwritten_nothing(world):
-    """The gradient of the second parameter has a shape that nothing could take."""
+def test_an_optimiser_step_that_raises_overwrites_nothing(world):
+    """The gradient of the second parameter has another shape than its value."""
     layout = Mesh((1,), ("x",))(None, None)
     weights = [nn.Parameter((64, SMALLEST // 128), layout) for _ in range(2)]
     for k, weight in enumerate(weights):
@@ -476,46 +496,48 @@ def _gradient(parameter):
 
 @pytest.mark.ranks(1)
 @pytest.mark.parametrize(
-    ("hold", "numbers"),
+    ("read", "to_array"),
     [
-        (_gradient, lambda held: held.stored_shards[0]),
-        (lambda parameter: _gradient(parameter).stored_shards, lambda held: held[0]),
+        (_gradient, lambda reference: reference.stored_shards[0]),
+        (lambda parameter: _gradient(parameter).stored_shards, lambda reference: reference[0]),
         (lambda parameter: _gradient(parameter).local(), np.asarray),
         (lambda parameter: memoryview(_gradient(parameter).shards[0][1:, ::2]), np.asarray),
-        (lambda parameter: _gradient(parameter).detach(), lambda held: held.stored_shards[0]),
+        (lambda parameter: _gradient(parameter).detach(), lambda reference: reference.stored_shards[0]),
     ],
 )
-def test_optimisers_leave_gradients_as_they_are(world, hold, numbers):
+def test_optimisers_do_not_change_gradients_that_the_caller_reads(world, read, to_array):
     layer, _, x = _trained(world)
     optimiser = nn.SGD(layer.parameters(), 0.5)
-    for held in (False, True):
+    for is_read in (False, True):
         nn.backward(ops.sum(layer(x)))
-        kept = hold(layer.weight) if held else None
+        reference = read(layer.weight) if is_read else None
         before, value = _gradient(layer.weight).full().copy(), layer.weight.value.full()
         optimiser.step()
         np.testing.assert_array_equal(layer.weight.value.full(), value - before * np.float32(0.5))
         assert layer.weight.grad is None
-    np.testing.assert_array_equal(numbers(kept), before[1:, ::2] if isinstance(kept, memoryview) else before)
+    np.testing.assert_array_equal(
+        to_array(reference), before[1:, ::2] if isinstance(reference, memoryview) else before
+    )
 
 
 @pytest.mark.ranks(1)
-@pytest.mark.parametrize("passed", ["before", "again"])
-def test_a_graph_that_is_passed_backward_after_an_update_knows_the_values_before_it(world, passed):
+@pytest.mark.parametrize("first_backward", ["another graph", "the same graph"])
+def test_a_graph_uses_the_values_from_before_an_update(world, first_backward):
     layer, step, x = _trained(world, lambda step: step)
     step(x)
     step(x)
-    optimiser, value, seen = nn.SGD(layer.parameters(), 0.5), layer.weight.value.full(), x.detach()
-    seen.requires_grad = True
-    loss = ops.sum(layer(seen))
-    if passed == "before":
+    optimiser, value, leaf = nn.SGD(layer.parameters(), 0.5), layer.weight.value.full(), x.detach()
+    leaf.requires_grad = True
+    loss = ops.sum(layer(leaf))
+    if first_backward == "another graph":
         nn.backward(ops.sum(layer(x)))
     else:
         loss.backward(retain_graph=True)
     optimiser.step()
     assert (layer.weight.value.full() != value).any()
-    seen.grad = None
+    leaf.grad = None
     loss.backward()
-    np.testing.assert_allclose(seen.grad.full(), np.tile(value.sum(1), (2, 1)), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(leaf.grad.full(), np.tile(value.sum(1), (2, 1)), rtol=1e-4, atol=1e-4)
 
 
 REFUSED = {
@@ -554,13 +576,13 @@ REFUSED = {
         "add reads a tensor that is neither an argument nor",
     ),
 }
-#: The argument itself, and another tensor with its arrays.
+#: The argument of the call, and another tensor with its arrays.
 ARGUMENT: list[Tensor] = []
 OUTSIDE: list[Tensor] = []
 
 
 def _or_zero(x):
-    """A loss of labels that the classes lack, or 0."""
+    """Return the loss of labels out of range; return 0 if an InputError prevents it."""
     try:
         return ops.cross_entropy(x, ops.cast(ops.sum(x, 1), int))
     except InputError:
@@ -568,34 +590,34 @@ def _or_zero(x):
 
 
 def _trained_by(layer, x, **methods):
-    """A step of an optimiser with methods of its own."""
+    """Run a step of an SGD subclass that overrides `methods`."""
     optimiser = type("SGD", (nn.SGD,), methods)(layer.parameters())
     nn.backward(ops.sum(layer(ops.cast(x, np.float32))))
     optimiser.step()
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_recorded_is_refused_in_one_line(world, what):
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_function_that_cannot_be_recorded_raises_a_one_line_error(world, case):
     mesh = Mesh((2,), ("x",))
-    function, why = REFUSED[what]
-    layer = nn.Linear(4, 4, mesh("x" if what == "rows" else None, None), mesh(None)).materialise(world)
+    function, reason = REFUSED[case]
+    layer = nn.Linear(4, 4, mesh("x" if case == "rows" else None, None), mesh(None)).materialise(world)
     x = Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)
     OUTSIDE[:] = [Tensor.from_global(np.ones((2, 4)), mesh("x", None), world)]
     ARGUMENT[:] = [x, Tensor(world, x.meta, x.stored_shards)]
-    if what == "onwards":
+    if case == "onwards":
         x = ops.cast(x, np.float32)
     compiled = spmdsim.compile(function)
     for _ in range(2):
         with pytest.raises(UsageTypeError) as error:
             compiled(x, layer)
         text = str(error.value)
-        assert "cannot be compiled: " + why in text and "\n" not in text
-    assert not compiled.programs and ops.add(x, x).full().sum() == 16  # nobody records any more
+        assert "cannot be compiled: " + reason in text and "\n" not in text
+    assert not compiled.programs and ops.add(x, x).full().sum() == 16  # The recording has stopped.
 
 
 @pytest.mark.ranks(2)
-def test_arguments_that_no_program_can_take_are_refused(world):
+def test_arguments_that_no_program_supports_raise(world):
     mesh = Mesh((2,), ("x",))
     compiled = spmdsim.compile(lambda x, *others: x)
     x = Tensor.from_global(np.ones(4), mesh("x"), world, requires_grad=True)
@@ -608,7 +630,7 @@ def test_arguments_that_no_program_can_take_are_refused(world):
 
 
 @pytest.mark.ranks(1, 3)
-def test_a_program_has_the_errors_of_its_function(world):
+def test_a_compiled_program_raises_the_errors_of_its_function(world):
     mesh = Mesh((world.size,), ("x",))
     logits = Tensor.from_global(np.zeros((6, 4), np.float32), mesh("x", None), world)
     loss = spmdsim.compile(ops.cross_entropy)
@@ -662,7 +684,7 @@ def test_worlds_without_data_and_other_worlds_run_the_function():
     with world.use(all_reduce="ring"):
         doubled(x)
         doubled(x)
-    assert len(calls) == 5  # other algorithms, another program
+    assert len(calls) == 5  # Other algorithms need another program.
 
 
 def test_equal_values_with_different_texts_have_one_recording():
@@ -686,7 +708,7 @@ def test_equal_values_with_different_texts_have_one_recording():
 
 
 @pytest.mark.ranks(2)
-def test_a_redistribution_is_refused_although_the_function_has_a_recording(world):
+def test_forbid_redistribution_applies_to_recorded_programs(world):
     mesh = Mesh((2,), ("x",))
     rows, columns = (
         Tensor.from_global(np.ones((4, 4)), layout, world) for layout in (mesh("x", None), mesh(None, "x"))
@@ -699,7 +721,7 @@ def test_a_redistribution_is_refused_although_the_function_has_a_recording(world
 
 
 @pytest.mark.ranks(2)
-def test_arguments_that_are_one_tensor_or_share_arrays_have_a_program_of_their_own(world):
+def test_arguments_that_share_arrays_get_another_program(world):
     layout = Mesh((2,), ("x",))("x")
 
     def leaf(value):
@@ -720,11 +742,11 @@ def test_arguments_that_are_one_tensor_or_share_arrays_have_a_program_of_their_o
     shared = spmdsim.compile(lambda x, y, z: x + 10 * y + 100 * z)
     leaves = [leaf(value) for value in (1.0, 2.0, 3.0)]
     for order in (0, 0, 0), (0, 1, 2), (0, 0, 1), (1, 0, 0):
-        x, y, z = (leaves[k].detach() for k in order)  # tensors of their own, with the leaves' arrays
+        x, y, z = (leaves[k].detach() for k in order)  # Each is a new tensor with the array of its leaf.
         assert shared(x, y, z).full()[0] == (order[0] + 1) + 10 * (order[1] + 1) + 100 * (order[2] + 1)
 
 
-def test_numbers_that_are_equal_but_not_the_same():
+def test_positive_and_negative_zeros_have_different_programs():
     x = Tensor.from_global(np.ones(2, np.float32), Mesh((2,), ("x",))("x"), LockStep(2))
     times = spmdsim.compile(lambda x, factor: x * factor)
     signs = [np.signbit(times(x, factor).full()[0]) for factor in (0.0, -0.0, 0.0)]
@@ -744,11 +766,11 @@ def test_several_results_of_a_function_of_local_arrays_are_repeated(world):
         np.testing.assert_array_equal([one.full(), other.full()], [values + 1, values * 2])
 
 
-def test_other_threads_go_on_while_a_function_is_recorded():
+def test_operators_of_other_threads_are_not_recorded():
     layout = Mesh((2,), ("x",))("x")
     worlds, results = (LockStep(2), LockStep(2)), []
 
-    def beside():
+    def train_in_thread():
         y = nn.Parameter((4,), layout, lambda index, *_: np.arange(1.0, 5)[index], np.float64)
         y.materialise(worlds[1])
         nn.backward(ops.sum(y.value * y.value))
@@ -758,7 +780,7 @@ def test_other_threads_go_on_while_a_function_is_recorded():
     @spmdsim.compile
     def function(x):
         y = x + 1
-        thread = threading.Thread(target=beside)
+        thread = threading.Thread(target=train_in_thread)
         thread.start()
         thread.join()
         return y * y
@@ -775,7 +797,7 @@ Pair = namedtuple("Pair", "loss half")
 
 
 @pytest.mark.ranks(1, 2)
-def test_results_are_tensors_of_their_own_in_every_call(world):
+def test_every_call_returns_new_tensors(world):
     layout = Mesh((world.size,), ("x",))("x")
     compiled = spmdsim.compile(
         lambda t, w: Pair([t, t.to(layout), w.grad, t * 2], {"twice": (t, t), "sizes": (1, None, "x")})
@@ -796,7 +818,7 @@ def test_results_are_tensors_of_their_own_in_every_call(world):
 
 
 @pytest.mark.ranks(2)
-def test_a_gradient_that_is_there_or_not_is_noticed_although_it_is_not_read(world):
+def test_calls_with_and_without_a_gradient_have_different_programs(world):
     layout = Mesh((2,), ("x",))("x")
     compiled = spmdsim.compile(lambda t, w: t * 2 if w.grad is not None else t * 3)
     t, w = (Tensor.from_global(np.ones(4), layout, world, requires_grad=tracked) for tracked in (False, True))
@@ -807,7 +829,7 @@ def test_a_gradient_that_is_there_or_not_is_noticed_although_it_is_not_read(worl
 
 
 @pytest.mark.ranks(2)
-def test_keys_that_are_equal_but_not_the_same(world):
+def test_equal_keys_of_different_types_or_signs_have_different_programs(world):
     x = Tensor.from_global(np.ones(2), Mesh((2,), ("x",))("x"), world)
     several = spmdsim.compile(lambda x, zeros: x * np.copysign(1.0, next(iter(zeros))))
     assert [several(x, frozenset([zero])).full()[0] for zero in (0.0, -0.0, 0.0)] == [1, -1, 1]
@@ -816,7 +838,7 @@ def test_keys_that_are_equal_but_not_the_same(world):
 
 
 @pytest.mark.ranks(2)
-def test_numbers_of_numpy_are_numbers(world):
+def test_numpy_scalars_are_supported_as_numbers(world):
     x = Tensor.from_global(np.ones(2, np.float32), Mesh((2,), ("x",))("x"), world)
     times = spmdsim.compile(
         lambda x, factor: (x * factor, x * np.float32(3), x + np.int64(1), np.float32(1) < x * 2)
@@ -829,11 +851,11 @@ def test_numbers_of_numpy_are_numbers(world):
 
 
 @pytest.mark.ranks(2)
-def test_ranks_whose_arguments_share_arrays_on_some_only_agree(world):
-    """A copy along a partial axis is the tensor's own array on the first rank."""
+def test_ranks_choose_one_program_if_arguments_share_arrays_on_some_ranks_only(world):
+    """A copy to a partial layout shares the array of its tensor on the first rank only."""
     mesh = Mesh((2,), ("a",))
-    whole, partial = mesh(None), mesh(None, partial="a")
-    x, y = (Tensor.from_global(np.full(2, value), whole, world) for value in (1.0, 5.0))
+    replicated, partial = mesh(None), mesh(None, partial="a")
+    x, y = (Tensor.from_global(np.full(2, value), replicated, world) for value in (1.0, 5.0))
     both = spmdsim.compile(lambda t, u: t.to(mesh("a")) + u.to(mesh("a")))
     for one, other in [(x, x), (x, y), (y, x), (x, x), (y, y)]:
         total = both(one, other.to(partial)).full()
@@ -841,7 +863,7 @@ def test_ranks_whose_arguments_share_arrays_on_some_only_agree(world):
 
 
 @pytest.mark.ranks(2)
-def test_values_that_are_equal_but_not_the_same_and_containers_of_other_classes(world):
+def test_equal_ranges_and_decimals_have_different_programs_and_a_counter_is_refused(world):
     x = Tensor.from_global(np.ones(2), Mesh((2,), ("x",))("x"), world)
     start = spmdsim.compile(lambda x, r: x * r.start)
     assert [start(x, r).full()[0] for r in (range(1, 1), range(5, 5))] == [1, 5]
@@ -860,7 +882,7 @@ def test_results_keep_the_class_of_a_dialects_tensors():
     assert {type(doubled(x)) for _ in range(3)} == {type(x * 2)}
 
 
-def test_arguments_of_dialects_that_are_no_tensors_are_refused():
+def test_tensors_of_dialects_that_are_not_spmdsim_tensors_are_refused():
     import spmdsim.dialects.mindspore as ms
     import spmdsim.dialects.oneflow as flow
 

@@ -1,4 +1,4 @@
-"""What a step leaves that ends early, refused or by Ctrl-C: parameters and what their optimiser knows of them agree, and nobody is told more."""
+"""Parameters agree with their optimiser state after an error or Ctrl-C in a step, and no recording stays open."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Net(nn.Module):
 def trained(
     ranks: int, kind: Any, **options: Any
 ) -> tuple[Net, nn.Optimiser, Callable[..., Tensor], Callable[..., Tensor]]:
-    """A network, its optimiser, a step, and what makes ids."""
+    """Return a network, its optimiser, a training step and a function that builds a tensor of ids."""
     world, mesh = LockStep(ranks), Mesh((ranks,), ("dp",))
     net = Net(mesh).materialise(world, 0)
     optimiser = kind(net.parameters(), **options)
@@ -50,7 +50,7 @@ def trained(
 
 
 def state_of(net: Net, optimiser: nn.Optimiser) -> dict[str, list[np.ndarray]]:
-    """Per parameter its value, how often it was updated, and its state."""
+    """Return the value, the update count and the optimiser state of each parameter, by parameter name."""
     return {
         name: [
             parameter.value.full().copy(),
@@ -61,19 +61,19 @@ def state_of(net: Net, optimiser: nn.Optimiser) -> dict[str, list[np.ndarray]]:
     }
 
 
-def alike(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
+def equal_arrays(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
     return len(one) == len(other) and all(map(np.array_equal, one, other))
 
 
 @pytest.mark.parametrize("recording", [False, True])
-@pytest.mark.parametrize("kept", [False, True], ids=["sole", "kept"])
+@pytest.mark.parametrize("referenced", [False, True], ids=["unreferenced", "referenced"])
 @pytest.mark.parametrize("kind, options", [SGD, MOMENTUM, ADAM], ids=["sgd", "momentum", "adam"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_is_refused_between_two_steps_leaves_the_first_one_done(
-    ranks: int, kind: Any, options: dict[str, Any], kept: bool, recording: bool
+def test_an_error_in_the_second_step_keeps_the_first_steps_updates(
+    ranks: int, kind: Any, options: dict[str, Any], referenced: bool, recording: bool
 ) -> None:
-    """As the function does, whoever has the old parameters at hand."""
-    left = []
+    """The state equals the state after the eager function, also if the caller references old values."""
+    states = []
     for compiled in (False, True):
         net, optimiser, step, ids = trained(ranks, kind, **options)
 
@@ -84,27 +84,27 @@ def test_what_is_refused_between_two_steps_leaves_the_first_one_done(
         run = compile(two) if compiled else two
         run(ids(1, 2), ids(3, 4))
         run(ids(1, 2), ids(3, 4))
-        old = [parameter.value for parameter in net.parameters()] if kept else []
+        old = [parameter.value for parameter in net.parameters()] if referenced else []
         with pytest.raises(InputError, match="id 99 is outside") as caught:
             if recording:
                 with record():
                     run(ids(1, 2), ids(3, 99))
             else:
                 run(ids(1, 2), ids(3, 99))
-        said = "two ended after it had updated 3 of 3 parameters, with their optimisers' state"
+        note = "two ended after it had updated 3 of 3 parameters, with their optimisers' state"
         if compiled and sys.version_info >= (3, 11):
-            assert caught.value.__notes__ == [said.replace("two", run.name)]
+            assert caught.value.__notes__ == [note.replace("two", run.name)]
         del old
-        left.append(state_of(net, optimiser))
+        states.append(state_of(net, optimiser))
         run(ids(1, 2), ids(3, 4))
-        left.append(state_of(net, optimiser))
-    for name, values in left[0].items():
-        assert alike(values, left[2][name]), name
-        assert alike(left[1][name], left[3][name]), name
+        states.append(state_of(net, optimiser))
+    for name, values in states[0].items():
+        assert equal_arrays(values, states[2][name]), name
+        assert equal_arrays(states[1][name], states[3][name]), name
 
 
 class Interrupted(nn.Adam):
-    """Whose updates end after so many."""
+    """An optimiser that raises KeyboardInterrupt after `updates` updates."""
 
     updates = 1 << 30
 
@@ -115,20 +115,22 @@ class Interrupted(nn.Adam):
         return super().new_value(value, gradient, state)
 
 
-@pytest.mark.parametrize("done", range(3))
-@pytest.mark.parametrize("way", ["called", "compiled", "recorded"])
+@pytest.mark.parametrize("finished", range(3))
+@pytest.mark.parametrize("mode", ["called", "compiled", "recorded"])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ctrl_c_among_updates_leaves_each_parameter_with_its_own_state(
-    ranks: int, way: str, done: int
+    ranks: int, mode: str, finished: int
 ) -> None:
-    def stopped(updates: int) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
+    def interrupt_after(updates: int) -> tuple[dict[str, list[np.ndarray]], dict[str, list[np.ndarray]]]:
+        """Return the states before and after a third step that raises after `updates` updates."""
+
         net, optimiser, step, ids = trained(ranks, Interrupted, rate=0.1)
-        run = step if way == "called" else compile(step)
+        run = step if mode == "called" else compile(step)
         run(ids(1, 2))
         run(ids(3, 4))
         before, optimiser.updates = state_of(net, optimiser), updates
         try:
-            if way == "recorded":
+            if mode == "recorded":
                 with record():
                     run(ids(5, 6))
             else:
@@ -137,30 +139,39 @@ def test_ctrl_c_among_updates_leaves_each_parameter_with_its_own_state(
             assert updates < 3
         return before, state_of(net, optimiser)
 
-    before, after = stopped(1 << 30)
-    _, now = stopped(done)
-    old = [name for name in now if alike(now[name], before[name])]
-    new = [name for name in now if alike(now[name], after[name])]
+    before, after = interrupt_after(1 << 30)
+    _, interrupted = interrupt_after(finished)
+    old = [name for name in interrupted if equal_arrays(interrupted[name], before[name])]
+    new = [name for name in interrupted if equal_arrays(interrupted[name], after[name])]
     assert not {*old} & {*new} and len(old) + len(new) == 3, (old, new)
-    assert len(new) == done
+    assert len(new) == finished
 
 
 class Stopped(LockStep):
-    """A world that ends with Ctrl-C at one of its steps."""
+    """A world that raises KeyboardInterrupt after `remaining` steps."""
 
-    left = 1 << 30
+    remaining = 1 << 30
 
     def run(self, step: Any, shards: Any) -> Any:
-        self.left -= 1
-        if self.left < 0:
+        self.remaining -= 1
+        if self.remaining < 0:
             raise KeyboardInterrupt
         return super().run(step, shards)
 
 
 def split_run(
-    way: str, kind: Any, options: dict[str, Any], steps: int, left: int
+    mode: str, kind: Any, options: dict[str, Any], steps: int, remaining: int
 ) -> list[dict[str, list[np.ndarray]]]:
-    """States after each of some steps with a split state, then that after so many collectives of as many steps in one call."""
+    """Train with a sharded optimiser state and return states of the network.
+
+    Args:
+        mode: "called", "compiled" or "recorded".
+        steps: the number of optimiser steps in one call.
+        remaining: the number of collectives before Ctrl-C. If it is negative, nothing interrupts the run.
+
+    Returns:
+        The state after the interrupt, or the states before and after each step of an uninterrupted call.
+    """
     world, mesh = Stopped(2), Mesh((2,), ("dp",))
     net = Net(mesh).materialise(world, 0)
     optimiser = kind(net.parameters(), state_layout=nn.sharded_over("dp"), **options)
@@ -173,60 +184,56 @@ def split_run(
 
     ids = Tensor.from_global(np.array([1, 2]), mesh("dp"), world)
     states = []
-    if way == "called":
+    if mode == "called":
         run: Callable[..., None] = step
     else:
         run = compile(step)
     run(*[ids] * steps)
     run(*[ids] * steps)
     states.append(state_of(net, optimiser))
-    if left < 0:
+    if remaining < 0:
         for _ in range(steps):
             step(ids)
             states.append(state_of(net, optimiser))
         return states
-    world.left = left
+    world.remaining = remaining
     with pytest.raises(KeyboardInterrupt):
-        if way == "recorded":
+        if mode == "recorded":
             with record():
                 run(*[ids] * steps)
         else:
             run(*[ids] * steps)
-    world.left = 1 << 30
+    world.remaining = 1 << 30
     return [state_of(net, optimiser)]
 
 
 @pytest.mark.parametrize("kind, options", [MOMENTUM, ADAM], ids=["momentum", "adam"])
-@pytest.mark.parametrize("way", ["called", "compiled", "recorded"])
+@pytest.mark.parametrize("mode", ["called", "compiled", "recorded"])
 @pytest.mark.parametrize("steps", [1, 2])
 def test_ctrl_c_between_an_update_and_its_gather_leaves_parameters_with_their_own_state(
-    way: str, steps: int, kind: Any, options: dict[str, Any]
+    mode: str, steps: int, kind: Any, options: dict[str, Any]
 ) -> None:
-    """A state that is split further goes on with the value that all ranks have, or not at all."""
-    states = split_run(way, kind, options, steps, -1)
-    seen: set[int] = set()
-    for left in range(4 * steps):
-        (now,) = split_run(way, kind, options, steps, left)
-        for name, values in now.items():
-            at = [k for k, state in enumerate(states) if alike(values, state[name])]
-            assert len(at) == 1, (left, name)
-            seen.update(at)
-    assert seen >= {*range(steps)}
+    """Value and sharded state of each parameter belong to one step, whichever collective is interrupted."""
+    states = split_run(mode, kind, options, steps, -1)
+    reached_steps: set[int] = set()
+    for remaining in range(4 * steps):
+        (state_now,) = split_run(mode, kind, options, steps, remaining)
+        for name, values in state_now.items():
+            at = [k for k, state in enumerate(states) if equal_arrays(values, state[name])]
+            assert len(at) == 1, (remaining, name)
+            reached_steps.update(at)
+    assert reached_steps >= {*range(steps)}
 
 
 @pytest.fixture
 def world() -> Iterator[LockStep]:
     world = LockStep(2)
-    world.provenance = Provenance()  # as worlds whose ranks compare what they call
+    world.provenance = Provenance()  # Worlds whose ranks compare their calls have it too.
     yield world
     assert not (world.call_provenance or programs or recorder.open_traces or recorder.under_way)
 
 
-def stops(*_: object, **__: object) -> Any:
-    raise KeyboardInterrupt
-
-
-def test_what_an_error_left_under_way_is_not_in_the_next_recording(world: LockStep) -> None:
+def test_a_step_posted_before_an_error_is_not_in_the_next_recording(world: LockStep) -> None:
     src, dst = Mesh((2,), ("x",))("x"), Layout.replicated(Mesh((2,), ("x",)), 1)
     (step,) = plan(src, dst, (4,), "float64").steps
     with pytest.raises(ZeroDivisionError), record():
@@ -237,7 +244,7 @@ def test_what_an_error_left_under_way_is_not_in_the_next_recording(world: LockSt
     assert not trace.events
 
 
-def test_a_function_that_is_refused_is_told_of_nothing_more(world: LockStep) -> None:
+def test_a_refused_function_leaves_no_open_recording(world: LockStep) -> None:
     tensor = Tensor.ones((4,), layout=Mesh((2,), ("x",))("x"), world=world)
     with pytest.raises(SpmdError):
         compile(lambda x: x.full())(tensor)

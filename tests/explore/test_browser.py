@@ -1,4 +1,4 @@
-"""The page in a browser: what it shows is what the library derives, and clicks, keys and addresses work."""
+"""The page in a browser shows the library's results, and clicks, keys and addresses work."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ OFFER = Offer(
     programs=("tutorial",),
 )
 VIEWS = ("layout", "move", "schedule", "product", "search")
-#: Goes through addresses and returns what a function sees at each.
+#: A script that visits addresses and returns the result of the function `look` at each.
 WALK = """async ([hashes, look]) => {
-    const seen = [], see = eval(look);
+    const views = [], read = eval(look);
     for (const hash of hashes) {
         location.hash = hash;
         while (document.documentElement.dataset.shown !== hash) await new Promise((on) => setTimeout(on, 1));
-        seen.push(see());
+        views.push(read());
     }
-    return seen;
+    return views;
 }"""
 
 
@@ -48,8 +48,8 @@ def slice_text(box: Any) -> str:
     return f"[{', '.join(f'{start}:{stop}' for start, stop in box)}]"
 
 
-def address(view: str, **chosen: Any) -> str:
-    return f"#{view}?" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in chosen.items())
+def address(view: str, **options: Any) -> str:
+    return f"#{view}?" + "&".join(f"{name}={quote(str(value), safe='')}" for name, value in options.items())
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
@@ -57,16 +57,17 @@ def shape_text(shape: tuple[int, ...]) -> str:
 
 
 class Visit:
-    """A page that is open, and what went wrong on it."""
+    """An open page and the list of its console messages, errors and foreign requests."""
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.context = browser.new_context(**options)
         self.tab = self.context.new_page()
         self.trouble: list[str] = []
-        self.tab.on("console", lambda told: self.trouble.append(f"{told.type}: {told.text}"))
+        self.tab.on("console", lambda message: self.trouble.append(f"{message.type}: {message.text}"))
         self.tab.on("pageerror", lambda error: self.trouble.append(str(error)))
         self.tab.on(
-            "request", lambda asked: asked.url.startswith(file.as_uri()) or self.trouble.append(asked.url)
+            "request",
+            lambda request: request.url.startswith(file.as_uri()) or self.trouble.append(request.url),
         )
         self.file = file
 
@@ -99,17 +100,17 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, file: Path) -> Iterator[Visit]:
-    """A visitor whose page is alone, quiet and asks for nothing, to the end."""
-    guest = Visit(browser, file, reduced_motion="reduce")
-    yield guest
-    guest.context.close()
-    assert not guest.trouble
+    """Yield a visit of the page; check that nothing is printed, raised or requested."""
+    visitor = Visit(browser, file, reduced_motion="reduce")
+    yield visitor
+    visitor.context.close()
+    assert not visitor.trouble
 
 
-# -- what is shown ----------------------------------------------------------------------------------------------------
+# -- contents ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_layout_shows_what_the_library_derives(visit: Visit):
+def test_every_layout_shows_the_librarys_shards_and_boxes(visit: Visit):
     visit.open()
     cases = [
         (mesh, shape, one)
@@ -124,9 +125,9 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
         [...document.querySelectorAll(".device")].map((one) => [Number(one.dataset.rank), Number(one.dataset.shard), one.dataset.addend ?? ""]),
         [...document.querySelectorAll(".piece")].map((one) => [one.dataset.box, one.dataset.ranks]),
         [...document.querySelectorAll("tr[data-rank]")].map((row) => [...row.cells].map((cell) => cell.textContent))]"""
-    seen = visit.walk(hashes, look)
-    assert len(seen) > 120
-    for (mesh, shape, layout), (devices, pieces, rows) in zip(cases, seen):
+    views = visit.walk(hashes, look)
+    assert len(views) > 120
+    for (mesh, shape, layout), (devices, pieces, rows) in zip(cases, views):
         ranks = range(mesh.size)
         assert [device[:2] for device in devices] == [[rank, layout.shard_index(rank)] for rank in ranks]
         addends = [device[2] for device in devices]
@@ -135,16 +136,20 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
                 f"+{k} of {len(group)}" for k in range(1, len(group) + 1)
             ]
         assert layout.partial or {*addends} == {""}
-        held: dict[str, list[str]] = {}
+        ranks_by_box: dict[str, list[str]] = {}
         for rank in ranks:
-            held.setdefault(slice_text(layout.bounds(shape, rank)), []).append(str(rank))
-        full = {box: ",".join(some) for box, some in held.items() if all(a < b for a, b in eval_box(box))}
-        assert dict(pieces) == full
+            ranks_by_box.setdefault(slice_text(layout.bounds(shape, rank)), []).append(str(rank))
+        expected_pieces = {
+            box: ",".join(ranks_of_box)
+            for box, ranks_of_box in ranks_by_box.items()
+            if all(a < b for a, b in eval_box(box))
+        }
+        assert dict(pieces) == expected_pieces
         for rank, row in enumerate(rows):
             axes = len(mesh.axes)
             assert row[1 : 1 + axes] == list(map(str, mesh.coords(rank)))
             assert row[axes + 3] == str(layout.shard_index(rank))
-            if layout.partial:  # a column more: the addend
+            if layout.partial:  # A partial layout has one more column, the addend.
                 assert row.pop(axes + 4) == devices[rank][2]
             assert row[axes + 4] == ", ".join(map(str, layout.replica_ranks(rank)))
             assert row[axes + 5] == slice_text(layout.bounds(shape, rank))
@@ -152,34 +157,36 @@ def test_every_layout_shows_what_the_library_derives(visit: Visit):
 
 
 def eval_box(text: str) -> list[tuple[int, int]]:
-    return [tuple(map(int, part.split(":"))) for part in text.strip("[]").split(", ")]
+    """Return the (start, stop) pairs of a box such as `[0:2, 1:3]`."""
+
+    return [tuple(map(int, interval.split(":"))) for interval in text.strip("[]").split(", ")]
 
 
 def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
     visit.open()
-    chance, cases = random.Random(3), []
+    rng, cases = random.Random(3), []
     for mesh in OFFER.meshes:
         for shape in OFFER.shapes:
             pairs = [*product(*ends_of(mesh, len(shape)))]
-            for src, dst in chance.sample(pairs, min(40, len(pairs))):
-                planned = plan(src, dst, shape)
-                cases += [(mesh, shape, planned, k) for k in range(len(planned.steps))]
+            for src, dst in rng.sample(pairs, min(40, len(pairs))):
+                found_plan = plan(src, dst, shape)
+                cases += [(mesh, shape, found_plan, k) for k in range(len(found_plan.steps))]
     hashes = [
         address(
             "move", mesh=mesh, shape=shape_text(shape), step=k + 1,
-            **{"from": layout_key(planned.src), "to": layout_key(planned.dst)},
+            **{"from": layout_key(found_plan.src), "to": layout_key(found_plan.dst)},
         )
-        for mesh, shape, planned, k in cases
+        for mesh, shape, found_plan, k in cases
     ]  # fmt: skip
     look = """() => [
         [...document.querySelectorAll(".sent")].map((one) => [Number(one.dataset.from), Number(one.dataset.to), one.dataset.box]),
         [...document.querySelectorAll(".holds")].map((one) => [one.dataset.when, one.dataset.box]),
         [...document.querySelectorAll(".got")].map((one) => Number(one.dataset.bytes)),
         [...document.querySelectorAll(".bar")].map((one) => [Number(one.dataset.received), Number(one.dataset.bound)])]"""
-    seen = visit.walk(hashes, look)
-    assert len(seen) > 120
-    for (mesh, shape, planned, k), (sent, holds, received, bars) in zip(cases, seen):
-        step, ranks = planned.steps[k], range(mesh.size)
+    views = visit.walk(hashes, look)
+    assert len(views) > 120
+    for (mesh, shape, found_plan, k), (sent, holds, received, bars) in zip(cases, views):
+        step, ranks = found_plan.steps[k], range(mesh.size)
         assert sent == [[one.sender, one.receiver, slice_text(one.box)] for one in sent_boxes(step)]
         assert holds == [
             [when, slice_text(layout.bounds(shape, rank))]
@@ -187,10 +194,10 @@ def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
             for rank in ranks
         ]
         assert received == [step.nbytes(rank, 4) for rank in ranks]
-        assert bars == [[planned.nbytes(rank), planned.lower_bound(rank)] for rank in ranks]
+        assert bars == [[found_plan.nbytes(rank), found_plan.lower_bound(rank)] for rank in ranks]
 
 
-def test_every_round_of_every_algorithm_shows_who_has_what(visit: Visit):
+def test_every_round_shows_the_chunks_of_ranks_and_its_messages(visit: Visit):
     visit.open()
     cases = []
     for schedule in every_schedule(OFFER):
@@ -205,19 +212,24 @@ def test_every_round_of_every_algorithm_shows_who_has_what(visit: Visit):
         [...document.querySelectorAll(".cell")].map((one) => [Number(one.dataset.rank), Number(one.dataset.chunk), one.dataset.value]),
         [...document.querySelectorAll(".message")].map((one) => [Number(one.dataset.from), Number(one.dataset.to), one.dataset.chunks, one.dataset.reduces]),
         [...document.querySelectorAll(".finding")].map((one) => one.textContent)]"""
-    seen = visit.walk(hashes, look)
-    assert len(seen) == 300
-    for (name, size, story, k), (cells, messages, findings) in zip(cases, seen):
-        wanted = []
+    views = visit.walk(hashes, look)
+    assert len(views) == 300
+    for (name, size, story, k), (cells, messages, findings) in zip(cases, views):
+        expected_cells = []
         cells_of = {c for rank in range(size) for c in story.schedule.starts_with(rank)}
         for rank in range(size):
             if story.states:
-                held = story.states[k].holds[rank]
-                wanted += [[rank, c, value_words(story, held[c]) if c in held else ""] for c in story.cells]
-            else:  # who waits for each other has what there was in the beginning
-                own = {*story.schedule.starts_with(rank)}
-                wanted += [[rank, c, str(rank) if c in own else ""] for c in sorted(cells_of)]
-        assert cells == wanted, (name, size, k)
+                values_by_chunk = story.states[k].holds[rank]
+                expected_cells += [
+                    [rank, c, value_words(story, values_by_chunk[c]) if c in values_by_chunk else ""]
+                    for c in story.cells
+                ]
+            else:  # Ranks that wait for each other still have their first chunks.
+                first_chunks = {*story.schedule.starts_with(rank)}
+                expected_cells += [
+                    [rank, c, str(rank) if c in first_chunks else ""] for c in sorted(cells_of)
+                ]
+        assert cells == expected_cells, (name, size, k)
         step = story.steps[k - 1] if k else ()
         assert messages == [
             [m.source, m.target, ",".join(map(str, m.chunks)), str(int(m.reduces))] for m in step
@@ -245,7 +257,7 @@ def test_products_show_the_numbers_that_ranks_compute(visit: Visit):
         assert first[2] == 2 + 2 * (mesh.axis_size(*axes["k"]) - 1)
 
 
-def test_searches_show_what_was_found_and_why(visit: Visit):
+def test_searches_show_the_strategies_and_the_prices_of_others(visit: Visit):
     visit.open()
     result = search(build_program("tutorial", configured=False), 4)
     looks = """() => [
@@ -264,10 +276,10 @@ def test_searches_show_what_was_found_and_why(visit: Visit):
         assert seconds == pytest.approx(result.why(operator.name, splits).other.seconds)
 
 
-# -- how it is used ---------------------------------------------------------------------------------------------------
+# -- interaction ------------------------------------------------------------------------------------------------------
 
 
-def test_clicking_chooses_and_the_address_keeps_it(visit: Visit):
+def test_clicks_choose_a_layout_and_the_address_stores_it(visit: Visit):
     tab = visit.open(address("layout", mesh="dp=2 tp=2", shape="6x5"))
     tab.click("#layout-dp-1")
     tab.click("#layout-tp-copies")
@@ -277,24 +289,24 @@ def test_clicking_chooses_and_the_address_keeps_it(visit: Visit):
     assert tab.locator("#layout-picker").get_attribute("data-key") == ";tp,dp"
     tab.click(".device[data-rank='3']")
     assert "rank 3" in tab.locator(".sentence").inner_text()
-    kept = tab.url
-    assert "layout=%3Btp%2Cdp" in kept and "rank=3" in kept
+    address_before = tab.url
+    assert "layout=%3Btp%2Cdp" in address_before and "rank=3" in address_before
     tab.reload()
     tab.wait_for_selector("h2")
-    assert tab.url == kept and tab.locator("#layout-picker").get_attribute("data-key") == ";tp,dp"
+    assert tab.url == address_before and tab.locator("#layout-picker").get_attribute("data-key") == ";tp,dp"
     tab.click("#tab-move")
     assert tab.locator("h2").inner_text().startswith("How does it get")
     tab.go_back()
     assert tab.locator("h2").inner_text().startswith("Where does")
 
 
-def test_axes_of_size_one_and_many_dims(browser: Any, tmp_path: Path):
+def test_axes_of_size_one_and_many_dims_can_be_chosen(browser: Any, tmp_path: Path):
     mesh = Mesh((2, 1, 2), ("a", "b", "c"))
-    own = tmp_path / "own.html"
+    page_path = tmp_path / "own.html"
     offer = Offer((mesh,), ((2, 3, 2, 4, 2),), (2,), programs=(), layouts=(mesh("b", "c", None, None, "a"),))
-    own.write_text(page(offer), encoding="utf-8")
-    guest = Visit(browser, own)
-    tab = guest.open()
+    page_path.write_text(page(offer), encoding="utf-8")
+    visitor = Visit(browser, page_path)
+    tab = visitor.open()
     key = lambda: tab.locator("#layout-picker").get_attribute("data-key")  # noqa: E731
     assert key() == "b;c;;;a" and tab.locator(".piece").count() == 4
     tab.click("#layout-a-3")
@@ -302,18 +314,18 @@ def test_axes_of_size_one_and_many_dims(browser: Any, tmp_path: Path):
     assert tab.locator(".piece").count() == 4
     tab.click("#tab-search")
     assert "no search" in tab.locator(".sentence").inner_text()
-    guest.context.close()
-    assert not guest.trouble
+    visitor.context.close()
+    assert not visitor.trouble
 
 
 def test_keys_step_play_and_change_the_view(visit: Visit):
     tab = visit.open(address("schedule", algorithm="all_reduce ring", n=4))
-    at = lambda: int(tab.locator("#player-slider").input_value())  # noqa: E731
-    for key, wanted in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 6), ("Home", 0)):
+    position = lambda: int(tab.locator("#player-slider").input_value())  # noqa: E731
+    for key, expected in (("ArrowRight", 1), ("ArrowRight", 2), ("ArrowLeft", 1), ("End", 6), ("Home", 0)):
         tab.keyboard.press(key)
-        assert at() == wanted
+        assert position() == expected
     tab.keyboard.press(" ")
-    assert "Pause" in tab.locator("#player-play").inner_text() and at() == 1
+    assert "Pause" in tab.locator("#player-play").inner_text() and position() == 1
     tab.wait_for_function("() => Number(document.getElementById('player-slider').value) >= 2")
     tab.keyboard.press(" ")
     assert "Play" in tab.locator("#player-play").inner_text()
@@ -327,7 +339,7 @@ def test_keys_step_play_and_change_the_view(visit: Visit):
     assert tab.evaluate(focused) == ["layout-dp-copies", True]
 
 
-def test_an_address_of_nonsense_shows_something_right(visit: Visit):
+def test_an_invalid_address_shows_a_valid_view(visit: Visit):
     visit.open("#nowhere?mesh=7&layout=%3B%3B%3B&step=-4&rank=x")
     assert visit.tab.locator("h2").inner_text().startswith("Where does")
     for view in VIEWS:

@@ -1,4 +1,4 @@
-"""Copies and addends: ranks that wait for a reduction never look like ranks that own the same values."""
+"""Pictures of ranks with addends of a partial sum never look like pictures of ranks with copies."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ COPIES = re.compile(r"cop(y|ies) of the same|hold the same")
 
 
 def words(image: str) -> str:
+    """Return the text of a picture with single spaces."""
+
     return " ".join("".join(ET.fromstring(image).itertext()).split())
 
 
 def product() -> tuple[Tensor, Tensor]:
-    """A product of which every rank has an addend, and the same product with copies."""
+    """Return a product of which every rank has an addend, and the product with copies."""
     world = LockStep(8)
     x = Tensor.from_global(np.ones((32, 12)), MESH("dp", "tp"), world)
     y = matmul(x, Tensor.from_global(np.ones((12, 8)), MESH("tp", None), world))
@@ -38,21 +40,25 @@ def product() -> tuple[Tensor, Tensor]:
 def test_a_partial_product_does_not_look_like_the_finished_one(capsys: pytest.CaptureFixture[str]):
     partial, finished = product()
     assert partial.layout.partial and not finished.layout.partial
-    for form in ("svg", "html"):
-        pending, done = (getattr(figure(tensor), form) for tensor in (partial, finished))
-        assert not COPIES.search(pending) and COPIES.search(done)
-        assert pending.count('class="hatching"') == 8 + 2 and "hatching" not in done
-        assert all(f">+{k} of 4<" in pending for k in (1, 2, 3, 4)) and ">+" not in done
-        assert ">#0 = sum of 4<" in pending and ">ranks 0+1+2+3<" in pending and ">ranks 0,1,2,3<" in done
-    told = titles(figure(partial).svg)
-    assert "rank 6 at dp=1 tp=2: addend 3 of 4 of shard #1 = [16:32, 0:8]" in told
-    assert "shard #1, [16:32, 0:8]: sum of 4 on ranks 4+5+6+7" in told
+    for format_name in ("svg", "html"):
+        partial_text, finished_text = (getattr(figure(tensor), format_name) for tensor in (partial, finished))
+        assert not COPIES.search(partial_text) and COPIES.search(finished_text)
+        assert partial_text.count('class="hatching"') == 8 + 2 and "hatching" not in finished_text
+        assert all(f">+{k} of 4<" in partial_text for k in (1, 2, 3, 4)) and ">+" not in finished_text
+        assert (
+            ">#0 = sum of 4<" in partial_text
+            and ">ranks 0+1+2+3<" in partial_text
+            and ">ranks 0,1,2,3<" in finished_text
+        )
+    lines = titles(figure(partial).svg)
+    assert "rank 6 at dp=1 tp=2: addend 3 of 4 of shard #1 = [16:32, 0:8]" in lines
+    assert "shard #1, [16:32, 0:8]: sum of 4 on ranks 4+5+6+7" in lines
     show(partial)
-    pending = capsys.readouterr().out
+    partial_text = capsys.readouterr().out
     show(finished)
-    done = capsys.readouterr().out
-    assert "6:1+3" in pending and "#1 = sum of 4" in pending and "ranks 4+5+6+7" in pending
-    assert "not copies" in pending and not re.search(r"\d\+\d", done)
+    finished_text = capsys.readouterr().out
+    assert "6:1+3" in partial_text and "#1 = sum of 4" in partial_text and "ranks 4+5+6+7" in partial_text
+    assert "not copies" in partial_text and not re.search(r"\d\+\d", finished_text)
 
 
 @pytest.mark.parametrize("op", REDUCE_OPS)
@@ -67,7 +73,7 @@ def test_a_partial_product_does_not_look_like_the_finished_one(capsys: pytest.Ca
         (CUBE, ("c", None, "a", None), ("b",), (4, 6, 8, 2)),
     ],
 )
-def test_every_reduction_has_its_word_and_every_rank_its_number(mesh, dims, axes, shape, op):
+def test_every_reduction_names_its_operation_and_numbers_its_ranks(mesh, dims, axes, shape, op):
     layout = mesh(*dims, partial=dict.fromkeys(axes, op))
     image = figure(layout, shape=shape).svg
     assert not COPIES.search(image)
@@ -80,71 +86,76 @@ def test_every_reduction_has_its_word_and_every_rank_its_number(mesh, dims, axes
     numbers: dict[tuple[str, ...], set[str]] = {}
     for rank, number, shard in ranks:
         assert int(shard) == layout.shard_index(int(rank))
-        free = [str(c) for axis, c in zip(mesh.axes, mesh.coords(int(rank))) if axis not in axes]
-        numbers.setdefault(tuple(free), set()).add(number)
-    wanted = {str(k + 1) for k in range(count)}
-    assert all(one == wanted for one in numbers.values())
+        other_coords = [str(c) for axis, c in zip(mesh.axes, mesh.coords(int(rank))) if axis not in axes]
+        numbers.setdefault(tuple(other_coords), set()).add(number)
+    expected = {str(k + 1) for k in range(count)}
+    assert all(group_numbers == expected for group_numbers in numbers.values())
     sign = "+1 of" if op == "sum" else f"{op} 1 of"
     assert sign in words(image) and f"= {op} of {count}" in words(image)
 
 
-def test_plans_say_which_states_are_addends(capsys: pytest.CaptureFixture[str]):
-    """The source of a reduction is hatched and says of how many addends each shard is the sum; its target is not."""
-    moved = plan(MESH("dp", None, partial="tp"), MESH("dp", None), (32, 8), np.float32)
-    image = figure(moved).svg
+def test_plans_mark_states_that_are_addends(capsys: pytest.CaptureFixture[str]):
+    """The source of a reduction is hatched and shows the number of addends of a shard. Its target is not."""
+    reduction_plan = plan(MESH("dp", None, partial="tp"), MESH("dp", None), (32, 8), np.float32)
+    image = figure(reduction_plan).svg
     assert image.count('class="hatching"') == 1 and ">sum of 4 addends<" in image
-    kept = plan(CUBE("a", None, partial="c"), CUBE(None, "a", partial="c"), (8, 8), np.float32)
-    image = figure(kept).svg
-    assert image.count('class="hatching"') == len(kept.states) == 2
+    partial_plan = plan(CUBE("a", None, partial="c"), CUBE(None, "a", partial="c"), (8, 8), np.float32)
+    image = figure(partial_plan).svg
+    assert image.count('class="hatching"') == len(partial_plan.states) == 2
     assert "what moves are addends" in words(image)
-    show(kept)
+    show(partial_plan)
     assert "what moves are addends" in capsys.readouterr().out
-    copied = plan(CUBE("a", None), CUBE(None, "a"), (8, 8), np.float32)
-    assert "hatching" not in figure(copied).svg and "addends" not in figure(copied).svg
+    copy_plan = plan(CUBE("a", None), CUBE(None, "a"), (8, 8), np.float32)
+    assert "hatching" not in figure(copy_plan).svg and "addends" not in figure(copy_plan).svg
 
 
-def test_axes_of_one_rank_are_pending_in_name_only():
+def test_a_partial_axis_of_one_rank_is_not_hatched():
     mesh = Mesh((2, 1), ("a", "b"))
     assert partial_reduction(mesh("a", partial="b")) is None
     assert "hatching" not in figure(mesh("a", partial="b"), shape=(4,)).svg
 
 
-def test_the_command_says_addends_in_every_table(capsys: pytest.CaptureFixture[str]):
+def test_the_command_names_addends_in_every_table(capsys: pytest.CaptureFixture[str]):
     line = ["layout", "--mesh", "dp=2,tp=4", "--dims", "S(0)P(sum)", "--shape", "32,8"]
     assert main(line) == 0
-    told = capsys.readouterr().out
-    assert "ranks with the same shard" not in told and not COPIES.search(told)
-    assert "2 shards on 8 ranks, each the sum of 4 addends: ranks of one # own different ones" in told
-    assert re.findall(r"\+(\d) of 4", told) == ["1", "2", "3", "4"] * 2
+    output = capsys.readouterr().out
+    assert "ranks with the same shard" not in output and not COPIES.search(output)
+    assert "2 shards on 8 ranks, each the sum of 4 addends: ranks of one # own different ones" in output
+    assert re.findall(r"\+(\d) of 4", output) == ["1", "2", "3", "4"] * 2
     assert main([*line, "--json"]) == 0
     report: Any = __import__("json").loads(capsys.readouterr().out)
     assert report["pending"] == {"reduction": "sum", "axes": ["tp"], "addends": 4}
     assert [rank["addend"] for rank in report["ranks"]] == [1, 2, 3, 4] * 2
 
 
-# -- hatching can be seen and crosses no words ---------------------------------------------------------------
+# -- hatching is visible and crosses no words -----------------------------------------------------------------
 
 
-def blended(over: str, under: str, opacity: float) -> str:
-    """A colour that lies half transparent on another."""
-    full = [one if len(one) == 7 else "#" + "".join(2 * c for c in one[1:]) for one in (over, under)]
-    parts = [[int(one[i : i + 2], 16) for i in (1, 3, 5)] for one in full]
-    return "#" + "".join(f"{round(opacity * a + (1 - opacity) * b):02x}" for a, b in zip(*parts))
+def blend(over: str, under: str, opacity: float) -> str:
+    """Return the colour of a transparent colour on another one."""
+    six_digits = [
+        colour if len(colour) == 7 else "#" + "".join(2 * c for c in colour[1:]) for colour in (over, under)
+    ]
+    channels = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in six_digits]
+    return "#" + "".join(f"{round(opacity * a + (1 - opacity) * b):02x}" for a, b in zip(*channels))
 
 
-def test_hatching_is_seen_on_every_fill():
+def test_hatching_is_visible_on_every_fill():
     for fill, letters in FILLS:
-        line = blended(letters, fill, HATCH_OPACITY)
+        line = blend(letters, fill, HATCH_OPACITY)
         assert contrast(line, fill) >= 1.5, fill
         assert float(np.abs(linear(line) - linear(fill)).max()) > 0.02, fill
 
 
 def boxes_of(image: str, kind: str) -> list[tuple[float, float, float, float]]:
+    """Return the (left, top, right, bottom) of each rectangle of a class in a picture."""
+
     pattern = (
         rf'<rect class="{kind}" x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="([^"]+)"'
     )
     return [
-        (x, y, x + w, y + h) for x, y, w, h in (map(float, one[:4]) for one in re.findall(pattern, image))
+        (x, y, x + w, y + h)
+        for x, y, w, h in (map(float, numbers[:4]) for numbers in re.findall(pattern, image))
     ]
 
 
@@ -166,10 +177,10 @@ def test_no_line_crosses_words(index: int | None, hatched: bool):
 
 
 def test_stripes_and_hatching_differ():
-    """A cell of the tenth shard is striped, an addend is hatched: no two of these have the same lines."""
-    looks = []
+    """The cells of later shards have stripes, cells of addends have hatching. All combinations differ."""
+    drawings = []
     for index, hatched in itertools.product((0, 8, 16, 24), (False, True)):
         canvas = Canvas()
         canvas.cell(0, 0, 60, 40, [], index, hatched=hatched)
-        looks.append(re.sub(r"<title>.*?</title>", "", "".join(canvas.parts)))
-    assert len({*looks}) == len(looks) == 8
+        drawings.append(re.sub(r"<title>.*?</title>", "", "".join(canvas.parts)))
+    assert len({*drawings}) == len(drawings) == 8

@@ -1,4 +1,4 @@
-"""Every picture keeps its words inside its frame and is read aloud to those who do not see it."""
+"""The words of every picture are inside its frame, and screen readers get a title and a description."""
 
 from __future__ import annotations
 
@@ -40,42 +40,46 @@ doctor --no-trial
 """.strip().splitlines()
 
 
-def outside(image: str) -> list[str]:
-    """The words of a picture that do not lie inside of its frame."""
+def words_outside_frame(image: str) -> list[str]:
+    """Return the words of a picture that are not inside its frame."""
     root = ET.fromstring(image)
     width, height = map(float, root.get("viewBox", "").split()[2:])
     boxes = list(words_of(root))
     assert boxes
     return [
-        w
-        for w, left, right, top, low in boxes
+        word
+        for word, left, right, top, low in boxes
         if min(left, top) < -1 or right > width + 1 or low > height + 1
     ]
 
 
-def is_read_aloud(image: str) -> bool:
+def has_description(image: str) -> bool:
+    """Return True if a picture has a title and a description."""
+
     root = ET.fromstring(image)
-    title, told = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
-    return bool(title is not None and title.text and told is not None and (told.text or "").strip())
+    title, description = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    return bool(
+        title is not None and title.text and description is not None and (description.text or "").strip()
+    )
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_values_keep_to_their_frames_and_are_read_aloud(name: str) -> None:
+def test_pictures_of_values_keep_to_their_frames_and_have_descriptions(name: str) -> None:
     drawn = figure(pictured(name))
     image, page = drawn.svg, drawn.html
-    assert is_read_aloud(image) and not outside(image)
+    assert has_description(image) and not words_outside_frame(image)
     for drawing in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
-        assert not outside(drawing)
+        assert not words_outside_frame(drawing)
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_commands_keep_to_their_frames_and_are_read_aloud(
+def test_pictures_of_commands_keep_to_their_frames_and_have_descriptions(
     line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     picture, page = tmp_path / "x.svg", tmp_path / "x.html"
     assert main([*line.split(), "--svg", str(picture), "--html", str(page)]) == 0, capfd.readouterr()
     image = picture.read_text()
-    assert is_read_aloud(image) and not outside(image)
+    assert has_description(image) and not words_outside_frame(image)
     for text in (image, page.read_text()):
         assert not re.search(
             r"<script|<link|<iframe|src=|href=|@import|url\(|https?://(?!www\.w3\.org/2000/svg)", text

@@ -1,4 +1,4 @@
-"""Pictures: there is one of everything that the package returns, everybody can read it, and it says what is true."""
+"""Every public type has a picture with readable words and right content."""
 
 from __future__ import annotations
 
@@ -38,44 +38,46 @@ PUBLIC = (
 )  # fmt: skip
 
 
-def returned(value: object) -> list[type]:
-    """A public class, or the classes of the package that a public function says it returns."""
+def result_types(value: object) -> list[type]:
+    """Return a public class itself, or the classes of the package in a function's return annotation."""
     if inspect.isclass(value):
         return [value]
     if not inspect.isfunction(value):
         return []
     try:
-        said = typing.get_type_hints(value).get("return")
-    except NameError:  # a name that only type checkers know
+        annotation = typing.get_type_hints(value).get("return")
+    except NameError:  # The annotation has a name that only type checkers import.
         return []
-    return [kind for kind in (said, *typing.get_args(said)) if inspect.isclass(kind)]
+    return [kind for kind in (annotation, *typing.get_args(annotation)) if inspect.isclass(kind)]
 
 
 def public_types() -> dict[type, str]:
+    """Return the public types of the package, each with the name of a function or class that gives it."""
+
     kinds: dict[type, str] = {}
     for module in map(importlib.import_module, PUBLIC):
         for name in getattr(module, "__all__", ()):
-            for kind in returned(getattr(module, name)):
-                own = kind.__module__.startswith("spmdsim.") and not issubclass(kind, BaseException)
-                if own and not getattr(kind, "_is_protocol", False):
+            for kind in result_types(getattr(module, name)):
+                is_of_package = kind.__module__.startswith("spmdsim.") and not issubclass(kind, BaseException)
+                if is_of_package and not getattr(kind, "_is_protocol", False):
                     kinds.setdefault(kind, f"{module.__name__}.{name}")
     return kinds
 
 
-def test_every_public_type_has_a_picture_of_its_own():
+def test_every_public_type_has_a_picture():
     kinds = public_types()
     assert len(kinds) > 60
     without = {
-        place: kind.__qualname__
-        for kind, place in kinds.items()
+        public_name: kind.__qualname__
+        for kind, public_name in kinds.items()
         if not issubclass(kind, Pictured)
-        and not hasattr(kind, "_fields")  # named tuples have no base but tuple
+        and not hasattr(kind, "_fields")  # Named tuples have no base but tuple.
     }
-    # What notebooks show of these is up to their own methods: a stack of integers, a base class of settings.
+    # A type in this list needs a base class `Pictured`, or methods for notebooks.
     assert not without, without
 
 
-def test_every_kind_with_a_figure_of_its_own_is_tried():
+def test_every_type_with_a_figure_is_tested():
     drawn = {
         f"{kind.__module__}.{kind.__qualname__}" for name in VALUES for kind in type(pictured(name)).__mro__
     }
@@ -84,7 +86,7 @@ def test_every_kind_with_a_figure_of_its_own_is_tried():
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
+def test_a_picture_is_valid_and_a_repr_is_short(name, capsys):
     value = pictured(name)
     drawn = figure(value)
     image, page = drawn.svg, drawn.html
@@ -96,7 +98,7 @@ def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
     assert "prefers-color-scheme" in image and "@media print" in image
     for text in (image, page):
         assert not re.search(r"nan|inf\b|<script|href=|@import|url\(", re.sub(r">[^<]*<", "><", text))
-    assert not re.search(r"frozenset|ndarray|&lt;\w+|\w\(\w+=", page)  # people read it, not Python
+    assert not re.search(r"frozenset|ndarray|&lt;\w+|\w\(\w+=", page)  # The page has no Python syntax.
     width, height = map(float, root.get("viewBox", "").split()[2:])
     assert 0 < width < 4000 and 0 < height < 4000
     assert " at 0x" not in repr(value)
@@ -106,13 +108,13 @@ def test_a_picture_is_sound_and_a_repr_is_short(name, capsys):
         bundle = value._repr_mimebundle_()
         assert bundle["text/html"] == page and bundle["text/plain"]
     show(value)
-    told = capsys.readouterr().out
-    assert told.strip() and len(told) < 20_000
+    output = capsys.readouterr().out
+    assert output.strip() and len(output) < 20_000
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_text_is_plain_where_the_terminal_knows_ascii_only(name, monkeypatch):
-    """As under ``LC_ALL=C``, where Python lets nothing else through."""
+def test_the_text_for_an_ascii_terminal_is_ascii(name, monkeypatch):
+    """Python refuses to print other characters under ``LC_ALL=C``."""
     stream = io.TextIOWrapper(io.BytesIO(), "ascii", errors="surrogateescape")
     monkeypatch.setattr(sys, "stdout", stream)
     show(pictured(name))
@@ -120,7 +122,7 @@ def test_text_is_plain_where_the_terminal_knows_ascii_only(name, monkeypatch):
     assert stream.buffer.getvalue().isascii() and stream.buffer.getvalue().strip()
 
 
-def test_what_is_not_the_packages_is_refused():
+def test_values_of_other_packages_are_refused():
     for value in (3, "ring", [], object(), {"a": 1}):
         with pytest.raises(UsageTypeError, match="no picture of"):
             show(value)
@@ -136,16 +138,18 @@ def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
 
 
 def themes() -> list[dict[str, str]]:
+    """Return the colours of each theme in the style sheet."""
+
     rules = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", STYLE)
-    return [dict(pair.split(":") for pair in one.split(";") if pair.startswith("--")) for one in rules]
+    return [dict(pair.split(":") for pair in rule.split(";") if pair.startswith("--")) for rule in rules]
 
 
-def test_words_can_be_read_on_every_ground():
+def test_words_have_contrast_on_every_background():
     for fill, letters in FILLS:
         assert contrast(fill, letters) >= 4.5, fill
     palettes = themes()
     light, dark = palettes[0], palettes[1]
-    assert light != dark and light == palettes[-1]  # in print, too
+    assert light != dark and light == palettes[-1]  # The print theme is the light one.
     assert all(theme in (light, dark) for theme in palettes)
     for theme in (light, dark):
         for name in ("--ink", "--faint", "--bad"):
@@ -154,7 +158,7 @@ def test_words_can_be_read_on_every_ground():
             assert contrast(ink, theme["--ground"]) >= 2.4, (ink, theme)
 
 
-#: Machado, Oliveira and Fernandes (2009), severity 1, on linear light: no red cones, no green, no blue ones.
+#: Machado, Oliveira and Fernandes (2009), severity 1, on linear light: no red cones, and no green cones.
 BLIND = {
     "protan": [
         [0.152286, 1.052583, -0.204868],
@@ -171,12 +175,12 @@ BLIND = {
 
 @pytest.mark.parametrize("kind", BLIND)
 def test_fills_differ_for_colour_blind_eyes(kind):
-    seen = [np.cbrt(np.clip(np.array(BLIND[kind]) @ linear(fill), 0, 1)) for fill, _ in FILLS]
-    least = min(float(np.abs(a - b).max()) for a, b in itertools.combinations(seen, 2))
-    assert least > 0.05
+    perceived = [np.cbrt(np.clip(np.array(BLIND[kind]) @ linear(fill), 0, 1)) for fill, _ in FILLS]
+    smallest_difference = min(float(np.abs(a - b).max()) for a, b in itertools.combinations(perceived, 2))
+    assert smallest_difference > 0.05
 
 
-# -- truth ----------------------------------------------------------------------------------------------
+# -- content --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,29 +191,31 @@ def test_fills_differ_for_colour_blind_eyes(kind):
         (Mesh((2, 2, 2), ("a", "b", "c"))("a", ("c", "b"), None), (4, 6, 8)),
     ],
 )
-def test_a_tensor_says_who_holds_which_box(layout, shape):
-    """Each rank of the picture has the elements that the layout gives it."""
-    told = dict(
+def test_a_layout_shows_the_box_of_each_rank(layout, shape):
+    """The box of a rank in the picture has the elements that the layout gives the rank."""
+    boxes = dict(
         re.findall(
             r"rank (\d+) at .*?: shard #\d+ = (\[.*?\])$",
             "\n".join(titles(figure(layout, shape=shape).svg)),
             re.M,
         )
     )
-    assert len(told) == layout.mesh.size
-    whole = np.arange(np.prod(shape)).reshape(shape)
-    for rank, box in told.items():
-        picked = whole[tuple(slice(*map(int, part.split(":"))) for part in box.strip("[]").split(", "))]
-        assert np.array_equal(picked, whole[layout.slices(shape, int(rank))])
+    assert len(boxes) == layout.mesh.size
+    full_array = np.arange(np.prod(shape)).reshape(shape)
+    for rank, box in boxes.items():
+        picked = full_array[
+            tuple(slice(*map(int, interval.split(":"))) for interval in box.strip("[]").split(", "))
+        ]
+        assert np.array_equal(picked, full_array[layout.slices(shape, int(rank))])
 
 
-def test_three_dims_are_a_block_with_every_piece():
+def test_a_layout_of_three_dims_is_a_block_with_every_shard():
     layout, shape = Mesh((2, 2, 3), ("a", "b", "c"))("c", ("a", "b"), None), (6, 8, 5)
-    told = titles(figure(layout, shape=shape).svg)
+    shard_titles = titles(figure(layout, shape=shape).svg)
     for rank in range(12):
         box = ", ".join(f"{s.start}:{s.stop}" for s in layout.slices(shape, rank))
-        # Its front, its upper and its right side; and once more in the slice that no other piece hides.
-        assert told.count(f"shard #{layout.shard_index(rank)}, [{box}]: rank {rank}") == 4
+        # The block shows its front, its upper and its right side. A slice shows it once more, in full.
+        assert shard_titles.count(f"shard #{layout.shard_index(rank)}, [{box}]: rank {rank}") == 4
 
 
 NETWORKS = {
@@ -220,22 +226,23 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("text", NETWORKS)
-def test_a_network_is_drawn_with_every_link_and_nothing_hides_a_rank(text):
+def test_a_network_is_drawn_with_every_link_and_no_hidden_rank(text):
     network = parse_topology(text, NETWORKS[text], Machine.laptop())
-    places = positions(network)
-    for (_, (x1, y1)), (_, (x2, y2)) in itertools.combinations(places.items(), 2):
+    rank_positions = positions(network)
+    for (_, (x1, y1)), (_, (x2, y2)) in itertools.combinations(rank_positions.items(), 2):
         assert abs(x1 - x2) >= 22 or abs(y1 - y2) >= 18
-    told = {*titles(figure(network).svg)}
-    assert {f"rank {rank}" for rank in range(network.ranks)} <= told
-    every = np.divmod(np.arange(network.ranks**2), network.ranks)
+    all_titles = {*titles(figure(network).svg)}
+    assert {f"rank {rank}" for rank in range(network.ranks)} <= all_titles
+    senders_and_receivers = np.divmod(np.arange(network.ranks**2), network.ranks)
     pairs = {
-        (min(a, b), max(a, b)) for a, b in map(network.ends, np.unique(network.routes(*every).links).tolist())
+        (min(a, b), max(a, b))
+        for a, b in map(network.ends, np.unique(network.routes(*senders_and_receivers).links).tolist())
     }
-    drawn = {line.partition(":")[0] for line in told if " - " in line}
+    drawn = {line.partition(":")[0] for line in all_titles if " - " in line}
     assert {f"{a} - {b}" for a, b in pairs} <= drawn
 
 
-def test_larger_networks_say_why_no_link_is_drawn():
+def test_larger_networks_have_a_note_in_place_of_links():
     for text, ranks in (("torus:16x16", 256), ("torus:2x2x2x2", 16)):
         image = figure(parse_topology(text, ranks, Machine.laptop())).svg
         assert (
@@ -243,13 +250,13 @@ def test_larger_networks_say_why_no_link_is_drawn():
         )
 
 
-def test_names_of_points_hide_neither_each_other_nor_points():
+def test_names_of_points_overlap_neither_each_other_nor_points():
     points = [(100, 1), (101, 1.01), (102, 1.02), (1000, 1), (1001, 5), (100, 5)]
     lines = tuple(Line(f"the layout number {k}", (point,)) for k, point in enumerate(points))
     canvas = plot_canvas(Plot("t", "x", "y", lines), height=300)
     words = re.findall(r'<text x="([\d.]+)" y="([\d.]+)">the layout', "".join(canvas.parts))
     inside = [(float(x), float(y)) for x, y in words if float(x) < canvas.width - 300]
-    assert len(inside) >= 5  # where there is no room, the legend alone says it
+    assert len(inside) >= 5  # A name without room is in the legend alone.
     for (x1, y1), (x2, y2) in itertools.combinations(inside, 2):
         assert abs(x1 - x2) >= 19 * 7 or abs(y1 - y2) >= 14
     for x, y in inside:
@@ -260,34 +267,34 @@ def test_names_of_points_hide_neither_each_other_nor_points():
             assert not (x < cx < x + 19 * 7 and y - 10 < cy < y), (x, y, at)
 
 
-def test_a_step_says_what_goes_from_whom_to_whom():
-    """The bytes that a receiver gets in the picture are those the step counts, and values come out right by them."""
-    moved = plan(MESH("dp", "tp"), MESH(None, "dp"), (8, 8), np.float32)
-    for step in moved.steps:
-        told = re.findall(
+def test_a_step_shows_the_bytes_of_each_message():
+    """The bytes that a rank receives in the picture are the bytes that the step counts."""
+    found_plan = plan(MESH("dp", "tp"), MESH(None, "dp"), (8, 8), np.float32)
+    for step in found_plan.steps:
+        messages = re.findall(
             r"rank (\d+) sends ([\d,]+) bytes to rank (\d+)", "\n".join(titles(figure(step).svg))
         )
-        assert len(told) == 64
+        assert len(messages) == 64
         for rank in range(8):
-            received = sum(int(size.replace(",", "")) for _, size, to in told if int(to) == rank)
+            received = sum(int(size.replace(",", "")) for _, size, to in messages if int(to) == rank)
             assert received == step.nbytes(rank, 4)
 
 
-def test_boxes_of_a_plan_come_from_ranks_that_hold_them():
+def test_boxes_of_a_plan_come_from_their_owners():
     src, dst, shape = MESH("dp", "tp"), MESH("tp", "dp"), (8, 8)
     image = figure(plan(src, dst, shape, np.float32)).svg
     pairs = {tuple(map(int, pair)) for pair in re.findall(r">(\d)→(\d)<", image)}
-    holders = np.empty(shape, int)
+    owners = np.empty(shape, int)
     for rank in range(8):
-        holders[src.slices(shape, rank)] = rank
-    wanted = {
-        (int(a), rank) for rank in range(8) for a in np.unique(holders[dst.slices(shape, rank)]) if a != rank
+        owners[src.slices(shape, rank)] = rank
+    expected = {
+        (int(a), rank) for rank in range(8) for a in np.unique(owners[dst.slices(shape, rank)]) if a != rank
     }
-    assert pairs == wanted
+    assert pairs == expected
 
 
-def test_a_colour_of_a_plan_is_one_sender():
-    """Boxes and tables of bytes have one colour for a rank, also if ranks send nothing; layouts have none."""
+def test_each_sender_of_a_plan_has_one_colour():
+    """Boxes and tables of bytes have one colour per rank, also if ranks send nothing. Layouts have none."""
     source, target = Mesh((2, 2), ("a", "b"), (4, 5, 6, 7)), Mesh((2, 2), ("a", "b"))
     image = figure(plan(source("a", "b"), target("b", "a"), (8, 8), np.float32)).svg
     boxes = re.findall(r'fill="(#\w+)" stroke="var\(--ground\)"/>(?:(?!<rect).)*>(\d)→\d<', image)
@@ -308,40 +315,40 @@ def test_the_ring_has_chunk_numbers_and_a_legend():
     assert "rounds          6  (lower bound 2)" in text and "after round 5" in text
 
 
-def test_ranks_of_a_simulated_run_wait():
-    told = titles(figure(pictured("simulated run")).svg)
-    waits = [line for line in told if line.startswith("Recv") and "waits 10 s" in line]
-    assert len(waits) == 2 * 3  # the bar, and its name on it
+def test_a_simulated_run_shows_the_waits_of_ranks():
+    lines = titles(figure(pictured("simulated run")).svg)
+    waits = [line for line in lines if line.startswith("Recv") and "waits 10 s" in line]
+    assert len(waits) == 2 * 3  # The bar and its name have a title each.
 
 
-def test_a_search_says_which_axis_splits_what():
+def test_a_search_shows_the_axes_that_split_each_dim():
     result = pictured("search")
-    told = titles(figure(result).svg)
+    lines = titles(figure(result).svg)
     for operator in result.graph.operators:
         (layout, *_) = operator.bound.output_layouts(result.strategy(operator.name))
         for factor, axes in result.strategy(operator.name).splits:
             for axis in axes:
-                # Dims without a letter are named by their place in the result: the one that the axis splits there.
+                # A dim without a letter is named by its number in the result.
                 dims = [dim for dim, entry in enumerate(layout.dims) if axis in entry]
                 words = f"dim {dims[0]}" if factor.startswith(".") else factor
-                assert f"{axis} splits {words} of {operator.name}" in told
-    assert any(line.startswith("found: ") for line in told)
-    # Colours are shares of the time alone: no cell of a factor and no point of the plot has one of them.
+                assert f"{axis} splits {words} of {operator.name}" in lines
+    assert any(line.startswith("found: ") for line in lines)
+    # Colours stand for shares of the time alone. No cell of a factor and no point of the plot has one of them.
     image = figure(result).svg
     cells = re.findall(r"<title>\w+ splits [^<]*</title>((?:<rect[^>]*>)+)", image)
     assert len(cells) > 8 and not any(fill in cell for cell in cells for fill, _ in FILLS)
-    parts = {re.search(rf'<rect[^>]* fill="(#\w+)"[^>]*><title>[^<]*: {part} ', image) for part in PARTS}
-    shares = {FILLS.index(next(one for one in FILLS if one[0] == part[1])) for part in parts if part}
+    bars = {re.search(rf'<rect[^>]* fill="(#\w+)"[^>]*><title>[^<]*: {name} ', image) for name in PARTS}
+    shares = {FILLS.index(next(pair for pair in FILLS if pair[0] == bar[1])) for bar in bars if bar}
     points = {INKS.index(ink) for ink in re.findall(r'<circle[^>]* fill="(#\w+)"', image)}
     assert len(shares) >= 2 and len(points) >= 3 and not shares & points
-    alike = any("is the same along" in line for line in told)
+    has_equal_axis = any("is the same along" in line for line in lines)
     assert (
         "· the same along the axis" in figure(result).svg
-    ) == alike  # the legend names the mark where there is one
+    ) == has_equal_axis  # The legend names the mark if the picture has one.
 
 
 def test_notebooks_get_the_picture_by_show(monkeypatch):
-    """``show`` displays HTML where there is a notebook."""
+    """``show`` displays HTML in a notebook."""
     from rich.console import Console
 
     shown: list[str] = []
@@ -351,12 +358,12 @@ def test_notebooks_get_the_picture_by_show(monkeypatch):
     assert shown == [figure(MESH).html]
 
 
-def test_pictures_load_nothing_before_they_are_asked_for():
+def test_the_code_for_pictures_is_imported_on_first_use():
     import subprocess
 
     code = "import sys, spmdsim; spmdsim.Mesh, spmdsim.Tensor, spmdsim.matmul; print('spmdsim.figures' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
 
 
 # -- files ----------------------------------------------------------------------------------------------
@@ -392,7 +399,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
+def test_commands_write_files_without_references_to_other_files(name, tmp_path, capfd):
     image, page, words = tmp_path / "x.svg", tmp_path / "x.html", COMMANDS[name]
     files = ("--svg", str(image), "--html", str(page))
     if name == "simulate":
@@ -413,14 +420,14 @@ def test_commands_write_files_that_need_nothing_else(name, tmp_path, capfd):
     assert "cannot write" in capfd.readouterr().err
 
 
-def test_figures_are_read_aloud_by_tables():
+def test_figures_have_tables_for_screen_readers():
     drawn = figure(pictured("search"))
     assert isinstance(drawn, Figure)
     assert '<th scope="col"' in drawn.html and "<caption>comparison</caption>" in drawn.html
 
 
-def test_a_tensor_of_ranks_that_are_not_there_is_not_looked_at():
-    """A picture reads the layout and no values: nothing is sent for it."""
+def test_a_picture_of_a_tensor_moves_no_values():
+    """A picture reads the layout and no values."""
     from spmdsim import record
 
     tensor = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("a",))("a", None), LockStep(2))
@@ -432,7 +439,7 @@ def test_a_tensor_of_ranks_that_are_not_there_is_not_looked_at():
 @pytest.mark.parametrize(
     ("name", "size"), [("ring", 4), ("ring", 8), ("recursive_doubling", 8), ("bruck", 8)]
 )
-def test_words_beside_arrows_do_not_lie_on_each_other(name, size):
+def test_words_beside_arrows_do_not_overlap(name, size):
     story = unroll(schedule_of("all_to_all" if name == "bruck" else "all_reduce", name, size))
     drawn = "".join(space_time(story).parts)
     boxes = [
@@ -442,5 +449,5 @@ def test_words_beside_arrows_do_not_lie_on_each_other(name, size):
         )
     ]
     assert len(boxes) == sum(map(len, story.steps))
-    for (x1, y1, wide1, high), (x2, y2, wide2, _) in itertools.combinations(boxes, 2):
-        assert x1 + wide1 <= x2 + 0.2 or x2 + wide2 <= x1 + 0.2 or abs(y1 - y2) >= high - 0.2
+    for (x1, y1, width1, height), (x2, y2, width2, _) in itertools.combinations(boxes, 2):
+        assert x1 + width1 <= x2 + 0.2 or x2 + width2 <= x1 + 0.2 or abs(y1 - y2) >= height - 0.2

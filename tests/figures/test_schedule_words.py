@@ -1,4 +1,4 @@
-"""Cells and arrows of schedules: ranges that cannot be read as subtractions, and a legend."""
+"""Pictures of schedules have a legend, and their ranges cannot be read as subtractions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MINUS = re.compile(r"\d-\d")
 
 
 def numbers(words: str, size: int) -> set[int]:
-    """The numbers that words stand for, read as their legend says."""
+    """Return the numbers that words stand for by the rules of the legend."""
     if words == "∑":
         return {*range(size)}
     members: set[int] = set()
-    for part in re.split(r"[+,]", words):
-        first, _, last = part.partition("..")
+    for term in re.split(r"[+,]", words):
+        first, _, last = term.partition("..")
         members |= {*range(int(first), int(last or first) + 1)}
     return members
 
@@ -33,16 +33,18 @@ def numbers(words: str, size: int) -> set[int]:
 )  # fmt: skip
 def test_words_stand_for_the_ranks_and_chunks_that_they_name(collective, name, size):
     story = unroll(schedule_of(collective, name, size))
-    seen = {held for state in story.states for rank in state.holds for held in rank.values()}
-    for value in seen:
-        words = value_words(story, value)
-        assert not MINUS.search(words) and numbers(words, size) == {*story.contributors(value)}
-    told = [(arrow_label(story, m).lstrip("+"), m) for step in story.steps for m in step]
-    for words, message in told:
-        if words and "chunks" not in words:
-            assert numbers(words, size) == {*message.chunks}, words
+    all_values = {
+        rank_value for state in story.states for rank in state.holds for rank_value in rank.values()
+    }
+    for value in all_values:
+        text = value_words(story, value)
+        assert not MINUS.search(text) and numbers(text, size) == {*story.contributors(value)}
+    labels = [(arrow_label(story, m).lstrip("+"), m) for step in story.steps for m in step]
+    for text, message in labels:
+        if text and "chunks" not in text:
+            assert numbers(text, size) == {*message.chunks}, text
     facts = schedule_facts(story.schedule)
-    assert not any(MINUS.search(words) for words, _ in facts["values"])
+    assert not any(MINUS.search(text) for text, _ in facts["values"])
 
 
 def test_pictures_text_and_command_have_a_legend(capsys):
@@ -52,12 +54,12 @@ def test_pictures_text_and_command_have_a_legend(capsys):
     text = capsys.readouterr().out
     assert main(["collective", "show", "all_reduce", "rabenseifner", "-n", "8"]) == 0
     command = capsys.readouterr().out
-    for told in (image, text, command):
-        assert "0..2 is 0+1+2" in told and "4..7 is 4, 5, 6, 7" in told and not MINUS.search(told)
+    for output in (image, text, command):
+        assert "0..2 is 0+1+2" in output and "4..7 is 4, 5, 6, 7" in output and not MINUS.search(output)
     assert "[0..2]" in text and "[1..3]" in text and "+4..7" in command and "0..7  " in command
 
 
-def test_a_title_says_whose_order_chunks_have(capsys):
+def test_a_title_names_the_library_of_the_order_of_chunks(capsys):
     assert schedule_of("all_reduce", "ring", 4).name == "all_reduce ring on 4 ranks, chunks in MPICH's order"
     other = schedule_of("all_reduce", "ring", 4, index="openmpi")
     assert other.name == "all_reduce ring on 4 ranks, chunks in Open MPI's order"
@@ -72,7 +74,7 @@ def test_a_title_says_whose_order_chunks_have(capsys):
     ],
 )  # fmt: skip
 def test_schedules_of_many_ranks_have_a_picture(collective, name, size):
-    """Chunks are left out with a note where a picture of all of them would be refused as too large."""
+    """A picture that would be too large with all chunks has none, and a note."""
     schedule = schedule_of(collective, name, size)
     drawn = figure(schedule)
     arrows = drawn.svg.count('class="arrow"')

@@ -1,4 +1,4 @@
-"""A training step as a timeline: what was measured, and beside it what a machine model says."""
+"""The timeline of a training step shows the measured times beside the times of a machine model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from spmdsim.cli.main import main
 from spmdsim.figures.timelines import predicted_slices, step_timeline
 from spmdsim.ops import sum as total
 
-#: A byte takes a second, a floating-point operation a second: numbers that are counted by hand.
+#: A byte takes a second and a floating-point operation takes a second, so that times can be counted by hand.
 COUNTING = Machine("counting", alpha=0.0, beta=1.0, flops=1.0, beta_memory=0.0)
 MESH = Mesh((2,), ("tp",))
 
 
 def step(backward=True):
-    """A product whose contraction is split: forward one all_reduce of 4 x 6 float64, and the gradients."""
+    """Return the trace of a product with a split contraction, and of its gradients if `backward` is set.
+
+    The forward pass has an all_reduce of 4 x 6 float64.
+    """
     world = LockStep(2)
     x = Tensor.from_global(np.ones((4, 8)), MESH(None, "tp"), world)
     w = Tensor.from_global(np.ones((8, 6)), MESH("tp", None), world)
@@ -31,15 +34,15 @@ def step(backward=True):
     return trace
 
 
-def test_a_prediction_is_counted_by_hand():
+def test_predicted_times_equal_times_counted_by_hand():
     slices = {one.name: one for one in predicted_slices(step(backward=False), COUNTING)}
-    # 4 x 4 x 6 multiply-adds on each rank, then 192 bytes: half are received to be added, half added up.
+    # Each rank has 4 x 4 x 6 multiply-adds. Then it receives 192 bytes: half addends and half results.
     assert slices["matmul"].seconds == 2 * 4 * 4 * 6
     assert slices["all_reduce"].seconds == pytest.approx(192)
     assert slices["all_reduce"].start == slices["matmul"].start + slices["matmul"].seconds
 
 
-def test_gradients_are_predicted_for_every_operand_that_has_one():
+def test_gradients_are_predicted_for_every_operand_with_a_gradient():
     slices = predicted_slices(step(), COUNTING)
     back = next(one for one in slices if one.name == "matmul.backward")
     inside = sum(
@@ -48,16 +51,16 @@ def test_gradients_are_predicted_for_every_operand_that_has_one():
     assert back.seconds - inside == 2 * (2 * 4 * 4 * 6)
     ends = [one.start + one.seconds for one in slices if not one.depth]
     starts = [one.start for one in slices if not one.depth]
-    assert starts[1:] == pytest.approx(ends[:-1])  # nothing overlaps, nothing waits
+    assert starts[1:] == pytest.approx(ends[:-1])  # Slices neither overlap nor wait.
 
 
-def test_both_sides_stand_in_one_file():
+def test_one_file_has_the_measured_and_the_predicted_times():
     trace = step()
     document = json.loads(json.dumps(step_timeline([trace], COUNTING, "LockStep(2)")))
     slices = slices_of(document)
     measured = {pid: [e["name"] for e in slices if e["pid"] == pid] for pid in (0, 1, 2)}
     assert sorted(measured[0]) == sorted(measured[1])
-    # What was predicted is what ran: operators, gradients and collectives.
+    # The predicted operators, gradients and collectives are those that ran.
     assert sorted(name for name in measured[2]) == sorted(name for name in measured[0])
     other = document["otherData"]
     assert other["machine"] == "counting" and other["measured in"] == "LockStep(2)"
@@ -67,7 +70,7 @@ def test_both_sides_stand_in_one_file():
     assert names == {"rank 0", "rank 1", "predicted on counting"}
 
 
-def test_train_writes_its_last_step(tmp_path, capsys):
+def test_train_writes_the_timeline_of_its_last_step(tmp_path, capsys):
     path = tmp_path / "step.json"
     assert (
         main(
@@ -91,7 +94,7 @@ def test_train_writes_its_last_step(tmp_path, capsys):
     names = [event["name"] for event in slices_of(document)]
     assert (
         names.count("matmul") == names.count("matmul.backward") == 3 * 3
-    )  # three layers; two ranks and the prediction
+    )  # Two ranks and the prediction have three layers each.
     assert f"wrote {path}" in capsys.readouterr().err
     assert (
         main(

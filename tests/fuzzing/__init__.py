@@ -1,1 +1,1 @@
-"""Random whole programs, run on global tensors in any layout and judged by numpy and, where installed, torch."""
+"""Random programs run on global tensors in any layout and are compared with NumPy and, if installed, torch."""

@@ -1,4 +1,4 @@
-"""The reference's words in numpy and in torch: one spelling of each function, so that one reference serves both."""
+"""The functions that references call have one name and signature for NumPy and torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Numpy:
-    """What references call, in numpy."""
+    """The functions of references, in NumPy."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -42,7 +42,7 @@ class Numpy:
 
 
 class Torch:
-    """The same in torch, on its tensors, for gradients."""
+    """The functions of references, in torch, whose tensors have gradients."""
 
     def __init__(self) -> None:
         import torch
@@ -105,7 +105,7 @@ NUMPY = Numpy()
 
 
 def torch_backend() -> Torch | None:
-    """Torch, where it is installed."""
+    """Return the torch backend, or None if torch is not installed."""
     try:
         return Torch()
     except ImportError:

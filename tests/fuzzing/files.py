@@ -1,6 +1,7 @@
-"""Damaged files: seeded mutations of good ones, read by every reader, and by parsers of a few lines that share no code.
+"""Readers get damaged files, and their results are compared with reference parsers of a few lines.
 
-A reader may refuse a file, in one line that names it, or read what the small parser reads. Anything else is wrong.
+Files are damaged by seeded mutations. A reader may refuse a file, in a one-line message that names the file, or return
+the value that the reference parser returns. Any other outcome is wrong.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ TOKEN = re.compile(rb"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?|\"[^\"\n]*\"|'[^'\n]*'|[A-Za
 
 
 class Reader(NamedTuple):
-    """What is damaged, and who reads it.
+    """A kind of file and its readers.
 
     Attributes:
-        name: of the file, with the ending that says what it is.
-        good: files that can be read.
-        read: by the package, from a path.
-        tiny: the same by a few lines of their own, from the file's bytes.
-        text: whether its words are exchanged, not only its bytes.
-        pack, unpack: what is damaged may be inside something compressed.
+        name: of the file, with the ending that determines the format.
+        good: returns valid files.
+        read: reads a file by the package, from a path.
+        tiny: reads a file by a reference parser of a few lines, from bytes.
+        text: whether damage exchanges words, not only bytes.
+        pack: compresses damaged content.
+        unpack: returns the compressed content, which may be damaged.
     """
 
     name: str
@@ -63,7 +65,7 @@ class Reader(NamedTuple):
 
 
 def damaged(draw: random.Random, good: list[bytes], reader: Reader) -> bytes:
-    """A good file, changed in one to four places."""
+    """Return a valid file with one to four changes."""
     data = draw.choice(good)
     inside = reader.pack is not bytes and draw.random() < 0.6
     data = reader.unpack(data) if inside else data
@@ -73,6 +75,8 @@ def damaged(draw: random.Random, good: list[bytes], reader: Reader) -> bytes:
 
 
 def _bytes(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
+    """Return the data with a changed, removed, repeated or inserted range of bytes."""
+
     at = draw.randrange(min(len(data), draw.choice((16, 128, 1 << 20))) + 1) if data else 0
     to = min(len(data), at + draw.choice((1, 1, 2, 4, 8, 40)))
     kind = draw.randrange(7)
@@ -96,27 +100,31 @@ def _bytes(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
 
 
 def _words(draw: random.Random, data: bytes, good: list[bytes]) -> bytes:
+    """Return the data with another token in place of a random token."""
+
     tokens = list(TOKEN.finditer(data[: 1 << 14]))
     if not tokens:
         return _bytes(draw, data, good)
-    one, other = draw.choice(tokens), draw.choice(tokens)
+    token, other_token = draw.choice(tokens), draw.choice(tokens)
     new = draw.choice((str(draw.choice(ODD)), draw.choice(WORDS))).encode()
     if draw.random() < 0.4:
-        new = draw.choice((other[0], b"", one[0] + b" " + other[0], one[0] * 2))
-    return data[: one.start()] + new + data[one.end() :]
+        new = draw.choice((other_token[0], b"", token[0] + b" " + other_token[0], token[0] * 2))
+    return data[: token.start()] + new + data[token.end() :]
 
 
 # -- arrays ---------------------------------------------------------------------------------------------
 
 
 def _arrays() -> list[np.ndarray]:
-    whole = np.arange(24, dtype=np.int32).reshape(4, 6)
+    """Return arrays of several types, orders and shapes."""
+
+    integers = np.arange(24, dtype=np.int32).reshape(4, 6)
     return [
-        whole,
-        whole.astype(">f4"),
-        np.asfortranarray(whole.astype("f8")),
-        whole % 2 == 0,
-        whole[:0],
+        integers,
+        integers.astype(">f4"),
+        np.asfortranarray(integers.astype("f8")),
+        integers % 2 == 0,
+        integers[:0],
         np.float32(3),
     ]
 
@@ -128,6 +136,8 @@ def _npy(array: np.ndarray) -> bytes:
 
 
 def _zipped(how: int) -> list[bytes]:
+    """Return `.npz` files with the given compression."""
+
     files = []
     for array in _arrays():
         stream = io.BytesIO()
@@ -153,6 +163,8 @@ def _in_zip(how: int) -> Callable[[bytes], bytes]:
 
 
 def _tensors() -> list[bytes]:
+    """Return `.safetensors` files: one per array, and one of all arrays."""
+
     header, data, files = {}, b"", []
     names = {"int32": "I32", "float64": "F64", "bool": "BOOL", "float32": "F32"}
     for array in _arrays():
@@ -180,14 +192,14 @@ def _idx() -> list[bytes]:
     ]
 
 
-def whole(path: Path, name: str | None = None) -> np.ndarray:
-    """All of an array, by the package."""
+def read_full_array(path: Path, name: str | None = None) -> np.ndarray:
+    """Read an array in full, by the package."""
     array = open_array(path, name)
     return array[tuple(slice(0, n) for n in array.shape)]
 
 
 def tiny_npy(data: bytes) -> np.ndarray:
-    """A ``.npy`` file in ten lines."""
+    """Parse a ``.npy`` file."""
     size = 2 if data[6] == 1 else 4
     start = 8 + size + int.from_bytes(data[8 : 8 + size], "little")
     header = data[8 + size : start].decode("latin1")
@@ -199,7 +211,7 @@ def tiny_npy(data: bytes) -> np.ndarray:
 
 
 def tiny_safetensors(data: bytes) -> np.ndarray:
-    """The tensor called x of a ``.safetensors`` file, in ten lines."""
+    """Parse a ``.safetensors`` file; return the tensor ``x``."""
     length = struct.unpack("<Q", data[:8])[0]
     entry = json.loads(data[8 : 8 + length])["x"]
     kind, bits = re.fullmatch(r"([A-Z]+)(\d*)", entry["dtype"]).groups()
@@ -209,7 +221,7 @@ def tiny_safetensors(data: bytes) -> np.ndarray:
 
 
 def tiny_idx(data: bytes) -> np.ndarray:
-    """An IDX file in four lines."""
+    """Parse an IDX file."""
     kind = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}[data[2]]
     shape = [int.from_bytes(data[4 + 4 * k : 8 + 4 * k], "big") for k in range(data[3])]
     return np.frombuffer(data[4 + 4 * data[3] :], kind).reshape(shape)
@@ -245,7 +257,7 @@ def _goal(path: Path) -> str:
 
 
 def _goal_counts(data: bytes) -> dict[str, int]:
-    """Operations by kind, in words and nothing else."""
+    """Return the number of operations by kind, found by a regular expression."""
     clean = re.sub(
         r"/\*.*?\*/|//[^\n]*|#[^\n]*", lambda m: "\n" * m[0].count("\n"), data.decode(), flags=re.DOTALL
     )
@@ -261,6 +273,8 @@ def _graph() -> Any:
 
 @cache
 def _strategies() -> list[bytes]:
+    """Return a file of found strategies without its report."""
+
     from tempfile import TemporaryDirectory
 
     from spmdsim import search
@@ -268,8 +282,8 @@ def _strategies() -> list[bytes]:
     with TemporaryDirectory() as folder:
         search(_graph(), Mesh((2, 2), ("dp", "tp"))).save(Path(folder) / "s.json")
         data = json.loads((Path(folder) / "s.json").read_text())
-    kept = {key: data[key] for key in ("format", "program", "mesh", "strategies", "layouts")}
-    return [json.dumps(kept).encode()]
+    strategies = {key: data[key] for key in ("format", "program", "mesh", "strategies", "layouts")}
+    return [json.dumps(strategies).encode()]
 
 
 def _dims(path: Path) -> list[Any]:
@@ -286,6 +300,8 @@ _ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 @cache
 def _checkpoint() -> tuple[dict[str, bytes], LockStep]:
+    """Return the files of a checkpoint of a tensor on 4 ranks, by name, and the world."""
+
     from tempfile import TemporaryDirectory
 
     world = LockStep(4)
@@ -299,6 +315,8 @@ def _checkpoint() -> tuple[dict[str, bytes], LockStep]:
 
 
 def _place(path: Path, keep: str) -> None:
+    """Write the files of the checkpoint beside `path`, except `keep`."""
+
     for name, data in _checkpoint()[0].items():
         target = path.parent / name
         if name != keep and (not target.exists() or target.stat().st_size != len(data)):
@@ -310,13 +328,13 @@ def _loaded(path: Path) -> np.ndarray:
     _place(path, "manifest.json")
     world = _checkpoint()[1]
     tensors = checkpoint.load(path.parent, world)
-    if set(tensors) != {"x"}:  # another name for the same array
-        raise InputError(f"{path} holds {set(tensors)}")
+    if set(tensors) != {"x"}:  # Damage may have changed the name of the array.
+        raise InputError(f"{path} has {set(tensors)}")
     return tensors["x"].full()
 
 
 def _tiny_manifest(data: bytes) -> np.ndarray:
-    """Put together from its shards."""
+    """Parse a manifest; return the array assembled from its shards."""
     manifest = json.loads(data)
     out = np.zeros(manifest["tensors"]["x"]["shape"], np.float32)
     for shard in manifest["tensors"]["x"]["shards"]:
@@ -337,42 +355,50 @@ def _tuned(path: Path) -> Any:
 
 
 def _choices(path: Path) -> Any:
-    """What the tables of choices say, from another file than the package's."""
+    """Return the algorithms chosen by selection tables from a path in place of the package's file.
+
+    Raises:
+        InputError: If the tables are refused.
+    """
     selection_tables.TABLES = path
     selection_tables._tables.cache_clear()
     try:
         return [selection_tables.choose("openmpi", "all_reduce", n, 4096).name for n in (2, 5, 16)]
     except InputError as error:
-        raise InputError(f"{path}: {error}") from None  # that a library is not in it is said of the library
+        raise InputError(
+            f"{path}: {error}"
+        ) from None  # The error about a missing library does not name the file.
     finally:
-        selection_tables.TABLES = _OWN_TABLES
+        selection_tables.TABLES = _PACKAGE_TABLES
         selection_tables._tables.cache_clear()
 
 
-_OWN_TABLES = selection_tables.TABLES
+_PACKAGE_TABLES = selection_tables.TABLES
 
 
 def _table() -> list[bytes]:
-    table = json.loads(_OWN_TABLES.read_text())["openmpi"]
+    """Return a file of selection tables with a few rows."""
+
+    table = json.loads(_PACKAGE_TABLES.read_text())["openmpi"]
     rows = table["tables"]["all_reduce"]["commutative"]
-    kept = {"all_reduce": {"commutative": [*rows[:4], rows[-1]]}}
-    return [json.dumps({"openmpi": {**table, "tables": kept, "source": ""}}).encode()]
+    few_rows = {"all_reduce": {"commutative": [*rows[:4], rows[-1]]}}
+    return [json.dumps({"openmpi": {**table, "tables": few_rows, "source": ""}}).encode()]
 
 
 READERS = (
-    Reader("x.npy", lambda: [_npy(a) for a in _arrays()], whole, tiny_npy, text=True),
+    Reader("x.npy", lambda: [_npy(a) for a in _arrays()], read_full_array, tiny_npy, text=True),
     Reader(
-        "stored.npz", lambda: _zipped(zipfile.ZIP_STORED), whole, lambda d: tiny_npy(_first_member(d)), False,
+        "stored.npz", lambda: _zipped(zipfile.ZIP_STORED), read_full_array, lambda d: tiny_npy(_first_member(d)), False,
         _in_zip(zipfile.ZIP_STORED), _first_member,
     ),
     Reader(
-        "deflated.npz", lambda: _zipped(zipfile.ZIP_DEFLATED), whole, lambda d: tiny_npy(_first_member(d)), False,
+        "deflated.npz", lambda: _zipped(zipfile.ZIP_DEFLATED), read_full_array, lambda d: tiny_npy(_first_member(d)), False,
         _in_zip(zipfile.ZIP_DEFLATED), _first_member,
     ),
-    Reader("x.safetensors", _tensors, lambda path: whole(path, "x"), tiny_safetensors, text=True),
-    Reader("x-idx3-ubyte", _idx, whole, tiny_idx),
+    Reader("x.safetensors", _tensors, lambda path: read_full_array(path, "x"), tiny_safetensors, text=True),
+    Reader("x-idx3-ubyte", _idx, read_full_array, tiny_idx),
     Reader(
-        "x-idx3-ubyte.gz", lambda: [gzip.compress(d, mtime=0) for d in _idx()], whole, lambda d: tiny_idx(gzip.decompress(d)),
+        "x-idx3-ubyte.gz", lambda: [gzip.compress(d, mtime=0) for d in _idx()], read_full_array, lambda d: tiny_idx(gzip.decompress(d)),
         False, lambda d: gzip.compress(d, mtime=0), gzip.decompress,
     ),
     Reader("manifest.json", lambda: [_checkpoint()[0]["manifest.json"]], _loaded, _tiny_manifest, text=True),
@@ -388,8 +414,8 @@ READERS = (
 )  # fmt: skip
 
 
-def same(reader: Reader, value: Any, data: bytes) -> bool:
-    """Whether the small parser reads the same."""
+def equals_reference(reader: Reader, value: Any, data: bytes) -> bool:
+    """Return True if the reference parser reads an equal value."""
     expected = reader.tiny(data)
     if isinstance(expected, np.ndarray):
         native = expected.astype(expected.dtype.newbyteorder("="))
@@ -406,7 +432,7 @@ def same(reader: Reader, value: Any, data: bytes) -> bool:
 
 
 class Tally(NamedTuple):
-    """What became of the files: refused, read, and those that went wrong with how."""
+    """Numbers of refused and read files, and descriptions of wrong outcomes."""
 
     refused: int
     read: int
@@ -414,7 +440,7 @@ class Tally(NamedTuple):
 
 
 def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10) -> Tally:
-    """Read so many damaged files."""
+    """Read `count` damaged files; stop after `stop` wrong outcomes."""
     folder.mkdir(parents=True, exist_ok=True)
     path, good, refused, read, wrong = folder / reader.name, reader.good(), 0, 0, []
     for number in range(seed, seed + count):
@@ -426,7 +452,7 @@ def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10
             refused += 1
             if "\n" in str(error) or path.parent.name not in str(error):
                 wrong.append(f"{reader.name} {number}: {str(error)[:300]!r}")
-        except SpmdError as error:  # it can be read, but is not for this world
+        except SpmdError as error:  # The file is valid, but does not fit this world.
             refused += 1
             if "\n" in str(error):
                 wrong.append(f"{reader.name} {number}: {str(error)[:300]!r}")
@@ -437,11 +463,11 @@ def fuzz(reader: Reader, count: int, folder: Path, seed: int = 0, stop: int = 10
         else:
             read += 1
             try:
-                if not same(reader, value, data):
+                if not equals_reference(reader, value, data):
                     wrong.append(f"{reader.name} {number}: another value: {data[:300]!r}")
             except (ValueError, KeyError, TypeError, IndexError, zlib.error, zipfile.BadZipFile) as error:
                 wrong.append(
-                    f"{reader.name} {number}: only we read it: {type(error).__name__}: {error}: {data[:300]!r}"
+                    f"{reader.name} {number}: only the package reads it: {type(error).__name__}: {error}: {data[:300]!r}"
                 )
         if len(wrong) >= stop:
             break

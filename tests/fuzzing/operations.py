@@ -1,8 +1,8 @@
-"""What a random program may do next: each entry picks operands and gives a call, and a reference in plain arrays.
+"""Operations of random programs: each entry picks operands and returns a call and a reference in plain arrays.
 
 A reference takes the arrays' library first (see :mod:`fuzzing.backends`) and then one array per operand. A float
-result is ``ring`` if it is exact on small multiples of a power of two (sums, products), ``moving`` if its elements
-are elements of its operands. ``slack`` says how large the terms are that are added where the result may be smaller.
+result is ``ring`` if it is exact on small multiples of a power of two (sums, products). It is ``moving`` if its elements
+are elements of its operands. ``slack`` returns the size of the terms of a sum, which may be larger than the sum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import spmdsim.ops as ops
 
 @dataclass(frozen=True)
 class Operation:
-    """One step of a program."""
+    """A step of a program."""
 
     text: str
     operands: tuple[int, ...]
@@ -29,9 +29,9 @@ class Operation:
     ring: bool = False
     moving: bool = False
     slack: Callable[..., Any] | None = None
-    #: whether gradients pass
+    #: Whether gradients flow through the operation.
     smooth: bool = True
-    #: what can be given a strategy of its own, with its parameters
+    #: The operator, if the program may choose its strategy, and the parameters of the operator.
     op: Any = None
     params: dict[str, Any] | None = None
 
@@ -51,7 +51,10 @@ def unary(name: str, reference: Callable[..., Any], **facts: Any) -> Callable[[A
 def bounded(
     name: str, reference: Callable[..., Any], low: float, high: float
 ) -> Callable[[Any], Operation | None]:
-    """A function whose operand must lie between two bounds."""
+    """Return a function that makes a unary operation on an operand between two bounds.
+
+    The function returns None if no value fits.
+    """
 
     def make(program: Any) -> Operation | None:
         i = program.pick("f", lambda v: v.size == 0 or (v.min() >= low and v.max() <= high))
@@ -66,7 +69,7 @@ def binary(
 ) -> Callable[[Any], Operation | None]:
     def make(program: Any) -> Operation | None:
         pair = program.broadcastable(wanted)
-        if pair is None or (name in ("maximum", "minimum") and program.tied(*pair)):
+        if pair is None or (name in ("maximum", "minimum") and program.have_equal_elements(*pair)):
             return None
         return Operation(
             name, pair, getattr(ops, name), reference, op=getattr(ops, name).op, params={}, **facts
@@ -128,11 +131,15 @@ def integer_arithmetic(program: Any) -> Operation | None:
 
 
 def _dims(rng: random.Random, ndim: int) -> tuple[int, ...]:
+    """Return some of the dims in ascending order."""
+
     return tuple(sorted(rng.sample(range(ndim), rng.randint(1, ndim)))) if ndim else ()
 
 
 def reduction(name: str, ring: bool) -> Callable[[Any], Operation | None]:
     def make(program: Any) -> Operation | None:
+        """Return a reduction over random dims, or None if no value fits."""
+
         i = program.pick("fic" if name == "sum" else "fi", lambda v: v.size > 0 or name == "sum")
         if i is None:
             return None
@@ -190,7 +197,7 @@ def var(program: Any) -> Operation | None:
     )  # fmt: skip
 
 
-def choice_of_place(name: str) -> Callable[[Any], Operation | None]:
+def arg_extreme(name: str) -> Callable[[Any], Operation | None]:
     def make(program: Any) -> Operation | None:
         i = program.pick("fi", lambda v: v.ndim > 0 and v.size > 0, exact=True)
         if i is None:
@@ -205,8 +212,11 @@ def choice_of_place(name: str) -> Callable[[Any], Operation | None]:
     return make
 
 
-def stepped(name: str) -> Callable[[Any], Operation | None]:
-    """floor, ceil, rint, sign: on exact values only."""
+def step_function(name: str) -> Callable[[Any], Operation | None]:
+    """Return a function that makes a unary step function (floor, ceil, rint, sign) of exact values.
+
+    The function returns None if no value is exact.
+    """
 
     def make(program: Any) -> Operation | None:
         i = program.pick("f", exact=True)
@@ -222,7 +232,7 @@ def stepped(name: str) -> Callable[[Any], Operation | None]:
     return make
 
 
-def compared(name: str) -> Callable[[Any], Operation | None]:
+def comparison(name: str) -> Callable[[Any], Operation | None]:
     def make(program: Any) -> Operation | None:
         pair = program.broadcastable("fi", exact=True)
         return pair and Operation(
@@ -233,7 +243,7 @@ def compared(name: str) -> Callable[[Any], Operation | None]:
     return make
 
 
-def quantified(name: str) -> Callable[[Any], Operation | None]:
+def quantifier(name: str) -> Callable[[Any], Operation | None]:
     def make(program: Any) -> Operation | None:
         i = program.pick("b")
         if i is None:
@@ -354,7 +364,7 @@ def softmax(program: Any) -> Operation | None:
     )  # fmt: skip
 
 
-def _spread(x: np.ndarray, dims: Any) -> np.ndarray:
+def _largest_normalised(x: np.ndarray, dims: Any) -> np.ndarray:
     return np.abs(x).max(axis=dims, keepdims=True) / np.sqrt(x.var(axis=dims, keepdims=True) + 1e-5)
 
 
@@ -371,7 +381,7 @@ def layer_norm(program: Any) -> Operation | None:
 
     return Operation(
         "layer_norm", (i, scale, shift), ops.layer_norm, reference,
-        slack=lambda x, a, b: (_spread(x, -1) + 1) ** 3 * np.abs(a) + np.abs(b) + 0 * x,
+        slack=lambda x, a, b: (_largest_normalised(x, -1) + 1) ** 3 * np.abs(a) + np.abs(b) + 0 * x,
     )  # fmt: skip
 
 
@@ -428,9 +438,14 @@ def lookup(program: Any) -> Operation | None:
     smooth = program.dtype(i).kind == "f"
     kind = program.rng.choice(["gather", "embedding", "owned rows", "pick", "window of ids"])
     if kind in ("embedding", "owned rows") and program.ndim(i) == 2 and program.shape(i)[0]:
-        ids = program.leaf(program.some_shape(2), np.dtype("i8"), high=program.shape(i)[0])
-        same = program.mesh_of(i) == program.mesh_of(ids)
-        if kind == "owned rows" and same and program.settled(i) and program.settled(ids):
+        ids = program.leaf(program.random_shape(2), np.dtype("i8"), high=program.shape(i)[0])
+        same_mesh = program.mesh_of(i) == program.mesh_of(ids)
+        if (
+            kind == "owned rows"
+            and same_mesh
+            and program.is_known_complete(i)
+            and program.is_known_complete(ids)
+        ):
             return Operation(
                 "embedding(rows='owned')", (ids, i), lambda k, x: ops.embedding(k, x, rows="owned"),
                 lambda p, k, x: p.take(x, k, 0), moving=True, smooth=smooth,
@@ -445,7 +460,7 @@ def lookup(program: Any) -> Operation | None:
             return None
         ids = program.leaf(program.shape(i)[:-1], np.dtype("i8"), high=last)
         return Operation("pick", (i, ids), ops.pick, lambda p, x, k: p.pick(x, k), moving=True, smooth=smooth)
-    ids = program.leaf(program.some_shape(2), np.dtype("i8"), high=n)
+    ids = program.leaf(program.random_shape(2), np.dtype("i8"), high=n)
     return Operation(
         f"gather({dim})", (i, ids), lambda x, k: ops.gather(x, k, dim), lambda p, x, k: p.take(x, k, dim),
         moving=True, smooth=smooth, op=ops.gather.op, params={"dim": dim},
@@ -457,7 +472,7 @@ def padded_embedding(program: Any) -> Operation | None:
     if i is None:
         return None
     rows = program.shape(i)[0]
-    ids = program.leaf(program.some_shape(2), np.dtype("i8"), high=rows)
+    ids = program.leaf(program.random_shape(2), np.dtype("i8"), high=rows)
     padding = program.rng.randrange(rows)
 
     def reference(p, k, x):
@@ -475,7 +490,7 @@ def padded_embedding(program: Any) -> Operation | None:
 
 def one_hot(program: Any) -> Operation | None:
     depth = program.size() or 1
-    ids = program.leaf(program.some_shape(2), np.dtype("i8"), high=depth)
+    ids = program.leaf(program.random_shape(2), np.dtype("i8"), high=depth)
     dtype = program.float
     return Operation(
         f"one_hot({depth})", (ids,), lambda k: ops.one_hot(k, depth, dtype),
@@ -489,7 +504,7 @@ def reshape(program: Any) -> Operation | None:
         return None
     shape = program.factored(math.prod(program.shape(i)))
     layout = program.layout(len(shape)) if program.rng.random() < 0.4 else None
-    if layout is not None and layout.mesh != program.mesh_of(i) and not program.settled(i):
+    if layout is not None and layout.mesh != program.mesh_of(i) and not program.is_known_complete(i):
         layout = None
     text = f"reshape({shape}{'' if layout is None else f', {layout}'})"
     return Operation(
@@ -579,10 +594,10 @@ def getitem(program: Any) -> Operation | None:
     index: list[Any] = []
     for n in program.shape(i)[: program.rng.randint(1, program.ndim(i))]:
         start, stop = sorted((program.rng.randint(0, n), program.rng.randint(0, n)))
-        what = program.rng.random()
-        if what < 0.3 and n:
+        draw = program.rng.random()
+        if draw < 0.3 and n:
             index.append(program.rng.randrange(-n, n))
-        elif what < 0.4:
+        elif draw < 0.4:
             index += [None, slice(start, stop)]
         else:
             index.append(slice(start, stop, program.rng.choice([None, 1, 2, 3])))
@@ -688,10 +703,10 @@ OPERATIONS = [
     mean,
     var,
     prod,
-    *map(choice_of_place, ("argmax", "argmin")),
-    *map(stepped, ("floor", "ceil", "rint", "sign")),
-    *map(compared, ("equal", "not_equal", "less", "greater", "less_equal", "greater_equal")),
-    *map(quantified, ("all", "any")),
+    *map(arg_extreme, ("argmax", "argmin")),
+    *map(step_function, ("floor", "ceil", "rint", "sign")),
+    *map(comparison, ("equal", "not_equal", "less", "greater", "less_equal", "greater_equal")),
+    *map(quantifier, ("all", "any")),
     cast,
     cast,
     where,

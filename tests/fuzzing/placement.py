@@ -1,4 +1,4 @@
-"""Random meshes and layouts, tensors with a known value in them, and pieces judged without the package's arithmetic."""
+"""Random meshes and layouts, tensors with a known value, and a check of shards without the package's arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AXES = "abc"
 
 
 def random_mesh(rng: random.Random, ranks: int) -> Mesh:
-    """A mesh of all ranks, or of some of them in any order."""
+    """Return a mesh of all ranks, or of some ranks in any order."""
     size = ranks if rng.random() < 0.8 else rng.randint(1, ranks)
     shape = [size]
     for _ in range(rng.randrange(3)):
@@ -28,21 +28,27 @@ def random_mesh(rng: random.Random, ranks: int) -> Mesh:
 
 
 def random_layout(rng: random.Random, mesh: Mesh, ndim: int, reductions: tuple[str, ...] = ()) -> Layout:
-    """Each axis splits a dim, in any order, or none; where reductions are given, some axes may be pending."""
+    """Return a layout in which each axis splits a random dim, or none.
+
+    If `reductions` are given, some axes are partial with one of these operations.
+    """
     dims: list[list[str]] = [[] for _ in range(ndim)]
-    pending = []
+    partial = []
     for axis in rng.sample(mesh.axes, len(mesh.axes)):
-        what = rng.random()
-        if reductions and what < 0.35:
-            pending.append(axis)
-        elif ndim and what < 0.8:
+        draw = rng.random()
+        if reductions and draw < 0.35:
+            partial.append(axis)
+        elif ndim and draw < 0.8:
             rng.choice(dims).append(axis)
-    op = rng.choice(reductions) if pending else ""
-    return Layout(mesh, [tuple(entry) for entry in dims], dict.fromkeys(pending, op))
+    op = rng.choice(reductions) if partial else ""
+    return Layout(mesh, [tuple(entry) for entry in dims], dict.fromkeys(partial, op))
 
 
 def place(value: np.ndarray, layout: Layout, world, requires_grad: bool, seed: int) -> Tensor:
-    """A tensor with this value. What is pending is held in unequal parts that add up, or lie apart, exactly."""
+    """Return a tensor with a known value.
+
+    The addends of a partial sum are uneven but exact. Of a partial minimum or maximum, a random rank owns each element.
+    """
     op = layout.reduce_op
     size = layout.mesh.axis_size(*layout.partial_axes)
     numbers = np.random.default_rng(seed)
@@ -51,48 +57,53 @@ def place(value: np.ndarray, layout: Layout, world, requires_grad: bool, seed: i
     if value.dtype.kind == "u":
         drawn = np.minimum(drawn, value // max(size, 1))
 
-    def part(place: int) -> np.ndarray:
+    def addend(index: int) -> np.ndarray:
+        """Return the value that the rank with an index along the partial axes contributes."""
+
         if op == "sum":
-            whole = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
-            return (drawn[place] if place < size - 1 else whole - drawn.sum(0)).astype(value.dtype)
+            exact_value = value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
+            return (drawn[index] if index < size - 1 else exact_value - drawn.sum(0)).astype(value.dtype)
         shift = numbers.integers(0, 3) * (1 if op == "min" else -1 if value.dtype.kind != "u" else 0)
-        return np.where(owner == place, value, (value + shift).astype(value.dtype))
+        return np.where(owner == index, value, (value + shift).astype(value.dtype))
 
-    parts = [part(k) for k in range(size)] if op else []
+    addends = [addend(k) for k in range(size)] if op else []
 
-    def piece(rank: int) -> np.ndarray:
-        source = parts[layout.mesh.group(rank, *layout.partial_axes).index(rank)] if op else value
+    def shard(rank: int) -> np.ndarray:
+        source = addends[layout.mesh.group(rank, *layout.partial_axes).index(rank)] if op else value
         return np.array(source[indices(layout, value.shape, rank)], order="C")
 
     if not world.has_data:
         tensor = Tensor.from_global(value, layout, world)
     else:
         tensor = Tensor.from_local(
-            lambda rank: outside(rank, layout, value, piece), layout, world, shape=value.shape
+            lambda rank: outside(rank, layout, value, shard), layout, world, shape=value.shape
         )
     tensor.requires_grad = requires_grad
     return tensor
 
 
-def outside(rank: int, layout: Layout, value: np.ndarray, piece) -> np.ndarray:
-    """A rank's piece; nothing for one that is not in the mesh."""
-    return piece(rank) if rank in layout.mesh else np.zeros((0,) * value.ndim, value.dtype)
+def outside(rank: int, layout: Layout, value: np.ndarray, shard) -> np.ndarray:
+    """Return the shard of a rank, or an empty array if the rank is not in the mesh."""
+    return shard(rank) if rank in layout.mesh else np.zeros((0,) * value.ndim, value.dtype)
 
 
 @lru_cache(maxsize=4096)
 def indices(layout: Layout, shape: tuple[int, ...], rank: int) -> tuple[np.ndarray, ...]:
-    """Which elements a rank holds, dim by dim, by dealing them out: an index for a whole array."""
+    """Return the index of a rank's elements in the full array.
+
+    The function deals out lists of indices dim by dim, without the package's arithmetic.
+    """
     mesh = layout.mesh
     ranks = list(range(mesh.size)) if mesh.ranks is None else list(mesh.ranks)
     coords = list(itertools.product(*map(range, mesh.shape)))[ranks.index(rank)]
-    places = [
+    indices_by_dim = [
         list_owned_indices(n, entry, mesh.axes, mesh.shape, coords) for n, entry in zip(shape, layout.dims)
     ]
-    return np.ix_(*[np.array(p, int) for p in places])
+    return np.ix_(*[np.array(dim_indices, int) for dim_indices in indices_by_dim])
 
 
 def misplaced(tensor: Tensor, value: np.ndarray, tolerance: np.ndarray | float) -> str | None:
-    """What is wrong with the pieces of a tensor that should have this value; None if nothing is."""
+    """Return a text about the first wrong shard of a tensor, or None if the tensor has `value`."""
     layout, mesh = tensor.layout, tensor.layout.mesh
     if tensor.shape != value.shape:
         return f"shape {tensor.shape}, not {value.shape}"
@@ -105,16 +116,16 @@ def misplaced(tensor: Tensor, value: np.ndarray, tolerance: np.ndarray | float) 
         return unequal(tensor.full(), value, tolerance, "in all")
     for rank, shard in zip(tensor.world.ranks, tensor.shards):
         if rank in mesh:
-            mine = indices(layout, value.shape, rank)
-            allowed = tolerance if np.ndim(tolerance) == 0 else np.asarray(tolerance)[mine]
-            wrong = unequal(shard, value[mine], allowed, f"on rank {rank}")
+            own_index = indices(layout, value.shape, rank)
+            allowed = tolerance if np.ndim(tolerance) == 0 else np.asarray(tolerance)[own_index]
+            wrong = unequal(shard, value[own_index], allowed, f"on rank {rank}")
             if wrong:
                 return wrong
     return None
 
 
 def unequal(actual: np.ndarray, value: np.ndarray, tolerance: np.ndarray | float, where: str) -> str | None:
-    """How an array differs from what it should be."""
+    """Return a text about the first element that differs by more than the tolerance, or None."""
     if actual.shape != value.shape:
         return f"{where}: local shape {actual.shape}, not {value.shape}"
     exact = np.complex128 if value.dtype.kind == "c" else np.float64

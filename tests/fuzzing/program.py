@@ -1,9 +1,10 @@
-"""A random program: grown from a seed on plain arrays, run on global tensors, judged value by value.
+"""A random program is grown from a seed on plain arrays, run on global tensors and compared value by value.
 
-The truth is float64 (complex128) arithmetic on the same inputs. How far a run in a narrower type may be off is
-measured, not guessed: the reference runs a few times with every result moved by a unit roundoff of its terms, up or
-down at random and on from there, and a value may differ by a small factor times the largest move seen. Results that are exact in the
-type (sums and products of small multiples of a power of two, moved elements, integers) must be equal.
+The expected values are float64 (complex128) arithmetic on equal inputs. The tolerance of narrower types is measured:
+the reference runs a few times with noise. Each noisy run moves every result by a unit roundoff of its terms, up or down
+at random, and continues with the moved result. A value may differ by a small factor times the largest noise. Results
+that are exact in their type (sums and products of small multiples of a power of two, moved elements, integers) must be
+equal.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ LARGEST = 300.0
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 FLOATS = ("float64",) * 5 + ("float32",) * 4 + ("bfloat16", "float16")
 UNITS = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-#: By unit roundoff, the smallest number above 0.
+#: The smallest positive number, by unit roundoff.
 SMALLEST = {2.0**-53: 5e-324, 2.0**-24: 2.0**-149, 2.0**-11: 2.0**-24, 2.0**-8: 2.0**-133}
 
 
 class WrongError(AssertionError):
-    """A program whose run differs from its reference."""
+    """A program gave other results than its reference."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ class Leaf:
 
 @dataclass
 class Value:
-    """One tensor of a program, as the reference knows it.
+    """A tensor of a program, with its value in the reference.
 
-    ``true`` is float64 or complex128 for floats, else of the type itself; ``noisy`` are the moved runs; ``graded``
-    says whether a gradient flows through it.
+    ``true`` is float64 or complex128 for floats, else has ``dtype``. ``noisy`` has the results of the noisy runs.
+    ``graded`` is True if a gradient flows through the value.
     """
 
     source: Leaf | Operation
@@ -70,7 +71,7 @@ class Value:
 
 
 def unit(dtype: np.dtype) -> float:
-    """The unit roundoff of a type."""
+    """Return the unit roundoff of a type."""
     return UNITS[
         "float64" if dtype.name == "complex128" else "float32" if dtype.name == "complex64" else dtype.name
     ]
@@ -91,13 +92,13 @@ class Program:
         self.integer = np.dtype(self.rng.choice(["i8", "i4", "i8", "i1", "u1"]))
         self.meshes = [random_mesh(self.rng, ranks) for _ in range(1 + (self.rng.random() < 0.2))]
         self.values: list[Value] = []
-        #: Names of the operations that it is made of.
+        #: Names of the operations in the program.
         self.drawn: list[str] = []
         for _ in range(self.rng.randint(2, steps)):
             self._grow()
         self.weights = self._weights()
 
-    # -- what operations ask ---------------------------------------------------------------------------------
+    # -- queries of operations -------------------------------------------------------------------------------
 
     def shape(self, i: int) -> tuple[int, ...]:
         return self.values[i].true.shape
@@ -112,35 +113,43 @@ class Program:
         source = self.values[i].source
         return source.layout.mesh if isinstance(source, Leaf) else None
 
-    def settled(self, i: int) -> bool:
-        """Whether it is known that nothing of a value is pending."""
+    def is_known_complete(self, i: int) -> bool:
+        """Return True if a value is a leaf without partial axes."""
         source = self.values[i].source
         return isinstance(source, Leaf) and not source.layout.partial
 
-    def tied(self, i: int, j: int) -> bool:
-        """Whether two values have equal elements: which of them has the gradient is a matter of taste there."""
+    def have_equal_elements(self, i: int, j: int) -> bool:
+        """Return True if two values have an equal element.
+
+        The gradient of a maximum is not unique at equal elements.
+        """
         return bool((self.values[i].true == self.values[j].true).any())
 
     def size(self) -> int:
         return 0 if self.rng.random() < 0.01 else self.rng.choice(SIZES)
 
-    def some_shape(self, most: int = 3) -> tuple[int, ...]:
-        return tuple(self.size() for _ in range(self.rng.choice([0, 1, 1, 2, 2, 2, 3][: 4 + most])))[:most]
+    def random_shape(self, largest_ndim: int = 3) -> tuple[int, ...]:
+        return tuple(self.size() for _ in range(self.rng.choice([0, 1, 1, 2, 2, 2, 3][: 4 + largest_ndim])))[
+            :largest_ndim
+        ]
 
     def factored(self, count: int) -> tuple[int, ...]:
-        """A random shape of so many elements."""
-        shape, rest = [], count
+        """Return a random shape with `count` elements."""
+        shape, remaining = [], count
         for _ in range(self.rng.randrange(3)):
-            divisor = self.rng.choice([d for d in range(1, rest + 1) if rest % d == 0] or [1])
+            divisor = self.rng.choice([d for d in range(1, remaining + 1) if remaining % d == 0] or [1])
             shape.append(divisor)
-            rest //= divisor
-        return (*shape, rest) if rest != 1 or self.rng.random() < 0.8 else tuple(shape)
+            remaining //= divisor
+        return (*shape, remaining) if remaining != 1 or self.rng.random() < 0.8 else tuple(shape)
 
     def layout(self, ndim: int, reductions: tuple[str, ...] = ()) -> Layout:
         return random_layout(self.rng, self.rng.choice(self.meshes), ndim, reductions)
 
     def leaf(self, shape: tuple[int, ...], dtype: np.dtype, high: int | None = None) -> int:
-        """A new tensor of small numbers that are exact in every type; numbers below ``high`` as ids."""
+        """Append a leaf of small numbers that are exact in every type; return its number.
+
+        If `high` is given, the numbers are ids below `high`.
+        """
         kind = dtype.kind if dtype.name != "bfloat16" else "f"
         if high is not None:
             value = self.numbers.integers(0, high, size=shape).astype(dtype)
@@ -155,28 +164,28 @@ class Program:
         general = kind in "fc" and self.rng.random() < 0.4
         if general:
             value = self._general(value, dtype)
-        pending = high is None and not general and self.rng.random() < 0.3
-        reductions = () if not pending else {"b": (), "c": ("sum",)}.get(kind, ("sum", "max", "min"))
+        partial = high is None and not general and self.rng.random() < 0.3
+        reductions = () if not partial else {"b": (), "c": ("sum",)}.get(kind, ("sum", "max", "min"))
         layout = self.layout(len(shape), reductions)
         graded = kind in "fc" and self.rng.random() < 0.7
         source = Leaf(layout, graded, self.rng.randrange(1 << 30))
         value = np.asarray(value)
-        # The parts of a pending sum may be larger than it, and so their rounding in whatever follows.
-        parts = (
+        # The addends of a partial sum, and so their rounding errors, may be larger than the sum.
+        noise = (
             3 * layout.mesh.axis_size(*layout.partial_axes) * unit(dtype)
             if layout.partial and kind in "fc"
             else 0.0
         )
         noisy = (
-            [value + parts * self.numbers.choice([-1.0, 1.0], size=shape) for _ in range(NOISY_RUNS)]
-            if parts
+            [value + noise * self.numbers.choice([-1.0, 1.0], size=shape) for _ in range(NOISY_RUNS)]
+            if noise
             else [value]
         )
         self.values.append(Value(source, dtype, value, noisy, not general, graded))
         return len(self.values) - 1
 
     def _general(self, value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """Numbers with all their digits, so that none lies on a kink by chance."""
+        """Return numbers with all their digits, so that no number lies on a kink by chance."""
         moved = np.asarray(value + self.numbers.uniform(-0.1, 0.1, size=value.shape))
         return moved.astype(dtype).astype(value.dtype)
 
@@ -188,7 +197,15 @@ class Program:
         make: tuple[int, ...] | None = None,
         dtype: np.dtype | None = None,
     ) -> int | None:
-        """A value of one of some kinds of types (f, i, c, b) that fits; sometimes a new leaf."""
+        """Return the number of a value that fits, or of a new leaf; None if no leaf fits either.
+
+        Args:
+            kinds: the kinds of its type: f, i, c, b.
+            fits: a condition on its array.
+            exact: whether the value must be exact.
+            make: the shape of a new leaf; random by default.
+            dtype: the required type; any of `kinds` by default.
+        """
         if not self.values or self.rng.random() < (0.2 if make is None else 0.5):
             leaf = self._new_leaf(kinds, fits, make, dtype)
             if leaf is not None:
@@ -204,7 +221,7 @@ class Program:
     def broadcastable(
         self, kinds: str, first=lambda _: True, second=lambda _: True, exact: bool = False
     ) -> Any:
-        """Two values of one type whose shapes broadcast."""
+        """Return the numbers of two values of one type that broadcast, or None."""
         i = self.pick(kinds, first, exact=exact)
         if i is None:
             return None
@@ -220,11 +237,13 @@ class Program:
     def _new_leaf(
         self, kinds: str, fits: Any, make: tuple[int, ...] | None, dtype: np.dtype | None
     ) -> int | None:
+        """Append a leaf that fits; return its number, or None after three attempts."""
+
         kind = self.rng.choice(kinds)
         complexes = np.dtype("c16" if self.float.itemsize == 8 else "c8")
         dtype = dtype or {"f": self.float, "i": self.integer, "b": np.dtype(bool), "c": complexes}[kind]
         for _ in range(3):
-            i = self.leaf(self.some_shape() if make is None else make, dtype)
+            i = self.leaf(self.random_shape() if make is None else make, dtype)
             if fits(self.values[i].true):
                 return i
             self.values.pop()
@@ -243,6 +262,8 @@ class Program:
             del self.values[before:]
 
     def _append(self, operation: Operation) -> bool:
+        """Append the value of an operation; return False if it is too large or its tolerance is unbounded."""
+
         operands = [self.values[i] for i in operation.operands]
         floats = [v.dtype for v in operands if kind_of(v.dtype) in "fc"]
         with np.errstate(all="ignore"):
@@ -260,7 +281,7 @@ class Program:
             else [true]
         )
         if not all(np.isfinite(run).all() for run in noisy):
-            return False  # so near to where it is not defined that no tolerance can be said
+            return False  # The operand is so close to the border of the domain that no tolerance exists.
         graded = operation.smooth and dtype.kind not in "iub" and any(v.graded for v in operands)
         self.values.append(Value(operation, dtype, true, noisy, exact, graded))
         return True
@@ -289,7 +310,10 @@ class Program:
     def _noisy(
         self, operation: Operation, operands: list[Value], true: np.ndarray, k: int, unit_roundoff: float
     ) -> np.ndarray:
-        """A moved run. What is moved already moves further: else moves may cancel, and seem to be none."""
+        """Return the result of noisy run `k`.
+
+        Noise continues in the direction of the operands' noise. Otherwise noise may cancel and seem to be zero.
+        """
         with np.errstate(all="ignore"):
             moved = [v.noisy[k % len(v.noisy)] for v in operands]
             result = np.asarray(operation.reference(NUMPY, *moved))
@@ -298,16 +322,16 @@ class Program:
                 if operation.slack is None
                 else np.maximum(operation.slack(*moved), np.abs(result))
             )
-            away = result - true
+            deviation = result - true
             random_sign = self.numbers.choice([-1.0, 1.0], size=result.shape)
-            direction = np.where(np.abs(away) > 0, away / np.abs(away), random_sign)
-        # Below the smallest number of a type, all of a result may be lost.
+            direction = np.where(np.abs(deviation) > 0, deviation / np.abs(deviation), random_sign)
+        # A result below the smallest number of a type may become 0.
         return result + direction * (unit_roundoff * terms + SMALLEST.get(unit_roundoff, 0.0))
 
     # -- the loss --------------------------------------------------------------------------------------------
 
     def _weights(self) -> dict[int, tuple[np.ndarray, Layout]]:
-        """By value, the numbers it is multiplied with before all is added up."""
+        """Return, by the number of a value, the weights of its elements in the loss and their layout."""
         ready = [i for i, v in enumerate(self.values) if v.graded and isinstance(v.source, Operation)]
         chosen = self.rng.sample(ready, min(len(ready), self.rng.choice([0, 1, 2, 3])))
         return {
@@ -321,7 +345,7 @@ class Program:
     def loss(
         self, backend: Any, values: list[Any], convert: Callable[[np.ndarray], Any] = lambda x: x
     ) -> Any:
-        """The weighted sum of some values; of the squared magnitude of complex ones."""
+        """Return the weighted sum of some values, and of the squared magnitudes of complex values."""
         total: Any = 0.0
         for i, (weight, _) in self.weights.items():
             value = values[i]
@@ -333,7 +357,7 @@ class Program:
     def reference(
         self, backend: Any, leaves: dict[int, Any], constant: Callable[[np.ndarray], Any] = lambda x: x
     ) -> list[Any]:
-        """All values from given leaves; what no gradient flows through stays as it is."""
+        """Return all values computed from the given leaves. Values without a gradient stay constant."""
         values: list[Any] = []
         for i, value in enumerate(self.values):
             if i in leaves:
@@ -344,10 +368,14 @@ class Program:
                 values.append(value.source.reference(backend, *[values[k] for k in value.source.operands]))
         return values
 
-    # -- running and judging ---------------------------------------------------------------------------------
+    # -- runs and comparisons --------------------------------------------------------------------------------
 
     def run(self, world: Any) -> list[Tensor]:
-        """All values as global tensors in a world."""
+        """Return all values as global tensors in a world.
+
+        Raises:
+            WrongError: If an operation raises an error.
+        """
         tensors: list[Tensor] = []
         for number, value in enumerate(self.values):
             if isinstance(value.source, Leaf):
@@ -372,6 +400,8 @@ class Program:
         return tensors
 
     def _call(self, operation: Operation, operands: list[Tensor], number: int) -> Tensor:
+        """Run an operation, sometimes with a random strategy."""
+
         rng = random.Random(self.seed * 1000 + number)
         if operation.op is not None and rng.random() < 0.3:
             params = operation.params or {}
@@ -384,10 +414,10 @@ class Program:
         return result
 
     def check(self, world: Any, torch: Torch | None = None) -> None:
-        """Run and judge: every value, every gradient, and what a world without data says.
+        """Run the program and compare values, gradients, replicas, layouts and bytes.
 
         Raises:
-            WrongError: with the program and the first value that is wrong.
+            WrongError: If a value is wrong. The text has the program and the first wrong value.
         """
         with record() as trace:
             tensors = self.run(world)
@@ -404,27 +434,38 @@ class Program:
             self._check_copies([tensors[i].grad for i in self._graded_leaves()])
 
     def _check_copies(self, tensors: list[Tensor | None]) -> None:
-        """Ranks that hold the same piece hold the same bits: in one process they do, since they share it."""
+        """Check that replicas are identical. Ranks of one process share them."""
         try:
             check_replicas([tensor for tensor in tensors if tensor is not None])
         except WorldError as error:
             raise WrongError(f"program {self.seed} on {self.ranks} ranks: {error}") from error
 
     def _check_shapes(self, world: Any, tensors: list[Tensor], trace: Any) -> None:
-        """Without data, the same layouts and the same bytes of the first rank."""
+        """Check that a world without data has equal layouts and counts equal bytes of rank 0."""
         with record() as expected:
             shapes = self.run(ShapeOnly(self.ranks))
         for number, (tensor, shape) in enumerate(zip(tensors, shapes)):
             if tensor.meta is not shape.meta and tensor.meta != shape.meta:
                 self._fail(number, tensors, f"{shape.meta} without data")
-        told, counted = expected.nbytes(0), trace.nbytes(0) if 0 in world.ranks else None
-        owned = any("owned" in v.source.text for v in self.values if isinstance(v.source, Operation))
-        if counted is not None and told != counted and not owned and type(world).__name__ == "LockStep":
+        predicted, counted = expected.nbytes(0), trace.nbytes(0) if 0 in world.ranks else None
+        has_owned_rows = any("owned" in v.source.text for v in self.values if isinstance(v.source, Operation))
+        if (
+            counted is not None
+            and predicted != counted
+            and not has_owned_rows
+            and type(world).__name__ == "LockStep"
+        ):
             self._fail(
-                len(tensors) - 1, tensors, f"{counted} bytes received by rank 0, but {told} without data"
+                len(tensors) - 1, tensors, f"{counted} bytes received by rank 0, but {predicted} without data"
             )
 
     def _check_gradients(self, world: Any, tensors: list[Tensor], torch: Torch | None) -> None:
+        """Run the backward pass and check the layout, type, shape and values of each leaf's gradient.
+
+        Raises:
+            WrongError: If the backward pass raises an error, or if a gradient is wrong.
+        """
+
         weights = {
             i: place(w.astype(_real(self.dtype(i))), layout, world, False, 0)
             for i, (w, layout) in self.weights.items()
@@ -464,7 +505,7 @@ class Program:
         return [i for i, v in enumerate(self.values) if isinstance(v.source, Leaf) and v.source.requires_grad]
 
     def _reaches(self, leaf: int) -> bool:
-        """Whether the loss depends on a leaf."""
+        """Return True if the loss depends on a leaf."""
         reached = {leaf}
         for i, value in enumerate(self.values):
             if value.graded and isinstance(value.source, Operation) and reached & {*value.source.operands}:
@@ -472,9 +513,9 @@ class Program:
         return bool(reached & {*self.weights})
 
     def _check_slopes(self, tensors: list[Tensor], torch: Torch | None) -> None:
-        """Against central differences of the reference along a random direction; where torch is, against all of its."""
+        """Compare gradients with central differences along two random directions, and with torch's gradients."""
         narrow = any(v.dtype.kind in "fc" and unit(v.dtype) > 1e-12 for v in self.values)
-        if narrow and any(not v.exact and _unsure(v) for v in self.values):
+        if narrow and any(not v.exact and _is_unsure(v) for v in self.values):
             return
         exact = self._torch_gradients(torch) if torch is not None else {}
         for i in self._graded_leaves():
@@ -482,7 +523,7 @@ class Program:
             if gradient is None or not self.values[i].true.size:
                 continue
             actual = gradient.full().astype(np.complex128)
-            # Along one direction the bends of two kinks may cancel, and nothing is doubted; not along two.
+            # The bends of two kinks may cancel along one direction, but not along two.
             wrong = [self._wrong_slope(i, actual, narrow, number) for number in range(2)]
             if None in wrong:
                 continue
@@ -495,17 +536,23 @@ class Program:
                     self._fail(i, tensors, f"gradient differs from torch's by {off:.3g} of {scale:.3g}")
 
     def _wrong_slope(self, i: int, actual: np.ndarray, narrow: bool, number: int) -> str | None:
-        """What is wrong with a leaf's gradient along a direction; None if the reference cannot say."""
+        """Return a text about a wrong slope along a direction.
+
+        Returns:
+            "" if the slope is right, or None if the reference is too uncertain to compare.
+        """
         direction = self._direction(i, number)
         slope, doubt = self._slope(i, direction)
         size = float((np.abs(actual) * np.abs(direction)).sum())
         if doubt > 1e-3 * (size + abs(slope)) + 1e-6:
-            return None  # a kink, or too steep
+            return None  # The function has a kink or is too steep.
         allowed = (5e-3 if narrow else 1e-6) * (size + abs(slope)) + 10 * doubt + 1e-6
-        seen = float((np.conj(actual) * direction).real.sum())
-        if abs(seen - slope) <= allowed:
+        actual_slope = float((np.conj(actual) * direction).real.sum())
+        if abs(actual_slope - slope) <= allowed:
             return ""
-        return f"slope of the gradient {seen:.8g}, of the reference {slope:.8g} (allowed {allowed:.2g})"
+        return (
+            f"slope of the gradient {actual_slope:.8g}, of the reference {slope:.8g} (allowed {allowed:.2g})"
+        )
 
     def _direction(self, i: int, number: int) -> np.ndarray:
         numbers = np.random.default_rng([self.seed, i, number])
@@ -513,7 +560,7 @@ class Program:
         return real + 1j * numbers.normal(size=self.shape(i)) if self.values[i].dtype.kind == "c" else real
 
     def _slope(self, i: int, direction: np.ndarray) -> tuple[float, float]:
-        """The reference's derivative along a direction, and how sure that is: 0 for a smooth function."""
+        """Return the reference's derivative along a direction, and its uncertainty: 0 for a smooth function."""
 
         def value(step: float) -> float:
             leaf = np.asarray(self.values[i].true + step * direction)
@@ -529,7 +576,7 @@ class Program:
                 value(-2 * step),
             )
         near, wide = (up - down) / (2 * step), (far - back) / (4 * step)
-        # What a second derivative bends shrinks with the step; what a kink bends does not.
+        # The bend of a second derivative shrinks with the step; the bend of a kink does not.
         bends = [(up - 2 * middle + down) / step, (far - 2 * middle + back) / (2 * step)]
         return near, abs(near - wide) + abs(2 * bends[0] - bends[1])
 
@@ -547,20 +594,20 @@ class Program:
         raise WrongError(f"{what}\n{self.listing(number, tensors)}")
 
     def listing(self, number: int, tensors: list[Tensor]) -> str:
-        """The program as text, with the layouts it ran in, and the value that is wrong marked."""
+        """Return the program as text, with the layouts of its run and a mark at value `number`."""
         lines = [
             f"program {self.seed} on {self.ranks} ranks, loss over {sorted(self.weights) if hasattr(self, 'weights') else ''}"
         ]
         for i, value in enumerate(self.values):
             source = value.source
             text = "leaf" if isinstance(source, Leaf) else f"{source.text} of {source.operands}"
-            seen = repr(tensors[i]) if i < len(tensors) else f"{value.dtype}{list(value.true.shape)}"
-            lines.append(f"{'-->' if i == number else '   '} {i}: {text}: {seen}")
+            tensor_text = repr(tensors[i]) if i < len(tensors) else f"{value.dtype}{list(value.true.shape)}"
+            lines.append(f"{'-->' if i == number else '   '} {i}: {text}: {tensor_text}")
         return "\n".join(lines)
 
 
 def kind_of(dtype: np.dtype) -> str:
-    """f, i, c or b."""
+    """Return the kind of a type: f, i, c or b."""
     return {"V": "f", "u": "i"}.get(dtype.kind, dtype.kind)
 
 
@@ -568,13 +615,13 @@ def _real(dtype: np.dtype) -> np.dtype:
     return {"c16": np.dtype("f8"), "c8": np.dtype("f4")}.get(dtype.str[1:], dtype)
 
 
-def _unsure(value: Value) -> bool:
-    """Whether rounding moves a value by more than a ten-thousandth of its largest element."""
+def _is_unsure(value: Value) -> bool:
+    """Return True if rounding moves a value by more than a ten-thousandth of its largest element."""
     return (
         float(np.max(value.tolerance, initial=0)) > 1e-4 * float(np.abs(value.true).max(initial=0)) + 1e-300
     )
 
 
 def ranks_of(seed: int) -> int:
-    """On how many ranks a program runs that may choose."""
+    """Return the number of ranks of the program with a seed."""
     return random.Random(seed).choice([1, 2, 2, 3, 4, 4, 5, 6, 8, 8, 12])

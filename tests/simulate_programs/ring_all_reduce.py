@@ -1,4 +1,4 @@
-"""A sum over all ranks in a ring, written with Send and Recv: reduce_scatter, then all_gather."""
+"""Add over all ranks in a ring of Send and Recv: reduce_scatter, then all_gather."""
 
 import numpy as np
 from mpi4py import MPI
@@ -11,13 +11,18 @@ data = np.arange(size * chunk, dtype=np.int64) * (rank + 1)
 incoming = np.empty(chunk, dtype=np.int64)
 
 
-def part(number: int) -> np.ndarray:
+def chunk_of(number: int) -> np.ndarray:
+    """Return chunk `number` of this rank's data, modulo the number of ranks."""
+
     start = number % size * chunk
     return data[start : start + chunk]
 
 
 def shift(outgoing: np.ndarray) -> None:
-    """Even ranks send first, odd ranks receive first: no rank counts on a buffer."""
+    """Send to the right and receive from the left.
+
+    Even ranks send first and odd ranks receive first, so that no rank needs a buffer.
+    """
     if rank % 2 == 0:
         comm.Send(outgoing, dest=right)
         comm.Recv(incoming, source=left)
@@ -27,10 +32,10 @@ def shift(outgoing: np.ndarray) -> None:
 
 
 for step in range(size - 1):
-    shift(part(rank - step))
-    part(rank - step - 1)[:] += incoming
+    shift(chunk_of(rank - step))
+    chunk_of(rank - step - 1)[:] += incoming
 for step in range(size - 1):
-    shift(part(rank + 1 - step))
-    part(rank - step)[:] = incoming
+    shift(chunk_of(rank + 1 - step))
+    chunk_of(rank - step)[:] = incoming
 expected = np.arange(size * chunk) * (size * (size + 1) // 2)
 print(f"rank {rank}: {data.sum()} {np.array_equal(data, expected)}\n", end="")

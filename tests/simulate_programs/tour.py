@@ -1,4 +1,4 @@
-"""One call of nearly everything, with whole numbers only, so that every MPI prints the same."""
+"""Call nearly everything once, on integers only, so that every MPI prints equal lines."""
 
 from typing import Any
 
@@ -30,31 +30,31 @@ show("Exscan", z)
 comm.Allreduce(MPI.IN_PLACE, y, op=MPI.MAX)
 show("in place", y)
 
-everything = np.zeros((size, 3), dtype="i")
-comm.Allgather(x, everything)
-show("Allgather", everything)
+gathered = np.zeros((size, 3), dtype="i")
+comm.Allgather(x, gathered)
+show("Allgather", gathered)
 comm.Alltoall(np.arange(size, dtype="i") + 100 * rank, swapped := np.zeros(size, dtype="i"))
 show("Alltoall", swapped)
-mine = np.full(rank + 1, rank, dtype="i")
+own_values = np.full(rank + 1, rank, dtype="i")
 counts = [r + 1 for r in range(size)]
 ragged = np.zeros(sum(counts), dtype="i")
-comm.Allgatherv(mine, [ragged, counts])
+comm.Allgatherv(own_values, [ragged, counts])
 show("Allgatherv", ragged)
-comm.Gatherv(mine, [ragged, counts, None, MPI.INT] if rank == 0 else None, root=0)
-back = np.zeros(rank + 1, dtype="i")
-comm.Scatterv([ragged + 1, counts] if rank == 0 else None, back, root=0)
-show("Scatterv", back)
+comm.Gatherv(own_values, [ragged, counts, None, MPI.INT] if rank == 0 else None, root=0)
+scattered_block = np.zeros(rank + 1, dtype="i")
+comm.Scatterv([ragged + 1, counts] if rank == 0 else None, scattered_block, root=0)
+show("Scatterv", scattered_block)
 send_counts = [(rank + r) % 3 for r in range(size)]
 sent = np.arange(sum(send_counts), dtype="i") + 1000 * rank
 received = np.zeros(sum(send_counts), dtype="i")
 comm.Alltoallv([sent, send_counts], [received, send_counts])
 show("Alltoallv", received)
-part = np.zeros(2, dtype="i")
-comm.Reduce_scatter_block(np.arange(2 * size, dtype="i") * (rank + 1), part)
-show("Reduce_scatter_block", part)
-own = np.zeros(rank + 1, dtype="i")
-comm.Reduce_scatter(np.arange(sum(counts), dtype="i"), own, counts)
-show("Reduce_scatter", own)
+reduced_block = np.zeros(2, dtype="i")
+comm.Reduce_scatter_block(np.arange(2 * size, dtype="i") * (rank + 1), reduced_block)
+show("Reduce_scatter_block", reduced_block)
+uneven_block = np.zeros(rank + 1, dtype="i")
+comm.Reduce_scatter(np.arange(sum(counts), dtype="i"), uneven_block, counts)
+show("Reduce_scatter", uneven_block)
 request = comm.Iallreduce(x, y, op=MPI.SUM)
 request.Wait()
 show("Iallreduce", y)
@@ -68,7 +68,7 @@ show("maxloc", comm.allreduce(((rank * 7) % 5, rank), op=MPI.MAXLOC))
 
 
 def compose(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
-    """2×2 matrix product, which does not commute: inoutbuf = inbuf · inoutbuf."""
+    """Multiply 2×2 matrices, which do not commute: inoutbuf = inbuf · inoutbuf."""
     left = np.frombuffer(inbuf, dtype="q").reshape(2, 2)
     right = np.frombuffer(inoutbuf, dtype="q").reshape(2, 2)
     right[...] = left @ right
@@ -89,14 +89,14 @@ best = pair.copy()
 comm.Allreduce([pair, MPI.DOUBLE_INT], [best, MPI.DOUBLE_INT], op=MPI.MINLOC)
 show("MINLOC", (float(best["v"][0]), int(best["i"][0])))
 
-half = comm.Split(rank % 2, key=-rank)
-show("Split", (half.rank, half.size, half.allgather(rank)))
-half.Free()
+split_comm = comm.Split(rank % 2, key=-rank)
+show("Split", (split_comm.rank, split_comm.size, split_comm.allgather(rank)))
+split_comm.Free()
 group = comm.Get_group().Incl(list(range(0, size, 2)))
 evens = comm.Create_group(group) if rank % 2 == 0 else MPI.COMM_NULL
 show("Create_group", evens.allreduce(rank) if evens != MPI.COMM_NULL else None)
-twin = comm.Dup()
-show("Dup", MPI.Comm.Compare(comm, twin) == MPI.CONGRUENT)
+duplicate = comm.Dup()
+show("Dup", MPI.Comm.Compare(comm, duplicate) == MPI.CONGRUENT)
 
 status = MPI.Status()
 right, left = (rank + 1) % size, (rank - 1) % size
@@ -106,12 +106,12 @@ comm.Sendrecv_replace(x, dest=right, source=left)
 show("Sendrecv_replace", x)
 if rank == 0:
     for _ in range(size - 1):
-        twin.Probe(source=MPI.ANY_SOURCE, tag=5, status=status)
-        room = np.zeros(status.Get_count(MPI.INT), dtype="i")
-        twin.Recv(room, source=status.Get_source(), tag=5)
-        lines.append(f"0 probed {status.Get_source()}: {room.tolist()}")
+        duplicate.Probe(source=MPI.ANY_SOURCE, tag=5, status=status)
+        probed = np.zeros(status.Get_count(MPI.INT), dtype="i")
+        duplicate.Recv(probed, source=status.Get_source(), tag=5)
+        lines.append(f"0 probed {status.Get_source()}: {probed.tolist()}")
 else:
-    twin.Ssend(mine, dest=0, tag=5)
+    duplicate.Ssend(own_values, dest=0, tag=5)
 outgoing = np.zeros(1, dtype="i")
 incoming = np.zeros(1, dtype="i")
 to_right = comm.Send_init(outgoing, right)
@@ -123,8 +123,8 @@ for turn in range(2):
     show("persistent", incoming)
 to_right.Free()
 from_left.Free()
-leaving = comm.isend([rank], dest=right, tag=9)
-coming = comm.irecv(source=left, tag=9)
-show("irecv", coming.wait())
-leaving.wait()
+send_request = comm.isend([rank], dest=right, tag=9)
+receive_request = comm.irecv(source=left, tag=9)
+show("irecv", receive_request.wait())
+send_request.wait()
 print("\n".join(lines) + "\n", end="")

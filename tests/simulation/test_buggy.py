@@ -1,4 +1,4 @@
-"""The seven classic wrong programs: each is diagnosed in one sentence with its ranks and lines."""
+"""Each of the seven classic wrong programs is diagnosed in one sentence with its ranks and lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytest.importorskip("greenlet")
 FOLDER = Path(__file__).parents[2] / "examples" / "buggy_programs"
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
 
-# program, ranks: kind, severity, ranks named, lines named
+# The key is (program, ranks). The value is (kind, severity, ranks and lines in the message).
 CASES = {
     ("bug1_tags.py", 2): ("deadlock", "error", (0, 1), {10, 13}),
     ("bug1_tags.py", 5): ("deadlock", "error", (0, 1), {10, 13}),
@@ -36,7 +36,7 @@ def report_on(program: str, ranks: int) -> Report:
 
 
 @pytest.mark.parametrize(("program", "ranks"), CASES)
-def test_one_sentence_with_ranks_and_lines(program: str, ranks: int) -> None:
+def test_the_message_is_one_sentence_with_ranks_and_lines(program: str, ranks: int) -> None:
     kind, severity, named, lines = CASES[program, ranks]
     report = report_on(program, ranks)
     assert [problem.kind for problem in report.problems] == [kind]
@@ -50,30 +50,30 @@ def test_one_sentence_with_ranks_and_lines(program: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize(("program", "ranks"), [case for case in CASES if case[1] != 5])
-def test_the_readme_shows_what_is_said(program: str, ranks: int) -> None:
+def test_the_readme_shows_the_message(program: str, ranks: int) -> None:
     report = report_on(program, ranks)
     assert report.problems[0].message in " ".join(README.split())
 
 
 @pytest.mark.parametrize(("program", "ranks"), CASES)
-def test_strict_fails_them_all(program: str, ranks: int) -> None:
+def test_every_program_fails_with_strict(program: str, ranks: int) -> None:
     report = simulate(FOLDER / program, ranks, check=False, strict=True, emit=lambda r, line: None)
     assert not report.ok and report.exit_code == 1
 
 
-def test_a_cycle_is_given_for_a_deadlock_of_two() -> None:
+def test_a_deadlock_of_two_ranks_has_a_cycle() -> None:
     report = report_on("bug1_tags.py", 2)
     assert report.problems[0].cycle == (1, 0)
 
 
-def test_wrong_numbers_are_visible_where_a_request_was_lost() -> None:
+def test_the_output_shows_wrong_numbers_after_a_lost_request() -> None:
     report = report_on("bug6_requests.py", 4)
     lines = {line for _, line in report.output}
     assert "rank 0 has 1.0 from rank 1" in lines
     assert "rank 3 has 0.0 from rank 2" in lines
 
 
-def test_missing_greenlet_is_one_line() -> None:
+def test_missing_greenlet_is_a_one_line_error() -> None:
     program = (
         "import sys; sys.modules['greenlet'] = None\n"
         "from spmdsim.simulation import simulate\n"

@@ -1,4 +1,4 @@
-"""Every collective against plain numpy, blocking and nonblocking, in place and with derived types."""
+"""Collectives give the results of plain NumPy: blocking, nonblocking, persistent, in place and with derived types."""
 
 from __future__ import annotations
 
@@ -32,9 +32,13 @@ def run(program: Any, size: int, *args: Any) -> Any:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("start", ["", "I", "_init"])
-def test_reductions(size: int, start: str) -> None:
+def test_reductions_give_the_sums_of_numpy(size: int, start: str) -> None:
     def program(comm: Any) -> Any:
+        """Return the result of each reduction by name."""
+
         def call(name: str, *args: Any, **kwargs: Any) -> None:
+            """Run a collective to its end in the form that `start` selects."""
+
             if start == "I":
                 getattr(comm, f"I{name.lower()}")(*args, **kwargs).Wait()
             elif start == "_init":
@@ -63,17 +67,17 @@ def test_reductions(size: int, start: str) -> None:
         return arrays
 
     results = run(program, size)
-    whole = stack(size)
+    stacked = stack(size)
     blocks = stack(size, 2 * size).sum(axis=0)
     counts = [r % 3 for r in range(size)]
     starts = np.concatenate([[0], np.cumsum(counts)])
     uneven = stack(size, sum(counts)).sum(axis=0)
     for rank, arrays in enumerate(results):
-        np.testing.assert_array_equal(arrays["all"], whole.sum(axis=0))
-        expected = whole.sum(axis=0) if rank == size - 1 else np.zeros(6)
+        np.testing.assert_array_equal(arrays["all"], stacked.sum(axis=0))
+        expected = stacked.sum(axis=0) if rank == size - 1 else np.zeros(6)
         np.testing.assert_array_equal(arrays["root"], expected)
-        np.testing.assert_array_equal(arrays["scan"], whole[: rank + 1].sum(axis=0))
-        expected = whole[:rank].sum(axis=0) if rank else np.full(6, 99)
+        np.testing.assert_array_equal(arrays["scan"], stacked[: rank + 1].sum(axis=0))
+        expected = stacked[:rank].sum(axis=0) if rank else np.full(6, 99)
         np.testing.assert_array_equal(arrays["exscan"], expected)
         np.testing.assert_array_equal(arrays["block"], blocks[2 * rank : 2 * rank + 2])
         np.testing.assert_array_equal(arrays["uneven"], uneven[starts[rank] : starts[rank + 1]])
@@ -81,8 +85,10 @@ def test_reductions(size: int, start: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("nonblocking", [False, True])
-def test_moving_blocks(size: int, nonblocking: bool) -> None:
+def test_moved_blocks_equal_slices_of_numpy(size: int, nonblocking: bool) -> None:
     def program(comm: Any) -> Any:
+        """Return the received array of each collective by name."""
+
         def call(name: str, *args: Any, **kwargs: Any) -> None:
             if nonblocking:
                 getattr(comm, f"I{name.lower()}")(*args, **kwargs).Wait()
@@ -104,30 +110,30 @@ def test_moving_blocks(size: int, nonblocking: bool) -> None:
         call("Alltoall", data(rank, 2 * n), arrays["swap"])
         # Uneven: rank r has r + 1 elements, received in reverse rank order with a gap of one.
         counts = [r + 1 for r in range(n)]
-        places = [sum(counts[r + 1 :]) + (n - 1 - r) for r in range(n)]
+        displacements = [sum(counts[r + 1 :]) + (n - 1 - r) for r in range(n)]
         room = np.full(sum(counts) + n, -1)
-        call("Allgatherv", data(rank, rank + 1), [room, counts, places, "l"])
+        call("Allgatherv", data(rank, rank + 1), [room, counts, displacements, "l"])
         arrays["uneven"] = room
         room = np.full(sum(counts) + n, -1)
-        call("Gatherv", data(rank, rank + 1), [room, (counts, places)] if rank == root else None, root)
+        call("Gatherv", data(rank, rank + 1), [room, (counts, displacements)] if rank == root else None, root)
         arrays["gatherv"] = room
-        mine = np.zeros(rank + 1, dtype=int)
-        call("Scatterv", [data(5, sum(counts)), counts] if rank == root else None, mine, root)
-        arrays["scatterv"] = mine
-        send = [(rank * 2 + r) % 4 for r in range(n)]
-        take = [(r * 2 + rank) % 4 for r in range(n)]
-        received = np.zeros(sum(take), dtype=int)
-        call("Alltoallv", [data(rank, sum(send)), send], [received, take])
+        own_block = np.zeros(rank + 1, dtype=int)
+        call("Scatterv", [data(5, sum(counts)), counts] if rank == root else None, own_block, root)
+        arrays["scatterv"] = own_block
+        send_counts = [(rank * 2 + r) % 4 for r in range(n)]
+        receive_counts = [(r * 2 + rank) % 4 for r in range(n)]
+        received = np.zeros(sum(receive_counts), dtype=int)
+        call("Alltoallv", [data(rank, sum(send_counts)), send_counts], [received, receive_counts])
         arrays["swapv"] = received
         return arrays
 
     results = run(program, size)
     root = size // 2
     counts = [r + 1 for r in range(size)]
-    places = [sum(counts[r + 1 :]) + (size - 1 - r) for r in range(size)]
+    displacements = [sum(counts[r + 1 :]) + (size - 1 - r) for r in range(size)]
     uneven = np.full(sum(counts) + size, -1)
     for r in range(size):
-        uneven[places[r] : places[r] + r + 1] = data(r, r + 1)
+        uneven[displacements[r] : displacements[r] + r + 1] = data(r, r + 1)
     sends = [[(s * 2 + r) % 4 for r in range(size)] for s in range(size)]
     for rank, arrays in enumerate(results):
         np.testing.assert_array_equal(arrays["bcast"], data(root))
@@ -141,18 +147,20 @@ def test_moving_blocks(size: int, nonblocking: bool) -> None:
         expected = uneven if rank == root else np.full_like(uneven, -1)
         np.testing.assert_array_equal(arrays["gatherv"], expected)
         start = sum(counts[:rank])
-        mine = data(5, sum(counts))[start : start + rank + 1]
-        np.testing.assert_array_equal(arrays["scatterv"], mine)
-        parts = []
+        own_block = data(5, sum(counts))[start : start + rank + 1]
+        np.testing.assert_array_equal(arrays["scatterv"], own_block)
+        blocks = []
         for s in range(size):
             begin = sum(sends[s][:rank])
-            parts.append(data(s, sum(sends[s]))[begin : begin + sends[s][rank]])
-        np.testing.assert_array_equal(arrays["swapv"], np.concatenate(parts))
+            blocks.append(data(s, sum(sends[s]))[begin : begin + sends[s][rank]])
+        np.testing.assert_array_equal(arrays["swapv"], np.concatenate(blocks))
 
 
 @pytest.mark.parametrize("size", [1, 3, 4])
-def test_in_place(size: int) -> None:
+def test_in_place_collectives_give_the_results_of_numpy(size: int) -> None:
     def program(comm: Any) -> Any:
+        """Return the result of each collective by name."""
+
         from mpi4py import MPI
 
         n, rank, arrays = comm.size, comm.rank, {}
@@ -172,20 +180,20 @@ def test_in_place(size: int) -> None:
         arrays["gather"][rank] = data(rank)
         comm.Gather(MPI.IN_PLACE if rank == 0 else data(rank), arrays["gather"] if rank == 0 else None)
         arrays["scatter"] = data(3, 2 * n)
-        comm.Scatter(arrays["scatter"], MPI.IN_PLACE if rank == 0 else (own := np.zeros(2, dtype=int)))
-        arrays["own"] = arrays["scatter"][:2] if rank == 0 else own
+        comm.Scatter(arrays["scatter"], MPI.IN_PLACE if rank == 0 else (own_block := np.zeros(2, dtype=int)))
+        arrays["own"] = arrays["scatter"][:2] if rank == 0 else own_block
         arrays["rsb"] = data(rank, 2 * n)
         comm.Reduce_scatter_block(MPI.IN_PLACE, arrays["rsb"])
         return arrays
 
     results = run(program, size)
-    whole = stack(size)
-    np.testing.assert_array_equal(results[0]["reduce"], whole.sum(axis=0))
-    np.testing.assert_array_equal(results[0]["gather"], whole)
+    stacked = stack(size)
+    np.testing.assert_array_equal(results[0]["reduce"], stacked.sum(axis=0))
+    np.testing.assert_array_equal(results[0]["gather"], stacked)
     for rank, arrays in enumerate(results):
-        np.testing.assert_array_equal(arrays["allreduce"], whole.max(axis=0))
-        np.testing.assert_array_equal(arrays["scan"], whole[: rank + 1].sum(axis=0))
-        np.testing.assert_array_equal(arrays["allgather"], whole)
+        np.testing.assert_array_equal(arrays["allreduce"], stacked.max(axis=0))
+        np.testing.assert_array_equal(arrays["scan"], stacked[: rank + 1].sum(axis=0))
+        np.testing.assert_array_equal(arrays["allgather"], stacked)
         np.testing.assert_array_equal(arrays["alltoall"], stack(size, size)[:, rank])
         np.testing.assert_array_equal(arrays["own"], data(3, 2 * size)[2 * rank : 2 * rank + 2])
         total = stack(size, 2 * size).sum(axis=0)
@@ -208,7 +216,7 @@ OPS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("dtype", ["i4", "u1", "i8"])
-def test_named_operations(name: str, dtype: str) -> None:
+def test_named_operations_equal_numpys(name: str, dtype: str) -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
@@ -217,14 +225,16 @@ def test_named_operations(name: str, dtype: str) -> None:
         comm.Allreduce(x, y, op=getattr(MPI, name))
         return y
 
-    parts = [(data(rank) % 3).astype(dtype) for rank in range(5)]
+    operands = [(data(rank) % 3).astype(dtype) for rank in range(5)]
     for result in run(program, 5):
         assert result.dtype == dtype
-        np.testing.assert_array_equal(result, reduce(OPS[name], parts))
+        np.testing.assert_array_equal(result, reduce(OPS[name], operands))
 
 
 def test_located_extremes_prefer_the_lower_rank() -> None:
     def program(comm: Any) -> Any:
+        """Return the minima, the maxima and the object maximum, each with its rank."""
+
         from mpi4py import MPI
 
         kind = np.dtype([("value", "f8"), ("index", "i4")], align=True)
@@ -244,27 +254,29 @@ def test_located_extremes_prefer_the_lower_rank() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 def test_operations_that_do_not_commute_keep_rank_order(size: int) -> None:
     def program(comm: Any) -> Any:
+        """Return the reduction and the scan of a custom operation, and two reductions of objects."""
+
         from mpi4py import MPI
 
-        def last_of_both(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
+        def append_digit(inbuf: Any, inoutbuf: Any, datatype: Any) -> None:
             left = np.frombuffer(inbuf, dtype="i8")
             right = np.frombuffer(inoutbuf, dtype="i8")
             right[:] = 10 * left + right
 
-        def words(x: Any, y: Any, datatype: Any) -> Any:
+        def concatenate(x: Any, y: Any, datatype: Any) -> Any:
             return x + y
 
-        digits = MPI.Op.Create(last_of_both, commute=False)
+        digits = MPI.Op.Create(append_digit, commute=False)
         assert not digits.Is_commutative()
-        mine, total, scan = np.array([comm.rank]), np.zeros(1, int), np.zeros(1, int)
-        comm.Allreduce(mine, total, op=digits)
-        comm.Scan(mine, scan, op=digits)
-        text = comm.allreduce(str(comm.rank), op=MPI.Op.Create(words))
-        plain = comm.allreduce([comm.rank], op=lambda a, b: a + b)
+        own_digit, total, scan = np.array([comm.rank]), np.zeros(1, int), np.zeros(1, int)
+        comm.Allreduce(own_digit, total, op=digits)
+        comm.Scan(own_digit, scan, op=digits)
+        text = comm.allreduce(str(comm.rank), op=MPI.Op.Create(concatenate))
+        ranks = comm.allreduce([comm.rank], op=lambda a, b: a + b)
         digits.Free()
-        return int(total[0]), int(scan[0]), text, plain
+        return int(total[0]), int(scan[0]), text, ranks
 
-    # 10 · left + right is not associative, so the fold must be from the left.
+    # 10 · left + right is not associative, so the reduction must start at rank 0.
     for rank, result in enumerate(run(program, size)):
         number = reduce(lambda a, b: 10 * a + b, range(size))
         prefix = reduce(lambda a, b: 10 * a + b, range(rank + 1))
@@ -272,8 +284,10 @@ def test_operations_that_do_not_commute_keep_rank_order(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_objects(size: int) -> None:
+def test_collectives_of_objects_return_the_right_objects(size: int) -> None:
     def program(comm: Any) -> Any:
+        """Return the result of each collective of objects."""
+
         n, rank = comm.size, comm.rank
         return (
             comm.bcast({"root": rank} if rank == n - 1 else None, root=n - 1),
@@ -286,45 +300,47 @@ def test_objects(size: int) -> None:
             comm.exscan([rank]),
         )
 
-    everything = list(range(size))
+    ranks = list(range(size))
     for rank, result in enumerate(run(program, size)):
         assert result == (
             {"root": size - 1},
-            [[i] for i in everything] if rank == size // 2 else None,
-            [(i, "x") for i in everything],
+            [[i] for i in ranks] if rank == size // 2 else None,
+            [(i, "x") for i in ranks],
             [rank],
-            [f"{i}>{rank}" for i in everything],
-            sum(everything) if rank == size - 1 else None,
-            everything[: rank + 1],
-            everything[:rank] if rank else None,
+            [f"{i}>{rank}" for i in ranks],
+            sum(ranks) if rank == size - 1 else None,
+            ranks[: rank + 1],
+            ranks[:rank] if rank else None,
         )
 
 
-def test_objects_are_copies() -> None:
+def test_collectives_return_copies_of_objects() -> None:
     def program(comm: Any) -> Any:
-        mine = comm.bcast([0] if comm.rank == 0 else None)
-        everybody = comm.allgather(mine)
+        own_list = comm.bcast([0] if comm.rank == 0 else None)
+        lists = comm.allgather(own_list)
         comm.barrier()
-        mine.append(comm.rank)
-        everybody[0].append("changed")
-        return comm.allgather(mine)
+        own_list.append(comm.rank)
+        lists[0].append("changed")
+        return comm.allgather(own_list)
 
     expected = [[0, 0], [0, 1], [0, 2]]
     assert run(program, 3) == (expected,) * 3
 
 
-def test_a_datatype_per_rank() -> None:
+def test_alltoallw_uses_a_datatype_per_rank() -> None:
     def program(comm: Any) -> Any:
+        """Return the received numbers."""
+
         from mpi4py import MPI
 
         n, rank = comm.size, comm.rank
         send = np.arange(4.0 * n) + 100 * rank
         values = np.zeros(2 * n)
-        # Every other element of a block of four goes to each rank.
-        pick = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
-        places = [32 * r for r in range(n)]
+        # Each rank receives every other element of a block of four.
+        every_other = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
+        displacements = [32 * r for r in range(n)]
         comm.Alltoallw(
-            [send, ([1] * n, places), [pick] * n],
+            [send, ([1] * n, displacements), [every_other] * n],
             [values, ([2] * n, [16 * r for r in range(n)]), [MPI.DOUBLE] * n],
         )
         return values.tolist()
@@ -334,7 +350,7 @@ def test_a_datatype_per_rank() -> None:
 
 
 @pytest.mark.parametrize("pair", [tuple, list])
-def test_counts_and_displacements_of_a_datatype_per_rank_are_any_pair(pair: type) -> None:
+def test_counts_and_displacements_of_alltoallw_may_be_any_pair(pair: type) -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
@@ -363,7 +379,7 @@ def test_counts_and_displacements_of_a_datatype_per_rank_are_any_pair(pair: type
 def test_wrong_counts_and_datatypes_per_rank_are_refused(
     counts: Any, displacements: Any, types: str | None, message: str
 ) -> None:
-    """mpi4py refuses them with TypeError, too."""
+    """The call raises TypeError, like mpi4py."""
 
     def program(comm: Any) -> Any:
         from mpi4py import MPI
@@ -377,16 +393,16 @@ def test_wrong_counts_and_datatypes_per_rank_are_refused(
     run(program, 1)
 
 
-def test_a_stride_as_displacement_and_receive_sizes_as_counts() -> None:
+def test_a_stride_is_a_displacement_and_missing_counts_come_from_the_buffers() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
         n, rank = comm.size, comm.rank
         room = np.full(3 * n, -1)
         comm.Allgatherv(np.array([rank, rank]), [room, (2, 3), MPI.LONG])
-        mine = np.zeros(rank + 1, dtype=int)
-        comm.Reduce_scatter(np.arange(n * (n + 1) // 2), mine)
-        return room.tolist(), mine.tolist()
+        own_block = np.zeros(rank + 1, dtype=int)
+        comm.Reduce_scatter(np.arange(n * (n + 1) // 2), own_block)
+        return room.tolist(), own_block.tolist()
 
     results = run(program, 3)
     assert results[0] == ([0, 0, -1, 1, 1, -1, 2, 2, -1], [0])
@@ -407,12 +423,12 @@ def test_blocks_of_reduce_scatter_must_fit() -> None:
     run(program, 2)
 
 
-def test_nothing_has_no_type() -> None:
+def test_empty_buffers_match_any_type() -> None:
     def program(comm: Any) -> Any:
-        some = np.arange(2) if comm.rank else np.array([])  # which is float
+        own_values = np.arange(2) if comm.rank else np.array([])  # The empty array has type float.
         counts = [0] + [2] * (comm.size - 1)
         room = np.zeros(sum(counts), dtype=int)
-        comm.Allgatherv(some, [room, counts])
+        comm.Allgatherv(own_values, [room, counts])
         comm.Sendrecv(np.zeros(0, "f4"), comm.rank, 0, np.zeros(3, "i8"), comm.rank)
         return room.tolist()
 
@@ -425,7 +441,7 @@ def test_nothing_has_no_type() -> None:
         run(wrong, 3)
 
 
-def test_several_nonblocking_collectives_at_once() -> None:
+def test_several_nonblocking_collectives_can_be_open() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
@@ -438,7 +454,7 @@ def test_several_nonblocking_collectives_at_once() -> None:
     assert run(program, 4) == ((6, 10),) * 4
 
 
-def test_512_ranks() -> None:
+def test_collectives_work_on_512_ranks() -> None:
     def program(comm: Any) -> Any:
         x, y = np.array([float(comm.rank)]), np.zeros(1)
         comm.Allreduce(x, y)

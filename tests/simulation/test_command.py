@@ -1,4 +1,4 @@
-"""The command, and scripts that run as if each rank were a process of its own."""
+"""The command runs scripts as if each rank were a process."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ BUGGY = Path(__file__).parents[2] / "examples" / "buggy_programs"
 
 
 def command(*words: str) -> int:
+    """Run `spmdsim simulate` with the given words; return the exit code."""
+
     parser = argparse.ArgumentParser()
     main.add_to(parser.add_subparsers(), "simulate")
     args = parser.parse_args(["simulate", *words])
@@ -28,12 +30,16 @@ def command(*words: str) -> int:
 
 
 def script(folder: Path, text: str, name: str = "program.py") -> str:
+    """Write a program that has `comm`; return its path."""
+
     path = folder / name
     path.write_text("from mpi4py import MPI\ncomm = MPI.COMM_WORLD\n" + text, encoding="utf-8")
     return str(path)
 
 
 def printed(path: str, ranks: int, *args: str, **options: Any) -> list[tuple[int, str]]:
+    """Return the lines that a script prints, as sorted pairs of rank and line."""
+
     report = simulate(path, ranks, *args, emit=lambda rank, line: None, **options)
     return sorted(report.output)
 
@@ -47,9 +53,9 @@ def test_options_stand_before_or_right_after_the_script(capsys: Any) -> None:
         (program, "-n", "3", "--", "100"),
     ):
         assert command(*words) == 0
-        seen = capsys.readouterr()
-        assert seen.out.strip().removeprefix("[0] ") == "pi is about 3.141601"
-        assert "3 ranks, all finished" in seen.err
+        captured = capsys.readouterr()
+        assert captured.out.strip().removeprefix("[0] ") == "pi is about 3.141601"
+        assert "3 ranks, all finished" in captured.err
 
 
 def test_the_scripts_own_options_are_left_alone() -> None:
@@ -60,7 +66,7 @@ def test_the_scripts_own_options_are_left_alone() -> None:
     assert split_rest(["--own", "-n", "3"]) == ([], ["--own", "-n", "3"])
 
 
-def test_json_is_all_that_is_printed(capsys: Any) -> None:
+def test_json_prints_nothing_but_the_report(capsys: Any) -> None:
     assert command(str(BUGGY / "bug4_reduce.py"), "-n", "4", "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["ranks"] == 4 and not report["ok"] and report["exit_code"] == 1
@@ -71,7 +77,7 @@ def test_json_is_all_that_is_printed(capsys: Any) -> None:
     assert problem["places"][0]["file"].endswith("bug4_reduce.py")
 
 
-def test_exit_status(tmp_path: Path) -> None:
+def test_the_exit_code_depends_on_problems_strict_and_the_script(tmp_path: Path) -> None:
     assert command(str(BUGGY / "bug5_flood.py"), "-n", "2", "--quiet") == 0
     assert command(str(BUGGY / "bug5_flood.py"), "-n", "2", "--quiet", "--strict") == 1
     assert command(script(tmp_path, "raise SystemExit(9 if comm.rank == 1 else 0)"), "--quiet") == 9
@@ -87,7 +93,7 @@ def test_exit_status(tmp_path: Path) -> None:
         command(script(tmp_path, "def ("))
 
 
-def test_prefix_and_one_rank_only(tmp_path: Path, capsys: Any) -> None:
+def test_prefix_names_the_rank_and_only_selects_it(tmp_path: Path, capsys: Any) -> None:
     path = script(tmp_path, "print('a'); print('b', end='')")
     command(path, "-n", "2", "--prefix", "--quiet")
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0] a", "[0] b", "[1] a", "[1] b"]
@@ -95,7 +101,7 @@ def test_prefix_and_one_rank_only(tmp_path: Path, capsys: Any) -> None:
     assert capsys.readouterr().out.splitlines() == ["[1] a", "[1] b"]
 
 
-def test_trace_and_machine(tmp_path: Path, capsys: Any) -> None:
+def test_the_trace_file_has_the_times_of_the_machine_file(tmp_path: Path, capsys: Any) -> None:
     target = tmp_path / "trace.json"
     program = str(FOLDER / "ring_all_reduce.py")
     machine = tmp_path / "machine.json"
@@ -132,7 +138,7 @@ def test_every_rank_has_its_own_globals_arguments_and_modules(tmp_path: Path) ->
     assert "helper" not in sys.modules and "package" not in sys.modules
 
 
-def test_classes_of_the_script_travel_as_pickles(tmp_path: Path) -> None:
+def test_instances_of_the_scripts_classes_can_be_sent(tmp_path: Path) -> None:
     path = script(
         tmp_path,
         "class Point:\n    def __init__(self, x): self.x = x\n"
@@ -162,11 +168,11 @@ def test_random_numbers_differ_between_ranks_and_not_between_runs(tmp_path: Path
     firsts = {line.partition(")")[0] for _, line in lines}
     seeded = {line.partition(")")[2] for _, line in lines}
     assert len(firsts) == 4 and len(seeded) == 1
-    # The process's own numbers go on as if nothing had happened.
+    # The simulation does not change the random state of the process.
     assert (random.random(), np.random.rand()) == expected
 
 
-def test_the_process_is_as_before(tmp_path: Path) -> None:
+def test_a_simulation_restores_the_state_of_the_process(tmp_path: Path) -> None:
     import time
 
     def state() -> Any:
@@ -178,7 +184,7 @@ def test_the_process_is_as_before(tmp_path: Path) -> None:
     assert state() == before
 
 
-def test_init_and_finalize_by_hand(tmp_path: Path) -> None:
+def test_calls_of_init_and_finalize_are_checked(tmp_path: Path) -> None:
     start = "import mpi4py\nmpi4py.rc.initialize = False\nfrom mpi4py import MPI\n"
     path = tmp_path / "program.py"
     path.write_text(start + "MPI.Init()\nMPI.COMM_WORLD.Barrier()\nMPI.Finalize()\n")

@@ -1,4 +1,4 @@
-"""Communicators, groups and grids of virtual ranks."""
+"""Communicators, groups and grids of virtual ranks follow the MPI standard."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_split_by_color_and_key() -> None:
         from mpi4py import MPI
 
         color = MPI.UNDEFINED if comm.rank == 4 else comm.rank % 2
-        part = comm.Split(color, key=-comm.rank)
+        color_comm = comm.Split(color, key=-comm.rank)
         if comm.rank == 4:
-            return part == MPI.COMM_NULL, bool(part)
-        return part.allgather(comm.rank), part.rank, part.Get_size()
+            return color_comm == MPI.COMM_NULL, bool(color_comm)
+        return color_comm.allgather(comm.rank), color_comm.rank, color_comm.Get_size()
 
     results = run(program, 7)
     assert results[0] == ([6, 2, 0], 2, 3)
@@ -36,6 +36,8 @@ def test_split_by_color_and_key() -> None:
 
 def test_a_null_or_freed_communicator_cannot_be_used() -> None:
     def program(comm: Any) -> list[str]:
+        """Return the texts of the errors of a null and of a freed communicator."""
+
         from mpi4py import MPI
 
         twin = comm.Dup()
@@ -52,7 +54,7 @@ def test_a_null_or_freed_communicator_cannot_be_used() -> None:
     assert "COMM_NULL" in null and "freed" in freed
 
 
-def test_nodes() -> None:
+def test_split_type_groups_the_ranks_of_a_node() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
@@ -63,8 +65,10 @@ def test_nodes() -> None:
     assert results == tuple((4 if r < 4 else 2, r % 4, f"node{r // 4}") for r in range(6))
 
 
-def test_groups() -> None:
+def test_groups_translate_ranks_and_create_communicators() -> None:
     def program(comm: Any) -> Any:
+        """Return results of unions, differences, comparisons and communicators of groups."""
+
         from mpi4py import MPI
 
         world = comm.Get_group()
@@ -87,12 +91,12 @@ def test_groups() -> None:
     assert results[0][-1] == 1 and results[4][0] is None and results[4][-1] is False
 
 
-def test_group_of_other_ranks() -> None:
+def test_ranks_outside_a_group_get_no_communicator() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
         group = comm.Get_group().Incl([1])
-        comm_of_group = comm.Create_group(group)  # also called by ranks outside of the group
+        comm_of_group = comm.Create_group(group)  # Ranks outside of the group call it too.
         with pytest.raises(MPI.Exception, match="MPI_ERR_RANK"):
             group.Translate_ranks([1])
         return comm_of_group != MPI.COMM_NULL and comm_of_group.size
@@ -100,8 +104,10 @@ def test_group_of_other_ranks() -> None:
     assert run(program, 3) == (False, 1, False)
 
 
-def test_grid() -> None:
+def test_a_grid_has_coordinates_neighbours_and_rows() -> None:
     def program(comm: Any) -> Any:
+        """Return the coordinates, the neighbours and the row of a rank in a 2 x 3 grid."""
+
         from mpi4py import MPI
 
         cart = comm.Create_cart([2, 3], periods=[True, False])
@@ -136,7 +142,7 @@ def test_a_grid_without_dims_has_no_neighbours() -> None:
     assert run(program, 4) == (((0, 1, [-1, -1], []),) * 4)
 
 
-def test_neighbours_swap_sides() -> None:
+def test_a_block_sent_left_arrives_from_the_right() -> None:
     def program(comm: Any) -> Any:
         cart = comm.Create_cart([comm.size], periods=[True])
         received = np.zeros(2, dtype=int)
@@ -167,19 +173,19 @@ def test_blocks_of_neighbours_must_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "wanted", "dims"),
+    ("ranks", "given_dims", "dims"),
     [(6, 2, [3, 2]), (16, 2, [4, 4]), (12, 3, [3, 2, 2]), (7, 2, [7, 1]), (12, [0, 2], [6, 2])],
 )
-def test_balanced_dims(ranks: int, wanted: Any, dims: list[int]) -> None:
+def test_compute_dims_balances_the_dims(ranks: int, given_dims: Any, dims: list[int]) -> None:
     def program() -> Any:
         from mpi4py import MPI
 
-        return MPI.Compute_dims(ranks, wanted)
+        return MPI.Compute_dims(ranks, given_dims)
 
     assert simulate(program, 1).results == (dims,)
 
 
-def test_dims_of_no_ranks() -> None:
+def test_compute_dims_needs_a_rank() -> None:
     def program() -> None:
         from mpi4py import MPI
 

@@ -1,4 +1,4 @@
-"""Deadlocks and sends that need a buffer are named: ranks, calls, lines, the cycle."""
+"""Reports of deadlocks and of sends that need a buffer name the ranks, the calls, the lines and the cycle."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("greenlet")
 # ---------------------------------------------------------------------- deadlock
 
 
-def test_each_waits_for_the_other() -> None:
+def test_two_ranks_that_receive_first_are_a_cycle() -> None:
     def program(comm: Any) -> None:
         comm.recv(source=1 - comm.rank, tag=3)
         comm.send(0, dest=1 - comm.rank, tag=3)
@@ -31,7 +31,7 @@ def test_each_waits_for_the_other() -> None:
         f"rank 0 in recv(source=1, tag=3) at test_deadlock.py:{at}, "
         f"rank 1 in recv(source=0, tag=3) at test_deadlock.py:{at}"
     )
-    assert [place.line for place in problem.places] == [at, at]
+    assert [call_site.line for call_site in problem.places] == [at, at]
 
 
 @pytest.mark.parametrize("name", ["recv", "barrier", "Ibarrier", "Abort"])
@@ -42,9 +42,9 @@ def test_a_call_in_a_generated_method_is_at_the_line_that_called_the_method(name
             record()
 
     problem = judge(program, 2).problems[0]
-    assert {(Path(place.file).name, place.line) for place in problem.places if place.rank == 0} == {
-        ("test_deadlock.py", line(program, " record()"))
-    }
+    assert {
+        (Path(call_site.file).name, call_site.line) for call_site in problem.places if call_site.rank == 0
+    } == {("test_deadlock.py", line(program, " record()"))}
     assert f"test_deadlock.py:{line(program, ' record()')}" in problem.message
 
 
@@ -65,7 +65,7 @@ def test_a_wildcard_that_took_the_message_is_named(arrays: bool) -> None:
         if comm.rank:
             comm.Send(room, 0) if arrays else comm.send(1, 0)
         else:
-            comm.Recv(room) if arrays else comm.recv()  # takes rank 1's
+            comm.Recv(room) if arrays else comm.recv()  # This call takes rank 1's message.
             comm.Recv(room, 1) if arrays else comm.recv(source=1)
 
     problem = only(program, 3)
@@ -76,7 +76,7 @@ def test_a_wildcard_that_took_the_message_is_named(arrays: bool) -> None:
     )
 
 
-def test_only_the_cycle_is_blamed_not_those_behind_it() -> None:
+def test_only_the_ranks_of_the_cycle_are_named() -> None:
     def program(comm: Any) -> None:
         if comm.rank in (2, 3):
             comm.recv(source=5 - comm.rank)
@@ -88,7 +88,7 @@ def test_only_the_cycle_is_blamed_not_those_behind_it() -> None:
     assert len(problem.details) == 4
 
 
-def test_a_long_ring_of_synchronous_sends() -> None:
+def test_a_long_cycle_is_shortened_in_the_message() -> None:
     def program(comm: Any) -> None:
         comm.Ssend(np.zeros(1), dest=(comm.rank + 1) % comm.size)
         comm.Recv(np.zeros(1), source=(comm.rank - 1) % comm.size)
@@ -98,7 +98,7 @@ def test_a_long_ring_of_synchronous_sends() -> None:
     assert "0 → 1 → 2 → 3 → … → 98 → 99 → 0" in problem.message
 
 
-def test_a_rank_that_has_left() -> None:
+def test_a_receive_from_a_finished_rank_is_a_deadlock() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 2:
             return
@@ -111,7 +111,7 @@ def test_a_rank_that_has_left() -> None:
     assert "rank 2, which never sends it a message: it has finished" in problem.message
 
 
-def test_everybody_else_has_left_an_any_source_receive() -> None:
+def test_a_wildcard_receive_is_a_deadlock_if_all_others_have_finished() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             comm.recv()
@@ -130,7 +130,7 @@ def test_wait_names_the_line_of_wait_and_of_the_start() -> None:
     assert f"of line {line(program, 'Irecv')}" in problem.message
 
 
-def test_barrier_against_receive() -> None:
+def test_a_barrier_and_a_receive_form_a_cycle() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 3:
             comm.recv(source=0)
@@ -143,7 +143,7 @@ def test_barrier_against_receive() -> None:
     assert "rank 0 in Barrier" in problem.message and "rank 3 in recv(source=0" in problem.message
 
 
-def test_collectives_on_two_communicators_in_other_order() -> None:
+def test_collectives_on_two_communicators_in_different_orders_are_a_cycle() -> None:
     def program(comm: Any) -> None:
         twin = comm.Dup()
         first, second = (comm, twin) if comm.rank == 0 else (twin, comm)
@@ -155,7 +155,7 @@ def test_collectives_on_two_communicators_in_other_order() -> None:
     assert "Barrier(COMM_WORLD.Dup)" in problem.message
 
 
-def test_message_in_another_communicator() -> None:
+def test_the_message_names_the_communicator_of_a_sent_message() -> None:
     def program(comm: Any) -> None:
         twin = comm.Dup()
         if comm.rank == 0:
@@ -167,7 +167,7 @@ def test_message_in_another_communicator() -> None:
     assert "is in the communicator COMM_WORLD.Dup, not COMM_WORLD" in problem.message
 
 
-def test_polling_for_ever_is_a_deadlock() -> None:
+def test_endless_polling_is_a_deadlock() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             while not comm.Iprobe(source=1):
@@ -192,7 +192,7 @@ def head_to_head(comm: Any) -> Any:
     return comm.recv(source=1 - comm.rank)
 
 
-def test_sends_that_need_a_buffer_are_a_warning_and_the_program_goes_on() -> None:
+def test_sends_that_need_a_buffer_are_a_warning_and_the_program_finishes() -> None:
     report = judge(head_to_head, 2)
     assert report.completed and report.ok and report.results == (1, 0)
     (problem,) = report.problems
@@ -214,8 +214,8 @@ def test_nonblocking_standard_sends_need_a_buffer_too() -> None:
     assert only(program, 2).kind == "needs_buffering"
 
 
-def test_correct_orders_need_none() -> None:
-    def ordered(comm: Any) -> None:
+def test_correct_orders_need_no_buffer() -> None:
+    def take_turns(comm: Any) -> None:
         if comm.rank == 0:
             comm.send(1, dest=1)
             comm.recv(source=1)
@@ -223,20 +223,20 @@ def test_correct_orders_need_none() -> None:
             comm.recv(source=0)
             comm.send(1, dest=0)
 
-    def exchanged(comm: Any) -> None:
+    def exchange(comm: Any) -> None:
         comm.sendrecv(1, dest=1 - comm.rank, source=1 - comm.rank)
 
-    def nonblocking(comm: Any) -> None:
+    def send_nonblocking(comm: Any) -> None:
         request = comm.isend(1, dest=1 - comm.rank)
         comm.recv(source=1 - comm.rank)
         request.wait()
 
-    for program in (ordered, exchanged, nonblocking):
+    for program in (take_turns, exchange, send_nonblocking):
         assert judge(program, 2).problems == ()
         assert judge(program, 2, strict=True).problems == ()
 
 
-def test_only_the_guilty_send_is_named() -> None:
+def test_only_the_send_that_needs_a_buffer_is_named() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 2:
             comm.send("innocent", dest=0, tag=9)
@@ -252,7 +252,7 @@ def test_only_the_guilty_send_is_named() -> None:
 
 
 def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
-    def down(comm: Any) -> Any:
+    def broadcast(comm: Any) -> Any:
         if comm.rank == 1:
             comm.recv(source=0)
         value = comm.bcast([7] if comm.rank == 0 else None)
@@ -261,7 +261,9 @@ def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
             comm.send(1, dest=1)
         return value
 
-    def up(comm: Any) -> Any:
+    def reduce(comm: Any) -> Any:
+        """Return the sum; rank 1 lets rank 0 call Reduce only after its own call."""
+
         x = np.array([comm.rank + 1])
         if comm.rank == 0:
             comm.recv(source=1)
@@ -272,7 +274,7 @@ def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
             comm.send(1, dest=0)
         return int(total[0])
 
-    for program, expected in ((down, ([7, 8], [7], [7])), (up, (6, 0, 0))):
+    for program, expected in ((broadcast, ([7, 8], [7], [7])), (reduce, (6, 0, 0))):
         report = judge(program, 3)
         assert report.results == expected
         (problem,) = report.problems
@@ -281,7 +283,7 @@ def test_collectives_that_must_not_wait_for_all_are_a_warning() -> None:
         assert only(program, 3, strict=True).kind == "deadlock"
 
 
-def test_pairs_at_one_line_are_one_warning() -> None:
+def test_pairs_of_ranks_at_one_line_are_one_warning() -> None:
     def program(comm: Any) -> None:
         comm.send(1, dest=comm.rank ^ 1)
         comm.recv(source=comm.rank ^ 1)
@@ -291,7 +293,7 @@ def test_pairs_at_one_line_are_one_warning() -> None:
     assert "(0 → 1 → 0), and 4 more ranks likewise" in problem.message
 
 
-def test_a_send_to_oneself() -> None:
+def test_a_blocking_send_to_the_own_rank_needs_a_buffer() -> None:
     def program(comm: Any) -> None:
         comm.send(1, dest=0)
         comm.recv(source=0)
@@ -300,7 +302,7 @@ def test_a_send_to_oneself() -> None:
     assert "rank 0 waits for itself in send(dest=0" in only(program, 1, strict=True).message
 
 
-def test_buffered_mode_needs_no_relief_but_an_attached_buffer() -> None:
+def test_a_buffered_send_needs_an_attached_buffer() -> None:
     def program(comm: Any) -> None:
         from mpi4py import MPI
 
@@ -311,13 +313,13 @@ def test_buffered_mode_needs_no_relief_but_an_attached_buffer() -> None:
 
     assert judge(program, 2, strict=True).problems == ()
 
-    def bare(comm: Any) -> None:
+    def send_without_buffer(comm: Any) -> None:
         comm.Bsend(np.zeros(4), dest=0)
 
-    assert "32 bytes and no buffer" in only(bare, 2).message
+    assert "32 bytes and no buffer" in only(send_without_buffer, 2).message
 
 
-def test_ready_send_before_its_receive() -> None:
+def test_a_ready_send_before_its_receive_is_reported() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             comm.Rsend(np.zeros(1), dest=1)

@@ -1,4 +1,4 @@
-"""Wrong messages, requests and collectives, and ranks that end early, are named."""
+"""Reports name wrong messages, requests and collectives, and ranks that end early."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytest.importorskip("greenlet")
 # ---------------------------------------------------------------------- messages
 
 
-def test_truncation() -> None:
+def test_a_message_longer_than_the_buffer_is_reported() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             comm.Send(np.zeros(10), dest=1)
@@ -34,7 +34,7 @@ def test_truncation() -> None:
     assert f":{line(program, 'Recv')}" in problem.message
 
 
-def test_a_shorter_message_is_fine() -> None:
+def test_a_message_shorter_than_the_buffer_is_correct() -> None:
     def program(comm: Any) -> Any:
         if comm.rank == 0:
             comm.Send(np.ones(2), dest=1)
@@ -47,7 +47,7 @@ def test_a_shorter_message_is_fine() -> None:
 
 
 @pytest.mark.parametrize("blocked_first", [True, False])
-def test_object_against_buffer(blocked_first: bool) -> None:
+def test_an_object_does_not_match_a_buffer(blocked_first: bool) -> None:
     def program(comm: Any) -> None:
         if comm.rank == int(blocked_first):
             comm.send([1, 2], dest=1 - comm.rank)
@@ -72,7 +72,7 @@ def test_bytes_match_anything() -> None:
     assert simulate(program, 2).results[1] == [0, 1, 2]
 
 
-def test_never_received() -> None:
+def test_messages_without_a_receive_are_reported() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             for _ in range(3):
@@ -85,7 +85,7 @@ def test_never_received() -> None:
     assert "rank 1 never receives 2 messages with tag 5 that rank 0 sent" in problem.message
 
 
-def test_columns_against_rows() -> None:
+def test_a_message_with_another_memory_order_is_a_warning() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             comm.Send(np.zeros((3, 2), order="F"), dest=1)
@@ -96,7 +96,7 @@ def test_columns_against_rows() -> None:
     assert (problem.kind, problem.severity) == ("memory_order", "warning")
 
 
-def test_columns_against_rows_in_a_collective() -> None:
+def test_a_collective_with_another_memory_order_is_a_warning() -> None:
     def program(comm: Any) -> None:
         x = np.ones((3, 2), order="F") if comm.rank == 1 else np.ones((3, 2))
         comm.Allreduce(x, np.zeros((3, 2)))
@@ -105,20 +105,20 @@ def test_columns_against_rows_in_a_collective() -> None:
     assert (problem.kind, problem.severity) == ("memory_order", "warning")
     assert "the send buffer of rank 1 is stored column by column" in problem.message
 
-    def alike(comm: Any) -> Any:
+    def use_column_order(comm: Any) -> Any:
         x, y = np.array([[1, 2], [3, 4]], order="F"), np.zeros((2, 2), dtype=int, order="F")
         comm.Allreduce(x, y)
         comm.Bcast([y, "l"])
         return y.tolist()
 
-    report = judge(alike, 2)
+    report = judge(use_column_order, 2)
     assert report.problems == () and report.results[1] == [[2, 4], [6, 8]]
 
 
 # ---------------------------------------------------------------------- requests
 
 
-def test_never_waited() -> None:
+def test_a_request_without_a_wait_is_reported() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             comm.isend(1, dest=1)
@@ -130,22 +130,22 @@ def test_never_waited() -> None:
     assert f":{line(program, 'isend')}" in problem.message
 
 
-def test_requests_of_one_line_show_whose_they_are() -> None:
+def test_requests_of_one_line_are_listed_with_their_ranks() -> None:
     def program(comm: Any) -> None:
         comm.isend(1, dest=(comm.rank + 1) % comm.size)
 
-    def alike(comm: Any) -> None:
+    def send_equal_messages(comm: Any) -> None:
         for _ in range(2):
             comm.isend(1, dest=0)
 
-    few, many = (judge(program, size).problems[-1].message for size in (3, 5))
-    spelled = [f"rank {rank}: isend(dest={(rank + 1) % 3}, tag=0)" for rank in range(3)]
-    assert f"({'; '.join(spelled)})" in few
-    assert "rank 2: isend(dest=3, tag=0); and 2 more)" in many
-    assert "(isend(dest=0, tag=0))" in judge(alike, 2).problems[-1].message
+    short_message, long_message = (judge(program, size).problems[-1].message for size in (3, 5))
+    calls = [f"rank {rank}: isend(dest={(rank + 1) % 3}, tag=0)" for rank in range(3)]
+    assert f"({'; '.join(calls)})" in short_message
+    assert "rank 2: isend(dest=3, tag=0); and 2 more)" in long_message
+    assert "(isend(dest=0, tag=0))" in judge(send_equal_messages, 2).problems[-1].message
 
 
-def test_freed_requests_are_forgiven() -> None:
+def test_freed_requests_need_no_wait() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 0:
             comm.isend(1, dest=1).Free()
@@ -156,7 +156,7 @@ def test_freed_requests_are_forgiven() -> None:
 
 
 @pytest.mark.parametrize("side", ["send", "receive"])
-def test_buffer_changed_before_wait(side: str) -> None:
+def test_a_buffer_that_changes_before_wait_is_reported(side: str) -> None:
     def program(comm: Any) -> None:
         data = np.zeros(3)
         if comm.rank == 0:
@@ -173,7 +173,7 @@ def test_buffer_changed_before_wait(side: str) -> None:
     assert f":{line(program, 'Wait')}" in problem.message
 
 
-def test_two_receives_into_one_buffer() -> None:
+def test_two_open_receives_into_one_buffer_are_reported() -> None:
     def program(comm: Any) -> None:
         from mpi4py import MPI
 
@@ -196,7 +196,7 @@ def mismatch(program: Callable[..., Any], n: int = 4) -> Problem:
     return problem
 
 
-def test_different_collectives() -> None:
+def test_the_rank_with_another_collective_is_named() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 3:
             comm.Bcast(np.zeros(2))
@@ -209,7 +209,7 @@ def test_different_collectives() -> None:
     assert "where ranks 0..2, 4..7 call Allreduce" in problem.message
 
 
-def test_different_root_op_dtype_and_count() -> None:
+def test_the_rank_with_another_root_op_dtype_or_count_is_named() -> None:
     def root(comm: Any) -> None:
         comm.Bcast(np.zeros(2), root=int(comm.rank == 2))
 
@@ -238,18 +238,18 @@ def test_different_root_op_dtype_and_count() -> None:
     assert "rank 2 passes MPI.PROD" in mismatch(op).message
 
 
-def test_blocks_of_other_sizes() -> None:
+def test_blocks_that_do_not_fit_their_counts_are_reported() -> None:
     def program(comm: Any) -> None:
-        mine = np.zeros(comm.rank + 1)
+        own_block = np.zeros(comm.rank + 1)
         counts = [1, 2, 3, 5] if comm.rank == 1 else [1, 2, 3, 4]
-        comm.Allgatherv(mine, [np.zeros(sum(counts)), counts])
+        comm.Allgatherv(own_block, [np.zeros(sum(counts)), counts])
 
     problem = mismatch(program)
     assert problem.ranks == (1, 3)
     assert "rank 3 sends 4 × float64 to rank 1, which expects 5 × float64" in problem.message
 
 
-def test_one_rank_skips_a_collective() -> None:
+def test_the_rank_that_skips_one_of_several_equal_collectives_is_named() -> None:
     def program(comm: Any) -> None:
         comm.allreduce(1)
         if comm.rank != 2:
@@ -263,7 +263,7 @@ def test_one_rank_skips_a_collective() -> None:
     assert f":{line(program, 'allreduce(2)')}" in problem.message
 
 
-def test_one_rank_skips_one_of_many_kinds() -> None:
+def test_the_rank_that_skips_one_of_different_collectives_is_named() -> None:
     def program(comm: Any) -> None:
         if comm.rank != 1:
             comm.barrier()
@@ -273,7 +273,7 @@ def test_one_rank_skips_one_of_many_kinds() -> None:
     assert problem.ranks == (1,) and "rank 1 calls bcast" in problem.message
 
 
-def test_a_nonblocking_collective_that_one_rank_never_starts() -> None:
+def test_the_rank_that_never_starts_a_nonblocking_collective_is_named() -> None:
     def program(comm: Any) -> None:
         if comm.rank:
             comm.Ibarrier()
@@ -283,7 +283,7 @@ def test_a_nonblocking_collective_that_one_rank_never_starts() -> None:
     assert "rank 0 never calls Ibarrier" in report.problems[0].message
 
 
-def test_blocking_does_not_match_nonblocking() -> None:
+def test_a_blocking_collective_does_not_match_a_nonblocking_one() -> None:
     def program(comm: Any) -> None:
         if comm.rank:
             comm.Ibarrier().Wait()
@@ -311,21 +311,21 @@ def test_an_exception_on_one_rank_ends_the_job() -> None:
 
 
 def test_abort_and_exit_keep_their_code() -> None:
-    def aborts(comm: Any) -> None:
+    def call_abort(comm: Any) -> None:
         if comm.rank == 1:
             comm.Abort(7)
         comm.Barrier()
 
-    def leaves(comm: Any) -> None:
+    def call_exit(comm: Any) -> None:
         if comm.rank == 1:
             raise SystemExit(5)
         comm.Barrier()
 
-    assert (only(aborts, 2).kind, judge(aborts, 2).exit_code) == ("abort", 7)
-    assert (only(leaves, 2).kind, judge(leaves, 2).exit_code) == ("exit", 5)
+    assert (only(call_abort, 2).kind, judge(call_abort, 2).exit_code) == ("abort", 7)
+    assert (only(call_exit, 2).kind, judge(call_exit, 2).exit_code) == ("exit", 5)
 
 
-def test_a_silent_exit_is_found_when_somebody_waits() -> None:
+def test_a_rank_that_exits_with_0_before_a_collective_is_named() -> None:
     def program(comm: Any) -> None:
         if comm.rank == 1:
             raise SystemExit(0)
@@ -358,6 +358,8 @@ def test_a_program_that_catches_everything_ends_too() -> None:
 
 def test_invalid_ranks_tags_and_roots_are_mpi_errors() -> None:
     def program(comm: Any) -> list[str]:
+        """Return the error class of each invalid call."""
+
         from mpi4py import MPI
 
         errors = []
@@ -379,14 +381,14 @@ def test_invalid_ranks_tags_and_roots_are_mpi_errors() -> None:
     assert simulate(program, 2).results == (names, names)
 
 
-def test_strided_memory_is_refused_as_mpi4py_does() -> None:
+def test_strided_memory_is_refused_like_in_mpi4py() -> None:
     def program(comm: Any) -> None:
         comm.Send(np.zeros((4, 4))[:, 1], dest=0)
 
     assert "not contiguous" in only(program, 1).message
 
 
-def test_both_buffers_the_same() -> None:
+def test_one_array_for_both_buffers_of_a_collective_is_reported() -> None:
     def program(comm: Any) -> None:
         x = np.zeros(2)
         comm.Allreduce(x, x)

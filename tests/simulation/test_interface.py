@@ -1,4 +1,4 @@
-"""The stand-in has mpi4py's names, parameters and defaults: compared with mpi4py's own interface file."""
+"""The stand-in has mpi4py's names, parameters and defaults, according to mpi4py's interface file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spmdsim.simulation.interface.stand_in import StandIn
 
 pytest.importorskip("greenlet")
 
-# What virtual ranks do not have: other processes, remote memory, files, handles of other languages, faults.
+# Classes that virtual ranks do not support: other processes, remote memory, files and foreign handles.
 LEFT_OUT_CLASSES = """
     Errhandler Session Win File Intercomm Graphcomm Distgraphcomm Grequest BottomType InPlaceType
     BufferAutomaticType Pickle buffer
@@ -35,10 +35,16 @@ LEFT_OUT = """
     Create_f90_complex Match_size Get_value_index envelope contents combiner true_extent true_lb true_ub
 """
 
-OWN_WAY = {"Datatype.name", "Datatype.Get_attr", "Datatype.Set_attr", "Datatype.Delete_attr"}
+# Members whose signatures differ from mpi4py's.
+KNOWN_DIFFERENCES = {"Datatype.name", "Datatype.Get_attr", "Datatype.Set_attr", "Datatype.Delete_attr"}
 
 
 def declared() -> dict[str, dict[str, Any]]:
+    """Return the methods and attributes of each class in mpi4py's interface file.
+
+    A method is its function definition, an attribute is None.
+    """
+
     spec = importlib.util.find_spec("mpi4py")
     if spec is None or spec.origin is None:
         pytest.skip("mpi4py is not installed")
@@ -47,11 +53,11 @@ def declared() -> dict[str, dict[str, Any]]:
         pytest.skip("this mpi4py has no interface file")
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return {
-        node.name: {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+        node.name: {member.name: member for member in node.body if isinstance(member, ast.FunctionDef)}
         | {
-            part.target.id: None
-            for part in node.body
-            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+            member.target.id: None
+            for member in node.body
+            if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
         }
         for node in tree.body
         if isinstance(node, ast.ClassDef)
@@ -62,38 +68,38 @@ def parameters(function: ast.FunctionDef) -> list[str]:
     return [argument.arg for argument in function.args.args if argument.arg not in ("self", "cls")]
 
 
-def test_every_class_and_method_is_there_with_its_parameters() -> None:
+def test_every_class_has_its_methods_with_their_parameters() -> None:
     module = StandIn().MPI
     missing, different = [], []
     for name, members in declared().items():
         if name in LEFT_OUT_CLASSES.split():
             continue
-        ours = getattr(module, name)
+        stand_in_class = getattr(module, name)
         for member, function in members.items():
             if member in LEFT_OUT.split() or (
                 member.startswith(("Ineighbor", "Neighbor_")) and "init" in member
             ):
                 continue
-            if member.startswith(("Ineighbor", "__")) or f"{name}.{member}" in OWN_WAY:
+            if member.startswith(("Ineighbor", "__")) or f"{name}.{member}" in KNOWN_DIFFERENCES:
                 continue
-            if not hasattr(ours, member) and not (name == "Status" or member in ("rank", "size")):
+            if not hasattr(stand_in_class, member) and not (name == "Status" or member in ("rank", "size")):
                 missing.append(f"{name}.{member}")
-            elif isinstance(function, ast.FunctionDef) and hasattr(ours, member):
-                if isinstance(getattr(ours, member), property):
+            elif isinstance(function, ast.FunctionDef) and hasattr(stand_in_class, member):
+                if isinstance(getattr(stand_in_class, member), property):
                     continue
                 if name == "Info" and hasattr(dict, member):
                     continue
-                names = list(inspect.signature(getattr(ours, member)).parameters)
-                names = [one for one in names if one not in ("self", "cls")]
-                wanted = parameters(function)
+                names = list(inspect.signature(getattr(stand_in_class, member)).parameters)
+                names = [parameter for parameter in names if parameter not in ("self", "cls")]
+                expected = parameters(function)
                 if member.endswith("_init"):
-                    wanted = [one for one in wanted if one != "info"]
-                if names != wanted and name != "Exception":
-                    different.append(f"{name}.{member}: {names} instead of {wanted}")
+                    expected = [parameter for parameter in expected if parameter != "info"]
+                if names != expected and name != "Exception":
+                    different.append(f"{name}.{member}: {names} instead of {expected}")
     assert not missing and not different, "\n".join(missing + different)
 
 
-def test_constants_that_programs_use_are_there() -> None:
+def test_constants_that_programs_use_exist() -> None:
     module = StandIn().MPI
     names = """
         ANY_SOURCE ANY_TAG PROC_NULL UNDEFINED ROOT IN_PLACE BOTTOM COMM_NULL REQUEST_NULL GROUP_NULL
@@ -123,7 +129,7 @@ def test_datatypes_of_numpy_dtypes() -> None:
     assert simulate(program, 1).results == ((8, True),)
 
 
-def test_what_is_not_simulated_says_so() -> None:
+def test_names_without_a_simulation_raise() -> None:
     with pytest.raises(AttributeError, match=r"MPI.Win is not simulated"):
         _ = StandIn().MPI.Win
     for name, text in (
@@ -136,17 +142,17 @@ def test_what_is_not_simulated_says_so() -> None:
         assert f"raises AttributeError: {text}" in str(caught.value)
 
 
-def test_the_real_mpi4py_is_back_afterwards() -> None:
+def test_the_real_mpi4py_is_restored_after_a_simulation() -> None:
     before = {name: sys.modules[name] for name in sys.modules if name.startswith("mpi4py")}
-    seen = []
+    uses_stand_in = []
 
     def program(comm: Any) -> None:
         import mpi4py
         from mpi4py import MPI
 
-        seen.append(getattr(mpi4py, "__spmdsim__", False) and comm == MPI.COMM_WORLD)
+        uses_stand_in.append(getattr(mpi4py, "__spmdsim__", False) and comm == MPI.COMM_WORLD)
 
     simulate(program, 2)
-    assert seen == [True, True]
+    assert uses_stand_in == [True, True]
     after = {name: sys.modules[name] for name in sys.modules if name.startswith("mpi4py")}
     assert before == after

@@ -1,4 +1,4 @@
-"""Messages: buffers in all their forms, datatypes, wildcards, probes and requests."""
+"""Messages work with every form of buffer, datatype, wildcard, probe and request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,15 @@ def run(program: Any, size: int, **options: Any) -> Any:
     return report.results
 
 
-def passed(send: Any, receive: Any) -> Any:
-    """What rank 1 has in its memory after one message; each is a function of MPI giving (spec, memory)."""
+def send_message(send: Any, receive: Any) -> Any:
+    """Send one message to rank 1; return the contents of its memory and the byte count of its status.
+
+    `send` and `receive` are functions of MPI that return a buffer specification and the array of its memory.
+    """
 
     def program(comm: Any) -> Any:
+        """Return the received values and the byte count on rank 1."""
+
         from mpi4py import MPI
 
         if comm.rank == 0:
@@ -36,48 +41,57 @@ def passed(send: Any, receive: Any) -> Any:
     return run(program, 2)[1]
 
 
-def both(memory: Any, *rest: Any) -> Any:
-    return [memory, *rest] if rest else memory, memory
+def buffer(memory: Any, *spec: Any) -> Any:
+    """Return a buffer specification and its array.
+
+    The specification is `[memory, *spec]`, or the array itself if no `spec` is given.
+    """
+
+    return [memory, *spec] if spec else memory, memory
 
 
 @pytest.mark.parametrize(
     ("send", "receive", "expected", "nbytes"),
     [
-        (lambda M: both(np.arange(3.0)), lambda M: both(np.zeros(3)), [0, 1, 2], 24),
-        (lambda M: both(np.arange(3.0), 2), lambda M: both(np.zeros(3)), [0, 1, 0], 16),
-        (lambda M: both(np.arange(3.0), M.DOUBLE), lambda M: both(np.zeros(3), "d"), [0, 1, 2], 24),
-        (lambda M: both(np.arange(4.0), 2, M.DOUBLE), lambda M: both(np.zeros(3)), [0, 1, 0], 16),
-        (lambda M: both(np.arange(4.0), (2, 1), M.DOUBLE), lambda M: both(np.zeros(2)), [1, 2], 16),
-        (lambda M: both(np.arange(4.0), 2, 2, M.DOUBLE), lambda M: both(np.zeros(2)), [2, 3], 16),
-        (lambda M: both(np.arange(2.0)), lambda M: both(np.zeros(4), (2, 2)), [0, 0, 0, 1], 16),
-        (lambda M: both(np.arange(4.0), (2, 1), None), lambda M: both(np.zeros(2)), [1, 2], 16),
-        (lambda M: both(np.ones((2, 3))), lambda M: both(np.zeros(6)), [1] * 6, 48),
-        (lambda M: both(np.float32(2.5)), lambda M: both(np.zeros((), "f4")), 2.5, 4),
-        (lambda M: both(array.array("i", [4, 5])), lambda M: both(np.zeros(2, "i")), [4, 5], 8),
-        (lambda M: both(b"ab"), lambda M: both(bytearray(2)), None, 2),
-        (lambda M: both(np.array([True, False])), lambda M: both(np.ones(2, bool)), [True, False], 2),
-        (lambda M: both(np.zeros(0)), lambda M: both(np.ones(2)), [1, 1], 0),
-        (lambda M: both(None, 0, M.BYTE), lambda M: both(np.ones(2), M.BYTE), [1, 1], 0),
+        (lambda M: buffer(np.arange(3.0)), lambda M: buffer(np.zeros(3)), [0, 1, 2], 24),
+        (lambda M: buffer(np.arange(3.0), 2), lambda M: buffer(np.zeros(3)), [0, 1, 0], 16),
+        (lambda M: buffer(np.arange(3.0), M.DOUBLE), lambda M: buffer(np.zeros(3), "d"), [0, 1, 2], 24),
+        (lambda M: buffer(np.arange(4.0), 2, M.DOUBLE), lambda M: buffer(np.zeros(3)), [0, 1, 0], 16),
+        (lambda M: buffer(np.arange(4.0), (2, 1), M.DOUBLE), lambda M: buffer(np.zeros(2)), [1, 2], 16),
+        (lambda M: buffer(np.arange(4.0), 2, 2, M.DOUBLE), lambda M: buffer(np.zeros(2)), [2, 3], 16),
+        (lambda M: buffer(np.arange(2.0)), lambda M: buffer(np.zeros(4), (2, 2)), [0, 0, 0, 1], 16),
+        (lambda M: buffer(np.arange(4.0), (2, 1), None), lambda M: buffer(np.zeros(2)), [1, 2], 16),
+        (lambda M: buffer(np.ones((2, 3))), lambda M: buffer(np.zeros(6)), [1] * 6, 48),
+        (lambda M: buffer(np.float32(2.5)), lambda M: buffer(np.zeros((), "f4")), 2.5, 4),
+        (lambda M: buffer(array.array("i", [4, 5])), lambda M: buffer(np.zeros(2, "i")), [4, 5], 8),
+        (lambda M: buffer(b"ab"), lambda M: buffer(bytearray(2)), None, 2),
+        (lambda M: buffer(np.array([True, False])), lambda M: buffer(np.ones(2, bool)), [True, False], 2),
+        (lambda M: buffer(np.zeros(0)), lambda M: buffer(np.ones(2)), [1, 1], 0),
+        (lambda M: buffer(None, 0, M.BYTE), lambda M: buffer(np.ones(2), M.BYTE), [1, 1], 0),
     ],
 )
-def test_buffer_forms(send: Any, receive: Any, expected: Any, nbytes: int) -> None:
-    received, count = passed(send, receive)
+def test_every_form_of_a_buffer_sends_and_receives_its_elements(
+    send: Any, receive: Any, expected: Any, nbytes: int
+) -> None:
+    received, count = send_message(send, receive)
     assert count == nbytes
     if expected is not None:
         assert received == expected
 
 
-def test_derived_datatypes_pick_what_numpy_picks() -> None:
+def test_derived_datatypes_select_the_elements_that_numpy_selects() -> None:
     grid = np.arange(30.0).reshape(5, 6)
 
     def program(comm: Any) -> Any:
+        """Return the elements that rank 1 receives through each datatype, and sizes of datatypes in bytes."""
+
         from mpi4py import MPI
 
         kinds = {
             "column": MPI.DOUBLE.Create_vector(5, 1, 6),
             "hcolumn": MPI.DOUBLE.Create_hvector(5, 1, 48),
             "box": MPI.DOUBLE.Create_subarray([5, 6], [2, 3], [1, 2]),
-            "some": MPI.DOUBLE.Create_indexed([1, 2], [3, 10]),
+            "indexed": MPI.DOUBLE.Create_indexed([1, 2], [3, 10]),
             "blocks": MPI.DOUBLE.Create_indexed_block(2, [0, 8]),
             "row": MPI.DOUBLE.Create_contiguous(6),
             "diagonal": MPI.DOUBLE.Create_vector(5, 1, 7),
@@ -100,7 +114,7 @@ def test_derived_datatypes_pick_what_numpy_picks() -> None:
     elements, sizes = run(program, 2)[1]
     assert elements["column"] == elements["hcolumn"] == grid[:, 0].tolist()
     assert elements["box"] == grid[1:3, 2:5].reshape(-1).tolist()
-    assert elements["some"] == [3, 10, 11]
+    assert elements["indexed"] == [3, 10, 11]
     assert elements["blocks"] == [0, 1, 8, 9]
     assert elements["row"] == grid[0].tolist()
     assert elements["diagonal"] == np.diag(grid).tolist()
@@ -109,7 +123,7 @@ def test_derived_datatypes_pick_what_numpy_picks() -> None:
 
 
 def bounds(build: Any) -> tuple[int, ...]:
-    """Size, lower bound, extent and true bounds of a datatype, in bytes."""
+    """Return the size, lower bound, extent, true lower bound and true extent of a datatype, in bytes."""
 
     def program(comm: Any) -> Any:
         from mpi4py import MPI
@@ -145,13 +159,15 @@ def bounds(build: Any) -> tuple[int, ...]:
         (lambda M: M.INT.Create_subarray([2, 3], [2, 1], [0, 1], M.ORDER_FORTRAN), (8, 0, 24, 8, 8)),
     ],
 )
-def test_the_bounds_of_derived_datatypes_are_those_of_the_standard(build: Any, expected: Any) -> None:
-    """Lower bound: where the first number begins; extent: up to the last, rounded up to the alignment of its numbers."""
+def test_the_bounds_of_derived_datatypes_follow_the_standard(build: Any, expected: Any) -> None:
+    """The lower bound is the first byte. The extent ends at the last byte, rounded up to the alignment."""
     assert bounds(build) == expected
 
 
 def test_values_of_a_derived_datatype_are_one_extent_apart() -> None:
     def program(comm: Any) -> Any:
+        """Return the fields of the record and the numbers that rank 1 receives."""
+
         from mpi4py import MPI
 
         record = np.zeros(3, np.dtype([("value", "f8"), ("tag", "S1")], align=True))
@@ -183,8 +199,10 @@ def test_a_buffer_that_is_no_multiple_of_the_extent_needs_a_count() -> None:
     run(program, 1)
 
 
-def test_receiving_into_a_derived_datatype() -> None:
+def test_a_derived_datatype_scatters_received_values() -> None:
     def program(comm: Any) -> Any:
+        """Return column 2 of the grid and the sum of the grid on rank 1."""
+
         from mpi4py import MPI
 
         if comm.rank == 0:
@@ -220,8 +238,10 @@ def test_tags_select_and_order_is_kept() -> None:
     assert run(program, 2)[1] == [1, 3, 5, 0, 2, 4]
 
 
-def test_posted_receives_match_in_the_order_posted() -> None:
+def test_receives_match_in_the_order_of_their_posting() -> None:
     def program(comm: Any) -> Any:
+        """Return the two objects that rank 0 receives."""
+
         from mpi4py import MPI
 
         if comm.rank == 0:
@@ -237,14 +257,16 @@ def test_posted_receives_match_in_the_order_posted() -> None:
     assert run(program, 2)[0] == ("first", "second")
 
 
-def test_probes() -> None:
+def test_probes_find_messages_and_matched_probes_reserve_them() -> None:
     def program(comm: Any) -> Any:
+        """Return the objects and arrays that rank 1 receives after each kind of probe."""
+
         from mpi4py import MPI
 
         if comm.rank == 0:
             comm.send([1, 2], dest=1, tag=4)
             comm.Send(np.arange(5, dtype="i"), dest=1, tag=6)
-            comm.send("held", dest=1, tag=8)
+            comm.send("reserved", dest=1, tag=8)
             comm.send("other", dest=1, tag=8)
             return None
         status = MPI.Status()
@@ -254,14 +276,16 @@ def test_probes() -> None:
             pass
         room = np.zeros(status.Get_count(MPI.INT), dtype="i")
         comm.Recv(room, source=0, tag=6)
-        held = comm.mprobe(source=0, tag=8)
-        return first, room.tolist(), held.recv(), comm.recv(source=0, tag=8)
+        reserved = comm.mprobe(source=0, tag=8)
+        return first, room.tolist(), reserved.recv(), comm.recv(source=0, tag=8)
 
-    assert run(program, 2)[1] == ((0, 4, [1, 2]), [0, 1, 2, 3, 4], "held", "other")
+    assert run(program, 2)[1] == ((0, 4, [1, 2]), [0, 1, 2, 3, 4], "reserved", "other")
 
 
-def test_waiting_and_testing() -> None:
+def test_waitany_and_testall_complete_every_request() -> None:
     def program(comm: Any) -> Any:
+        """Return the results of waitany and testall on rank 0."""
+
         from mpi4py import MPI
 
         if comm.rank:
@@ -271,11 +295,11 @@ def test_waiting_and_testing() -> None:
         requests = [comm.irecv(source=r, tag=0) for r in range(1, comm.size)]
         completed = [MPI.Request.waitany(requests) for _ in requests]
         assert MPI.Request.Waitany(requests) == MPI.UNDEFINED
-        later = [comm.irecv(source=r, tag=1) for r in range(1, comm.size)]
-        done, objects = MPI.Request.testall(later)
+        second_requests = [comm.irecv(source=r, tag=1) for r in range(1, comm.size)]
+        done, objects = MPI.Request.testall(second_requests)
         while not done:
-            done, objects = MPI.Request.testall(later)
-        assert MPI.Request.Testall(later) and not any(later)
+            done, objects = MPI.Request.testall(second_requests)
+        assert MPI.Request.Testall(second_requests) and not any(second_requests)
         null = MPI.REQUEST_NULL
         assert null.Test() and null.Wait() and null.wait() is None
         return completed, objects
@@ -285,8 +309,10 @@ def test_waiting_and_testing() -> None:
     assert objects == [(1, 1), (2, 1), (3, 1)]
 
 
-def test_waitsome_and_testsome() -> None:
+def test_waitsome_and_testsome_complete_every_request() -> None:
     def program(comm: Any) -> Any:
+        """Return the indices of the completed requests and the received numbers on rank 0."""
+
         from mpi4py import MPI
 
         if comm.rank:
@@ -294,19 +320,21 @@ def test_waitsome_and_testsome() -> None:
             return None
         rooms = [np.zeros(1, int) for _ in range(comm.size - 1)]
         requests = [comm.Irecv(room, source=r + 1) for r, room in enumerate(rooms)]
-        places: list[int] = []
-        while len(places) < 2:
-            places += MPI.Request.Waitsome(requests) or []
-        while len(places) < len(rooms):
-            places += MPI.Request.Testsome(requests) or []
+        indices: list[int] = []
+        while len(indices) < 2:
+            indices += MPI.Request.Waitsome(requests) or []
+        while len(indices) < len(rooms):
+            indices += MPI.Request.Testsome(requests) or []
         assert MPI.Request.Waitsome(requests) is None
-        return sorted(places), [int(room[0]) for room in rooms]
+        return sorted(indices), [int(room[0]) for room in rooms]
 
     assert run(program, 5)[0] == ([0, 1, 2, 3], [1, 2, 3, 4])
 
 
 def test_a_receive_buffer_is_filled_at_wait_not_before() -> None:
     def program(comm: Any) -> Any:
+        """Return the buffer of rank 1 before and after Wait."""
+
         if comm.rank == 0:
             comm.Send(np.ones(2), dest=1)
             comm.barrier()
@@ -321,7 +349,7 @@ def test_a_receive_buffer_is_filled_at_wait_not_before() -> None:
     assert run(program, 2)[1] == ([0, 0], [1, 1])
 
 
-def test_cancelled_receive() -> None:
+def test_the_status_of_a_cancelled_receive_is_cancelled() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
@@ -334,8 +362,10 @@ def test_cancelled_receive() -> None:
     assert run(program, 2) == (True, True)
 
 
-def test_nobody() -> None:
+def test_messages_to_and_from_proc_null_do_nothing() -> None:
     def program(comm: Any) -> Any:
+        """Return the buffer and the status after calls with PROC_NULL, and the received object."""
+
         from mpi4py import MPI
 
         status = MPI.Status()
@@ -349,17 +379,19 @@ def test_nobody() -> None:
     assert run(program, 1) == (([5, 5], True, 0, None),)
 
 
-def test_none_is_a_buffer_for_nobody_alone() -> None:
+def test_none_is_a_buffer_only_with_proc_null() -> None:
     def program(comm: Any) -> Any:
+        """Return the number of calls that refuse None as a buffer."""
+
         from mpi4py import MPI
 
-        nobody, room, words = MPI.PROC_NULL, np.zeros(2), []
-        comm.Send(None, nobody)
-        comm.Ssend(None, nobody)
-        comm.Isend(None, nobody).Wait()
-        comm.Recv(None, nobody)
-        comm.Irecv(None, nobody).Wait()
-        comm.Sendrecv(None, nobody, 0, None, nobody)
+        null, room, messages = MPI.PROC_NULL, np.zeros(2), []
+        comm.Send(None, null)
+        comm.Ssend(None, null)
+        comm.Isend(None, null).Wait()
+        comm.Recv(None, null)
+        comm.Irecv(None, null).Wait()
+        comm.Sendrecv(None, null, 0, None, null)
         for call in (
             lambda: comm.Send(None, 0),
             lambda: comm.Isend(None, 0),
@@ -374,14 +406,16 @@ def test_none_is_a_buffer_for_nobody_alone() -> None:
         ):
             with pytest.raises(TypeError, match="a buffer must be an array or ") as caught:
                 call()
-            words.append(str(caught.value))
-        return len(words)
+            messages.append(str(caught.value))
+        return len(messages)
 
     assert run(program, 1) == (10,)
 
 
 def test_freed_handles_are_null() -> None:
     def program(comm: Any) -> Any:
+        """Return whether handles are valid before and null after Free, and whether predefined handles remain."""
+
         from mpi4py import MPI
 
         pair, group, info = MPI.DOUBLE.Create_contiguous(2).Commit(), comm.Get_group(), MPI.Info.Create()
@@ -395,43 +429,52 @@ def test_freed_handles_are_null() -> None:
         after = [handle == null and handle == null and not handle for handle, null in zip(handles, nulls)]
         with pytest.raises(MPI.Exception, match="ERR_OP"):
             comm.Allreduce(np.zeros(1), np.zeros(1), op)
-        for owned, error in ((MPI.DOUBLE, "ERR_TYPE"), (MPI.SUM, "ERR_OP"), (pair, "TYPE"), (group, "GROUP")):
+        for handle_not_to_free, error in (
+            (MPI.DOUBLE, "ERR_TYPE"),
+            (MPI.SUM, "ERR_OP"),
+            (pair, "TYPE"),
+            (group, "GROUP"),
+        ):
             with pytest.raises(MPI.Exception, match=error):
-                owned.Free()
+                handle_not_to_free.Free()
         MPI.GROUP_EMPTY.Free()
         return before == after == [True] * 5, bool(MPI.DOUBLE), bool(MPI.SUM), bool(MPI.GROUP_EMPTY)
 
     assert run(program, 1) == ((True,) * 4,)
 
 
-def test_what_is_freed_is_still_used_by_calls_under_way() -> None:
+def test_open_requests_still_use_freed_datatypes_and_operations() -> None:
     def program(comm: Any) -> Any:
+        """Return the received column and the maximum after the datatype and the operation were freed."""
+
         from mpi4py import MPI
 
         column = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
-        larger = MPI.Op.Create(
+        maximum = MPI.Op.Create(
             lambda left, right, datatype: np.maximum(
                 np.frombuffer(left), np.frombuffer(right), out=np.frombuffer(right)
             )
         )
         room, total = np.zeros(3), np.zeros(1)
-        again = comm.Recv_init([room, 1, column], (comm.rank + 1) % 2)
-        most = comm.Iallreduce(np.full(1, 3.0 + comm.rank), total, larger)
+        receive = comm.Recv_init([room, 1, column], (comm.rank + 1) % 2)
+        reduction = comm.Iallreduce(np.full(1, 3.0 + comm.rank), total, maximum)
         column.Free()
-        larger.Free()
-        again.Start()
+        maximum.Free()
+        receive.Start()
         comm.Send(np.array([1.0, 2.0]), (comm.rank + 1) % 2)
-        again.Wait()
-        most.Wait()
+        receive.Wait()
+        reduction.Wait()
         return room.tolist(), total.tolist()
 
     assert run(program, 2) == (([1, 0, 2], [4]),) * 2
 
 
-def test_packed_data_is_that_of_mpi4py() -> None:
-    """Positions, sizes and errors as mpi4py on Open MPI has them."""
+def test_packed_data_equals_the_packed_data_of_mpi4py() -> None:
+    """Positions, sizes and errors are like in mpi4py on Open MPI."""
 
     def program(comm: Any) -> Any:
+        """Return packed and unpacked values with their end positions, sizes in bytes, and unpacked pairs."""
+
         from mpi4py import MPI
 
         packed, values = bytearray(64), np.arange(6.0)
@@ -439,12 +482,15 @@ def test_packed_data_is_that_of_mpi4py() -> None:
         first = MPI.DOUBLE.Pack(values[:2], packed, 0, comm)
         last = column.Pack(values, packed, first, comm)
         data = np.frombuffer(bytes(packed[:last])).tolist()
-        one, picked = np.zeros(1), np.full(6, 9.0)
-        ends = MPI.DOUBLE.Unpack(packed, 8, one, comm), column.Unpack(packed, 16, picked, comm)
+        single, picked = np.zeros(1), np.full(6, 9.0)
+        ends = MPI.DOUBLE.Unpack(packed, 8, single, comm), column.Unpack(packed, 16, picked, comm)
         pairs = np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True))
         pairs["value"], pairs["index"] = [1, 2], [3, 4]
-        back = np.zeros_like(pairs)
-        sizes = MPI.DOUBLE_INT.Pack(pairs, packed, 1, comm), MPI.DOUBLE_INT.Unpack(packed, 1, back, comm)
+        unpacked_pairs = np.zeros_like(pairs)
+        sizes = (
+            MPI.DOUBLE_INT.Pack(pairs, packed, 1, comm),
+            MPI.DOUBLE_INT.Unpack(packed, 1, unpacked_pairs, comm),
+        )
         sizes += MPI.DOUBLE_INT.Pack_size(2, comm), column.Pack_size(2, comm)
         for call in (
             lambda: MPI.DOUBLE.Pack(values, bytearray(40), 0, comm),
@@ -456,14 +502,16 @@ def test_packed_data_is_that_of_mpi4py() -> None:
                 call()
         with pytest.raises(BufferError):
             MPI.DOUBLE.Pack(values, bytes(100), 0, comm)
-        return (first, last, data, ends, one.tolist(), picked.tolist()), sizes, back.tolist()
+        return (first, last, data, ends, single.tolist(), picked.tolist()), sizes, unpacked_pairs.tolist()
 
     copied = (16, 48, [0, 1, 0, 2, 3, 5], (16, 48), [1], [0, 9, 2, 3, 9, 5])
     assert run(program, 1) == ((copied, (25, 25, 24, 32), [(1, 3), (2, 4)]),)
 
 
-def test_a_pair_is_as_large_as_its_parts() -> None:
+def test_the_size_of_a_pair_excludes_its_padding() -> None:
     def program(comm: Any) -> Any:
+        """Return sizes and extents of pair datatypes in bytes, counts, and bounds of derived datatypes."""
+
         from mpi4py import MPI
 
         names = ["DOUBLE_INT", "LONG_INT", "FLOAT_INT", "TWOINT", "SHORT_INT"]
@@ -474,47 +522,61 @@ def test_a_pair_is_as_large_as_its_parts() -> None:
         types = [getattr(MPI, name) for name in names]
         counts = status.Get_count(MPI.DOUBLE_INT), MPI.DOUBLE_INT.Create_contiguous(2).size
         others = [MPI.BYTE, MPI.INT, MPI.DOUBLE]
-        told = [(status.Get_count(one), status.Get_elements(one)) for one in (*others, MPI.DOUBLE_INT)]
+        counts_and_bounds = [
+            (status.Get_count(datatype), status.Get_elements(datatype))
+            for datatype in (*others, MPI.DOUBLE_INT)
+        ]
         status.Set_elements(MPI.DOUBLE_INT, 2)
-        told.append((status.Get_count(), status.count))
+        counts_and_bounds.append((status.Get_count(), status.count))
         struct = MPI.Datatype.Create_struct([1, 1], [0, 16], [MPI.DOUBLE_INT, MPI.INT]).Commit()
-        told += [(struct.size, struct.extent), (struct.true_lb, struct.true_ub)]
-        told.append((MPI.DOUBLE_INT.true_extent, MPI.DOUBLE_INT.Create_contiguous(2).true_extent))
-        return [one.size for one in types], [one.extent for one in types], counts, told
+        counts_and_bounds += [(struct.size, struct.extent), (struct.true_lb, struct.true_ub)]
+        counts_and_bounds.append(
+            (MPI.DOUBLE_INT.true_extent, MPI.DOUBLE_INT.Create_contiguous(2).true_extent)
+        )
+        return (
+            [datatype.size for datatype in types],
+            [datatype.extent for datatype in types],
+            counts,
+            counts_and_bounds,
+        )
 
-    none = -32766  # as Open MPI answers: 36 bytes are no whole number of doubles
-    told = [(36, 36), (9, 9), (none, none), (3, 3), (24, 24), (16, 24), (0, 20), (12, 28)]
-    assert run(program, 1) == (([12, 12, 8, 8, 6], [16, 16, 8, 8, 8], (3, 24), told),)
+    none = -32766  # Open MPI returns this number, because 36 bytes are no multiple of 8.
+    counts_and_bounds = [(36, 36), (9, 9), (none, none), (3, 3), (24, 24), (16, 24), (0, 20), (12, 28)]
+    assert run(program, 1) == (([12, 12, 8, 8, 6], [16, 16, 8, 8, 8], (3, 24), counts_and_bounds),)
 
 
-@pytest.mark.parametrize("how", ["Recv", "Irecv", "Probe", "Mprobe", "Sendrecv", "structured"])
-def test_however_pairs_come_their_padding_is_not_counted(how: str) -> None:
+@pytest.mark.parametrize("call", ["Recv", "Irecv", "Probe", "Mprobe", "Sendrecv", "structured"])
+def test_the_padding_of_received_pairs_is_not_counted(call: str) -> None:
     def program(comm: Any) -> Any:
+        """Return the byte count of a message of three pairs."""
+
         from mpi4py import MPI
 
         pairs, status = np.zeros(3, np.dtype([("value", "f8"), ("index", "i4")], align=True)), MPI.Status()
-        message = pairs if how == "structured" else [pairs, MPI.DOUBLE_INT]
-        into = pairs.copy() if how == "structured" else [pairs.copy(), MPI.DOUBLE_INT]
-        if how == "Sendrecv":
-            comm.Sendrecv(message, 0, recvbuf=into, source=0, status=status)
+        message = pairs if call == "structured" else [pairs, MPI.DOUBLE_INT]
+        received = pairs.copy() if call == "structured" else [pairs.copy(), MPI.DOUBLE_INT]
+        if call == "Sendrecv":
+            comm.Sendrecv(message, 0, recvbuf=received, source=0, status=status)
             return status.count
         request = comm.Isend(message, 0)
-        if how == "Irecv":
-            comm.Irecv(into, 0).Wait(status)
-        elif how == "Mprobe":
-            comm.Mprobe(0, status=status).Recv(into)
+        if call == "Irecv":
+            comm.Irecv(received, 0).Wait(status)
+        elif call == "Mprobe":
+            comm.Mprobe(0, status=status).Recv(received)
         else:
-            if how == "Probe":
+            if call == "Probe":
                 comm.Probe(0, status=status)
-            comm.Recv(into, 0, status=None if how == "Probe" else status)
+            comm.Recv(received, 0, status=None if call == "Probe" else status)
         request.Wait()
         return status.count
 
     assert run(program, 1) == (36,)
 
 
-def test_datatypes_are_called_as_in_mpi4py() -> None:
+def test_datatypes_have_the_names_of_mpi4py() -> None:
     def program(comm: Any) -> Any:
+        """Return the names of predefined, derived and renamed datatypes."""
+
         from mpi4py import MPI
 
         pair = MPI.INT.Create_contiguous(2)
@@ -528,53 +590,57 @@ def test_datatypes_are_called_as_in_mpi4py() -> None:
     assert run(program, 1) == (names,)
 
 
-def test_values_are_packed_for_other_machines() -> None:
-    """Byte by byte as ``mpirun`` packs them."""
+def test_external32_packs_the_bytes_that_mpi4py_packs() -> None:
+    """The test compares the packed bytes with the bytes of mpi4py under ``mpirun``."""
 
     def program(comm: Any) -> Any:
+        """Return positions, packed and unpacked numbers and pairs, and the texts of errors."""
+
         from mpi4py import MPI
 
-        values, packed, back = np.arange(4, dtype="i4"), bytearray(24), np.zeros(4, "i4")
+        values, packed, unpacked = np.arange(4, dtype="i4"), bytearray(24), np.zeros(4, "i4")
         ends = (
             MPI.INT.Pack_external("external32", values, packed, 4),
             MPI.INT.Pack_external_size("external32", 4),
         )
-        ends += (MPI.INT.Unpack_external("external32", packed, 4, back),)
+        ends += (MPI.INT.Unpack_external("external32", packed, 4, unpacked),)
         pairs = np.zeros(2, np.dtype([("value", "f8"), ("index", "i4")], align=True))
         pairs["value"], pairs["index"] = [1, 2], [3, 4]
-        other, mine = bytearray(24), np.zeros_like(pairs)
-        MPI.DOUBLE_INT.Pack_external("external32", pairs, other, 0)
-        MPI.DOUBLE_INT.Unpack_external("external32", other, 0, mine)
+        packed_pairs, unpacked_pairs = bytearray(24), np.zeros_like(pairs)
+        MPI.DOUBLE_INT.Pack_external("external32", pairs, packed_pairs, 0)
+        MPI.DOUBLE_INT.Unpack_external("external32", packed_pairs, 0, unpacked_pairs)
         struct = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT])
-        refused = []
+        errors = []
         for kind, name in ((MPI.INT, "native"), (MPI.LONG, "external32"), (struct, "external32")):
             with pytest.raises(MPI.Exception) as caught:
                 kind.Pack_external(name, values, packed, 0)
-            refused.append(str(caught.value))
-        return ends, bytes(packed), back.tolist(), bytes(other), mine.tolist(), refused
+            errors.append(str(caught.value))
+        return ends, bytes(packed), unpacked.tolist(), bytes(packed_pairs), unpacked_pairs.tolist(), errors
 
-    ((ends, packed, back, other, mine, refused),) = run(program, 1)
-    assert ends == (20, 16, 20) and back == [0, 1, 2, 3] and mine == [(1.0, 3), (2.0, 4)]
+    ((ends, packed, unpacked, packed_pairs, unpacked_pairs, errors),) = run(program, 1)
+    assert ends == (20, 16, 20) and unpacked == [0, 1, 2, 3] and unpacked_pairs == [(1.0, 3), (2.0, 4)]
     assert packed == bytes(4) + np.arange(4, dtype=">i4").tobytes() + bytes(4)
-    assert other == np.array([(1, 3), (2, 4)], ">f8, >i4").tobytes()
+    assert packed_pairs == np.array([(1, 3), (2, 4)], ">f8, >i4").tobytes()
     assert [
-        words in text for words, text in zip(("got 'native'", "use INT64_T", "several types"), refused)
+        words in text for words, text in zip(("got 'native'", "use INT64_T", "several types"), errors)
     ] == [True] * 3
 
 
-def test_a_freed_group_answers_nothing() -> None:
-    """As with Open MPI: an invalid group."""
+def test_calls_of_a_freed_group_raise() -> None:
+    """The error class is MPI_ERR_GROUP, like in Open MPI."""
 
     def program(comm: Any) -> Any:
+        """Check the error of each call; return whether the freed group is null, and the size of GROUP_EMPTY."""
+
         from mpi4py import MPI
 
-        group, whole = comm.Get_group(), comm.Get_group()
+        group, world_group = comm.Get_group(), comm.Get_group()
         group.Free()
-        group.free()  # nothing is left to be done
+        group.free()  # A second free does nothing.
         calls = [
             lambda: group.size, lambda: group.rank, lambda: group.Get_size(), lambda: group.Incl([0]),
-            lambda: group.Dup(), lambda: MPI.GROUP_NULL.size, lambda: MPI.Group.Compare(group, whole),
-            lambda: MPI.Group.Union(whole, group), lambda: whole.Translate_ranks([0], group),
+            lambda: group.Dup(), lambda: MPI.GROUP_NULL.size, lambda: MPI.Group.Compare(group, world_group),
+            lambda: MPI.Group.Union(world_group, group), lambda: world_group.Translate_ranks([0], group),
             lambda: comm.Create(group), lambda: comm.Create_group(group),
         ]  # fmt: skip
         for call in calls:
@@ -585,35 +651,37 @@ def test_a_freed_group_answers_nothing() -> None:
     assert run(program, 2) == ((True, 0),) * 2
 
 
-def test_nobodys_message_is_always_there() -> None:
+def test_probes_of_proc_null_always_find_a_message() -> None:
     def program(comm: Any) -> Any:
+        """Return the results of Iprobe, of four matched probes and of a receive from PROC_NULL."""
+
         from mpi4py import MPI
 
-        status, nobody, room = MPI.Status(), MPI.PROC_NULL, np.zeros(2)
-        look = comm.Iprobe(nobody, 3, status), status.source == nobody, status.tag == MPI.ANY_TAG
-        messages = [comm.Mprobe(nobody), comm.Improbe(nobody), MPI.Message.Probe(comm, nobody)]
-        messages.append(MPI.Message.Iprobe(comm, nobody))
+        status, null, room = MPI.Status(), MPI.PROC_NULL, np.zeros(2)
+        probe_result = comm.Iprobe(null, 3, status), status.source == null, status.tag == MPI.ANY_TAG
+        messages = [comm.Mprobe(null), comm.Improbe(null), MPI.Message.Probe(comm, null)]
+        messages.append(MPI.Message.Iprobe(comm, null))
         same = all(message == MPI.MESSAGE_NO_PROC for message in messages)
         messages[0].Recv(room, status)
-        return look, same, status.source == nobody
+        return probe_result, same, status.source == null
 
     assert run(program, 1) == (((True, True, True), True, True),)
 
 
-def test_a_detached_buffer_comes_back() -> None:
+def test_detach_buffer_returns_the_attached_buffer() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
-        room, back = bytearray(1000), []
+        room, is_attached = bytearray(1000), []
         for owner in (MPI, comm):
             owner.Attach_buffer(room)
-            back.append(owner.Detach_buffer() is room)
-        return back
+            is_attached.append(owner.Detach_buffer() is room)
+        return is_attached
 
     assert run(program, 1) == ([True, True],)
 
 
-def test_messages_to_oneself() -> None:
+def test_a_rank_can_send_an_object_to_itself() -> None:
     def program(comm: Any) -> Any:
         request = comm.irecv(source=0)
         comm.send("me", dest=0)
@@ -625,7 +693,7 @@ def test_messages_to_oneself() -> None:
     assert run(program, 1) == (("me", 0, 1, [3]),)
 
 
-def test_arrays_to_oneself() -> None:
+def test_a_rank_can_send_an_array_to_itself() -> None:
     def program(comm: Any) -> Any:
         room = np.zeros(2)
         comm.Sendrecv(np.array([comm.rank, 7.0]), comm.rank, 5, room, comm.rank, 5)
@@ -636,6 +704,8 @@ def test_arrays_to_oneself() -> None:
 
 def test_two_handles_on_one_communicator_share_no_message() -> None:
     def program(comm: Any) -> Any:
+        """Return the numbers received in turn through two handles on COMM_WORLD."""
+
         from mpi4py import MPI
 
         handles = (comm, MPI.Intracomm(comm))
@@ -645,7 +715,7 @@ def test_two_handles_on_one_communicator_share_no_message() -> None:
             np.zeros(1),
             [],
         )
-        for step in range(6):  # each send only works because the library buffers it
+        for step in range(6):  # Each send needs a buffer in the MPI library.
             handles[step % 2].Send(np.array([10.0 * comm.rank + step]), right)
             if step % 3 == 2:
                 for _ in range(3):

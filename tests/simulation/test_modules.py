@@ -1,4 +1,4 @@
-"""A rank is a process: every module that can reach MPI is one per rank, wherever it stands; the rest is shared."""
+"""Each rank has its own copy of every module that can reach MPI, in every kind of folder; other modules are shared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdsim.simulation import Report, simulate
 
 pytest.importorskip("greenlet")
 
-# What libraries do with MPI, and for rank r of p what a program sees of it.
+# A library that uses MPI in several forms, and a program that checks the results on each rank.
 LIBRARY = """
 from functools import lru_cache
 from mpi4py import MPI
@@ -61,6 +61,8 @@ print(library.RANK)
 
 
 def write(folder: Path, files: dict[str, str]) -> Path:
+    """Write files below a folder; return the folder."""
+
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +72,7 @@ def write(folder: Path, files: dict[str, str]) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Report]]:
-    """Run a program against libraries in other folders than its own."""
+    """Return a function that runs a program with library folders on `sys.path`; unload modules afterwards."""
     before = set(sys.modules)
 
     def run(program: str, *folders: Path, ranks: int = 4) -> Report:
@@ -85,7 +87,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
             del sys.modules[name]
 
 
-def ranks_of(report: Report) -> list[str]:
+def lines_by_rank(report: Report) -> list[str]:
+    """Return the printed lines in rank order; check that the report has no problems."""
+
     assert not report.problems, report
     return [line for _, line in sorted(report.output)]
 
@@ -95,8 +99,8 @@ PACKAGE = {
     "lib/__init__.py": "from lib.inside import *\nfrom lib.inside import comm\n",
     "lib/inside.py": LIBRARY,
 }
-FAR = "import_module('.'.join(['mpi4py', 'MPI']))"
-PLACES = {
+IMPORT_BY_PARTS = "import_module('.'.join(['mpi4py', 'MPI']))"
+INSTALLATIONS = {
     "a folder on the path": ("other", MODULE, "lib"),
     "a folder on the path, a package": ("other", PACKAGE, "lib"),
     "a folder on the path, a namespace package": ("other", {"acme/lib.py": LIBRARY}, "acme.lib"),
@@ -108,16 +112,20 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_library_is_every_ranks_own(place: str, run: Callable[..., Report], tmp_path: Path) -> None:
-    folder, files, library = PLACES[place]
+@pytest.mark.parametrize("installation", INSTALLATIONS)
+def test_each_rank_has_its_own_copy_of_a_library_that_uses_mpi(
+    installation: str, run: Callable[..., Report], tmp_path: Path
+) -> None:
+    folder, files, library = INSTALLATIONS[installation]
     report = run(PROGRAM.format(library=library), write(tmp_path / folder, files))
-    assert ranks_of(report) == ["10", "11", "12", "13"]
+    assert lines_by_rank(report) == ["10", "11", "12", "13"]
     assert library not in sys.modules
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_a_library_in_an_archive(installed: bool, run: Callable[..., Report], tmp_path: Path) -> None:
+def test_each_rank_has_its_own_copy_of_a_library_in_an_archive(
+    installed: bool, run: Callable[..., Report], tmp_path: Path
+) -> None:
     folder = tmp_path / ("site-packages" if installed else "other")
     folder.mkdir()
     archive = folder / "libraries.zip"
@@ -126,7 +134,7 @@ def test_a_library_in_an_archive(installed: bool, run: Callable[..., Report], tm
         opened.writestr("lib/inside.py", LIBRARY)
         opened.writestr("plain.py", "print('loaded')")
     report = run(PROGRAM.format(library="lib") + "import plain", archive)
-    lines = ranks_of(report)
+    lines = lines_by_rank(report)
     assert [line for line in lines if line != "loaded"] == ["10", "11", "12", "13"]
     assert lines.count("loaded") == (1 if installed else 4)
 
@@ -136,7 +144,7 @@ IMPORTS = {
     "in a function": "def rank():\n    from mpi4py import MPI\n    return MPI.COMM_WORLD.rank",
     "in a line": "try: import os, mpi4py.MPI as MPI\nexcept ImportError: MPI = None\ndef rank(): return MPI.COMM_WORLD.rank",
     "by name": "import importlib\ndef rank(): return importlib.import_module('mpi4py.MPI').COMM_WORLD.rank",
-    "by parts": f"from importlib import import_module\ndef rank(): return {FAR}.COMM_WORLD.rank",
+    "by parts": f"from importlib import import_module\ndef rank(): return {IMPORT_BY_PARTS}.COMM_WORLD.rank",
     "by __import__": "def rank(): return __import__('mpi4py').MPI.COMM_WORLD.rank",
     "in a text": "names = {}\nexec('from mpi4py import MPI', names)\ndef rank(): return names['MPI'].COMM_WORLD.rank",
     "through a helper": "import helper\nrank = helper.rank",
@@ -154,21 +162,23 @@ HELPERS = {
 }
 
 
-@pytest.mark.parametrize("way", IMPORTS)
-def test_mpi_is_noticed_however_it_is_imported(way: str, run: Callable[..., Report], tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", IMPORTS)
+def test_every_form_of_import_of_mpi_is_detected(
+    form: str, run: Callable[..., Report], tmp_path: Path
+) -> None:
     folder = write(
         tmp_path / "site-packages",
         {
             **HELPERS,
-            "lib.py": IMPORTS[way]
+            "lib.py": IMPORTS[form]
             + "\ncache = []\ndef first():\n    cache.append(rank())\n    return cache[0]",
         },
     )
     program = "import lib\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\nprint(lib.first())"
-    assert ranks_of(run(program, folder)) == ["0", "1", "2", "3"]
+    assert lines_by_rank(run(program, folder)) == ["0", "1", "2", "3"]
 
 
-def test_state_beside_the_mpi_of_a_package_is_every_ranks_own(
+def test_each_rank_has_its_own_state_of_a_package_that_uses_mpi(
     run: Callable[..., Report], tmp_path: Path
 ) -> None:
     files = {
@@ -183,10 +193,10 @@ MPI.COMM_WORLD.Barrier()
 from lib.state import values
 print(values["rank"])
 """
-    assert ranks_of(run(program, write(tmp_path / "site-packages", files))) == ["0", "1", "2", "3"]
+    assert lines_by_rank(run(program, write(tmp_path / "site-packages", files))) == ["0", "1", "2", "3"]
 
 
-def test_the_users_modules_are_every_ranks_own_without_mpi_too(
+def test_each_rank_has_its_own_copy_of_user_modules_without_mpi(
     run: Callable[..., Report], tmp_path: Path
 ) -> None:
     program = """
@@ -196,10 +206,12 @@ settings.rank = MPI.COMM_WORLD.rank
 MPI.COMM_WORLD.Barrier()
 print(settings.rank)
 """
-    assert ranks_of(run(program, write(tmp_path / "other", {"settings.py": ""}))) == ["0", "1", "2", "3"]
+    assert lines_by_rank(run(program, write(tmp_path / "other", {"settings.py": ""}))) == ["0", "1", "2", "3"]
 
 
-def test_what_never_comes_to_mpi_is_loaded_once(run: Callable[..., Report], tmp_path: Path) -> None:
+def test_installed_modules_that_cannot_reach_mpi_are_loaded_once(
+    run: Callable[..., Report], tmp_path: Path
+) -> None:
     text = '"""A library for use with mpi4py:\n\nfrom mpi4py import MPI\n"""\n# import mpi4py\n'
     files = {
         "plain.py": f"{text}import json, colours\nprint('loaded')",
@@ -211,18 +223,18 @@ import json, numpy, plain, numpy.linalg
 ids = MPI.COMM_WORLD.allgather([id(json), id(numpy), id(numpy.linalg), id(plain), id(plain.colours)])
 print(ids == ids[:1] * 4)
 """
-    lines = ranks_of(run(program, write(tmp_path / "site-packages", files)))
+    lines = lines_by_rank(run(program, write(tmp_path / "site-packages", files)))
     assert sorted(lines) == ["True"] * 4 + ["loaded"] * 2
 
 
-def test_a_setup_script_beside_the_program_makes_no_library_a_ranks_own(
+def test_a_setup_script_beside_the_program_does_not_unshare_libraries(
     run: Callable[..., Report], tmp_path: Path
 ) -> None:
     write(tmp_path / "programs", {"setup.py": "raise SystemExit('this builds a package')"})
     library = write(
         tmp_path / "site-packages", {"plain.py": "print('loaded')\ndef build():\n    import setup"}
     )
-    lines = ranks_of(
+    lines = lines_by_rank(
         run("import plain\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()", library, tmp_path / "programs")
     )
     assert lines == ["loaded"]
@@ -245,26 +257,28 @@ import lib.{name}
 from mpi4py import MPI
 print(lib.rank, len(set(MPI.COMM_WORLD.allgather(id(lib.{name})))))
 """
-    assert ranks_of(run(program, folder)) == [f"{rank} 1" for rank in range(4)]
+    assert lines_by_rank(run(program, folder)) == [f"{rank} 1" for rank in range(4)]
 
 
-def test_a_module_of_pythons_name_beside_the_script(run: Callable[..., Report], tmp_path: Path) -> None:
+def test_a_module_beside_the_script_hides_a_standard_module_of_its_name(
+    run: Callable[..., Report], tmp_path: Path
+) -> None:
     import queue
 
     write(tmp_path / "programs", {"queue.py": "from mpi4py import MPI\nrank = MPI.COMM_WORLD.rank"})
-    assert ranks_of(run("import queue\nprint(queue.rank)", tmp_path)) == ["0", "1", "2", "3"]
+    assert lines_by_rank(run("import queue\nprint(queue.rank)", tmp_path)) == ["0", "1", "2", "3"]
     assert sys.modules["queue"] is queue
 
 
-def test_a_library_that_talks_while_it_is_imported(run: Callable[..., Report], tmp_path: Path) -> None:
+def test_a_library_may_communicate_during_its_import(run: Callable[..., Report], tmp_path: Path) -> None:
     files = {
         "lib.py": "from mpi4py import MPI\nfirst = MPI.COMM_WORLD.bcast(MPI.COMM_WORLD.rank + 7)\nall = MPI.COMM_WORLD.allgather(first)"
     }
     program = "import lib\nprint(lib.first, len(lib.all))"
-    assert ranks_of(run(program, write(tmp_path / "site-packages", files))) == ["7 4"] * 4
+    assert lines_by_rank(run(program, write(tmp_path / "site-packages", files))) == ["7 4"] * 4
 
 
-def test_this_projects_own_modules_are_every_ranks_own(run: Callable[..., Report]) -> None:
+def test_each_rank_has_its_own_copy_of_spmdsim(run: Callable[..., Report]) -> None:
     program = """
 import numpy as np
 from spmdsim import Mesh, Tensor, record
@@ -278,13 +292,13 @@ print(trace.counts())
     import spmdsim.arrays
 
     before = sys.modules["spmdsim.arrays"]
-    assert ranks_of(run(program)) == ["{'all_gather': 1}"] * 4
+    assert lines_by_rank(run(program)) == ["{'all_gather': 1}"] * 4
     assert sys.modules["spmdsim.arrays"] is before is spmdsim.arrays
 
 
-@pytest.mark.parametrize("leaves", ["", "raise SystemExit(0)"])
-def test_environment_folder_and_endings_are_every_ranks_own(
-    leaves: str, run: Callable[..., Report], tmp_path: Path
+@pytest.mark.parametrize("last_statement", ["", "raise SystemExit(0)"])
+def test_each_rank_has_its_own_environment_folder_and_exit_functions(
+    last_statement: str, run: Callable[..., Report], tmp_path: Path
 ) -> None:
     program = f"""
 import atexit, os, sys
@@ -301,11 +315,11 @@ if comm.rank == 3:
     atexit.unregister(print)
 comm.Barrier()
 print(os.getenv("WHO"))
-{leaves}
+{last_statement}
 """
     before, environment = Path.cwd(), dict(os.environ)
     output = run(program, tmp_path).output
-    lines = [[line for rank, line in output if rank == one] for one in range(4)]
+    lines = [[line for rank, line in output if rank == printing_rank] for printing_rank in range(4)]
     assert lines[0] == ["0", "never", f"first {before.name.rpartition('.')[2]}", "last 4 0"]
     assert lines[1] == ["1", "never", "first 1", "last 4 1"]
     assert lines[3] == ["3", "first 3", "last 4 3"]
@@ -315,8 +329,8 @@ print(os.getenv("WHO"))
 # ---------------------------------------------------------------------- functions
 
 
-def test_a_functions_libraries_are_every_ranks_own(tmp_path: Path) -> None:
-    """In a process of its own: the real mpi4py, where there is one, is loaded before, as in a notebook."""
+def test_each_rank_has_its_own_copy_of_a_functions_libraries(tmp_path: Path) -> None:
+    """The child process imports the real mpi4py first, if it is installed, like a notebook."""
     write(tmp_path / "other", {**MODULE, "notes.py": "seen = []"})
     program = """
 import sys
@@ -363,13 +377,13 @@ except Exception as error:
     assert "'part', which the function uses, must not be a communicator of the real MPI" in done.stdout
 
 
-def test_another_ranks_communicator_is_named() -> None:
-    kept: list[object] = []
+def test_the_owner_of_a_shared_communicator_is_named() -> None:
+    communicators: list[object] = []
 
     def work(comm):  # type: ignore[no-untyped-def]
-        kept.append(comm)
+        communicators.append(comm)
         comm.Barrier()
-        return kept[0].allreduce(1)  # type: ignore[attr-defined]
+        return communicators[0].allreduce(1)  # type: ignore[attr-defined]
 
     (problem,) = judge(work, 3).problems
     assert problem.kind == "shared_communicator"

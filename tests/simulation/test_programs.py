@@ -1,4 +1,4 @@
-"""Correct programs give the right answers, and the same ones as a real MPI."""
+"""Correct programs print the right results, and the lines that a real MPI prints."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ PROGRAMS = {
 
 
 def lines_of(name: str, ranks: int, **options: object) -> list[str]:
+    """Return the sorted lines that a program of the folder prints; check that it has no problems."""
+
     report = simulate(
         FOLDER / f"{name}.py",
         ranks,
@@ -36,34 +38,34 @@ def lines_of(name: str, ranks: int, **options: object) -> list[str]:
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 6, 16])
-def test_ring(ranks: int) -> None:
+def test_the_ring_all_reduce_adds_over_all_ranks(ranks: int) -> None:
     total = sum(range(4 * ranks)) * ranks * (ranks + 1) // 2
     assert lines_of("ring_all_reduce", ranks) == sorted(f"rank {rank}: {total} True" for rank in range(ranks))
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 64])
-def test_pi(ranks: int) -> None:
+def test_pi_has_the_right_digits(ranks: int) -> None:
     assert lines_of("pi", ranks) == ["pi is about 3.141593"]
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 9])
-def test_matmul(ranks: int) -> None:
+def test_every_block_of_the_product_is_right(ranks: int) -> None:
     lines = lines_of("matmul", ranks)
     assert len(lines) == ranks
     assert all(": True, sum of all " in line for line in lines)
 
 
-def test_halo_conserves_the_total_between_runs_of_other_orders() -> None:
+def test_the_halo_program_prints_equal_lines_for_every_order_of_messages() -> None:
     assert lines_of("halo", 6) == lines_of("halo", 6, seed=3) == lines_of("halo", 6, seed=4)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
-def test_tour_runs_on_any_rank_count(ranks: int) -> None:
+def test_the_tour_runs_on_any_number_of_ranks(ranks: int) -> None:
     lines = lines_of("tour", ranks)
     assert f"0 SUM: {[sum(10 * r + i for r in range(ranks)) for i in range(3)]}" in lines
 
 
-#: Runs every program in one job; each rank writes what a program prints to a file.
+#: A script that runs every program in one job. Each rank writes the output of a program to a file.
 JOB = """
 import runpy, sys
 from contextlib import redirect_stdout
@@ -77,7 +79,7 @@ for name, arguments in {programs!r}.items():
 """
 
 
-def test_same_lines_as_a_real_mpi(launcher: object, tmp_path: Path) -> None:
+def test_programs_print_the_lines_that_a_real_mpi_prints(launcher: object, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(JOB.format(programs=PROGRAMS, folder=FOLDER))
     result = run_python("-m", "spmdsim", "launch", "-n", 4, "job.py", cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Random programs: matched sends and receives finish, and what is taken away is missed."""
+"""Random programs with matched messages finish, and a removed receive is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("greenlet")
 
 @st.composite
 def patterns(draw: Any) -> tuple[int, list[tuple[int, int, int]]]:
-    """A number of ranks and messages (source, dest, tag) in one global order."""
+    """Draw a number of ranks and messages (source, dest, tag) in a global order."""
     size = draw(st.integers(2, 6))
     rank = st.integers(0, size - 1)
     messages = draw(st.lists(st.tuples(rank, rank, st.integers(0, 2)), min_size=1, max_size=25))
@@ -26,7 +26,14 @@ def patterns(draw: Any) -> tuple[int, list[tuple[int, int, int]]]:
 
 
 def in_order(comm: Any, messages: Any, skipped: int, kinds: Any = None) -> list[Any]:
-    """Every rank does its part of each message, in the global order: no cycle can arise."""
+    """Send and receive this rank's messages in the global order, without cycles; return the values.
+
+    Args:
+        comm: the communicator.
+        messages: the source, destination and tag of each message.
+        skipped: the number of the message without a receive; -1 for none.
+        kinds: per message "send", "ssend" or "array"; default "send" for all.
+    """
     received = []
     for number, (source, dest, tag) in enumerate(messages):
         kind = kinds[number] if kinds else "send"
@@ -48,8 +55,8 @@ def in_order(comm: Any, messages: Any, skipped: int, kinds: Any = None) -> list[
 @given(patterns(), st.data())
 def test_matched_messages_always_finish(pattern: Any, data: Any) -> None:
     size, messages = pattern
-    each = st.sampled_from(["send", "ssend", "array"])
-    kinds = data.draw(st.lists(each, min_size=len(messages), max_size=len(messages)))
+    kind = st.sampled_from(["send", "ssend", "array"])
+    kinds = data.draw(st.lists(kind, min_size=len(messages), max_size=len(messages)))
     # A receive takes the next message of its source and tag, so both ends must agree on the kind.
     kinds = [kinds[messages.index(message)] for message in messages]
     report = simulate(in_order, size, messages, -1, kinds, strict=True)
@@ -72,7 +79,7 @@ def test_a_removed_receive_is_always_reported(pattern: Any, data: Any, strict: b
 
 
 @given(patterns(), st.integers(0, 10**6))
-def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> None:
+def test_nonblocking_messages_of_one_source_and_tag_do_not_overtake(pattern: Any, seed: int) -> None:
     size, messages = pattern
 
     def program(comm: Any) -> list[Any]:
@@ -91,32 +98,34 @@ def test_nonblocking_messages_in_any_order_of_ranks(pattern: Any, seed: int) -> 
         by_pair: dict[Any, list[int]] = {}
         for i in expected:
             by_pair.setdefault((messages[i][0], messages[i][2]), []).append(i)
-        # Messages of one source and tag do not overtake each other.
+        # Messages of one source and tag arrive in the order of their sends.
         assert report.results[rank] == [by_pair[messages[i][0], messages[i][2]].pop(0) for i in expected]
 
 
 @given(st.integers(2, 5), st.integers(1, 8), st.integers(0, 10**6))
-def test_wildcards_get_every_message_once_and_in_the_senders_order(size: int, each: int, seed: int) -> None:
+def test_wildcards_get_every_message_once_and_in_the_senders_order(size: int, count: int, seed: int) -> None:
     def program(comm: Any) -> Any:
+        """Return the values that rank 0 receives, by source."""
+
         from mpi4py import MPI
 
         if comm.rank:
-            for number in range(each):
+            for number in range(count):
                 comm.send(number, dest=0, tag=number % 3)
             return None
         received: dict[int, list[int]] = {}
         status = MPI.Status()
-        for _ in range(each * (size - 1)):
+        for _ in range(count * (size - 1)):
             value = comm.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
             assert status.tag == value % 3
             received.setdefault(status.source, []).append(value)
         return received
 
     received = simulate(program, size, seed=seed).results[0]
-    assert received == {rank: list(range(each)) for rank in range(1, size)}
+    assert received == {rank: list(range(count)) for rank in range(1, size)}
 
 
-def test_other_seeds_give_other_orders_and_the_same_seed_the_same() -> None:
+def test_the_seed_determines_the_order_of_messages() -> None:
     def program(comm: Any) -> Any:
         if comm.rank:
             comm.send(comm.rank, dest=0)

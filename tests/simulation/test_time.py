@@ -1,4 +1,4 @@
-"""Modelled time and the timeline."""
+"""Modelled time follows the cost formulas, and the timeline shows every call and message."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ UNITS = (ALPHA, BETA, GAMMA)
 
 
 def seconds(program: Any, n: int, **options: Any) -> tuple[float, ...]:
+    """Return the modelled seconds of each rank."""
+
     return simulate(program, n, machine=UNITS, **options).seconds
 
 
-def test_ping_pong() -> None:
+def test_a_ping_pong_takes_two_message_times() -> None:
     def program(comm: Any) -> None:
         x = np.zeros(10, dtype="u1")
         if comm.rank == 0:
@@ -39,7 +41,7 @@ def test_ping_pong() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 5, 16])
-def test_ring_all_reduce_takes_what_the_formula_says(n: int) -> None:
+def test_the_time_of_a_ring_all_reduce_follows_its_formula(n: int) -> None:
     def program(comm: Any) -> None:
         chunk = np.zeros(8, dtype="u1")
         room = np.zeros(8, dtype="u1")
@@ -50,7 +52,7 @@ def test_ring_all_reduce_takes_what_the_formula_says(n: int) -> None:
     assert seconds(program, n) == pytest.approx((expected,) * n)
 
 
-def test_ports_serialise_messages() -> None:
+def test_messages_at_one_port_follow_each_other() -> None:
     def scatter(comm: Any) -> None:
         if comm.rank == 0:
             for rank in range(1, comm.size):
@@ -84,7 +86,7 @@ def test_a_synchronous_send_waits_for_its_receive() -> None:
     assert seconds(program, 2) == pytest.approx((100 + ALPHA + 2 * BETA,) * 2)
 
 
-def test_communication_hides_behind_work() -> None:
+def test_nonblocking_messages_overlap_with_work() -> None:
     def program(comm: Any) -> None:
         import time
 
@@ -111,7 +113,7 @@ def test_collectives_wait_for_the_last_rank() -> None:
     assert seconds(program, 4) == pytest.approx((expected,) * 4)
 
 
-def test_a_broadcast_does_not_wait_for_those_who_receive() -> None:
+def test_the_root_of_a_broadcast_does_not_wait_for_receivers() -> None:
     def program(comm: Any) -> None:
         import time
 
@@ -122,23 +124,23 @@ def test_a_broadcast_does_not_wait_for_those_who_receive() -> None:
     assert seconds(program, 4)[0] < 100
 
 
-def test_clock_is_modelled_and_loops_on_it_end() -> None:
+def test_the_clock_is_modelled_and_loops_on_it_end() -> None:
     def program(comm: Any) -> Any:
         from mpi4py import MPI
 
-        begin = MPI.Wtime()
+        start = MPI.Wtime()
         comm.Barrier()
-        took = MPI.Wtime() - begin
-        while MPI.Wtime() - begin < 60:
+        elapsed = MPI.Wtime() - start
+        while MPI.Wtime() - start < 60:
             pass
-        return took, MPI.Wtick()
+        return elapsed, MPI.Wtick()
 
-    took, tick = simulate(program, 4, machine=UNITS).results[0]
-    assert took == pytest.approx(2 * ALPHA)
+    elapsed, tick = simulate(program, 4, machine=UNITS).results[0]
+    assert elapsed == pytest.approx(2 * ALPHA)
     assert tick > 0
 
 
-def test_the_same_run_gives_the_same_times() -> None:
+def test_two_runs_give_equal_times() -> None:
     def program(comm: Any) -> float:
         from mpi4py import MPI
 
@@ -148,32 +150,32 @@ def test_the_same_run_gives_the_same_times() -> None:
     assert simulate(program, 8).results == simulate(program, 8).results
 
 
-def test_nodes_are_closer() -> None:
+def test_messages_inside_a_node_use_the_intra_node_link() -> None:
     from spmdsim.cost import Machine
 
     machine = replace(Machine.cluster(), ranks_per_node=3)
 
-    def program(comm: Any) -> None:
+    def exchange_inside_a_node(comm: Any) -> None:
         other = comm.rank ^ 1 if comm.rank < 2 else (comm.rank + comm.size // 2) % comm.size
         if comm.rank < 2:
             comm.Sendrecv(np.zeros(1000), other, 0, np.zeros(1000), other)
 
-    def far(comm: Any) -> None:
+    def exchange_between_nodes(comm: Any) -> None:
         last = comm.size - 1
         if comm.rank in (0, last):
             other = last - comm.rank
             comm.Sendrecv(np.zeros(1000), other, 0, np.zeros(1000), other)
 
     n = 2 * machine.ranks_per_node
-    near_time = simulate(program, n, machine=machine).seconds[0]
-    far_time = simulate(far, n, machine=machine).seconds[0]
+    near_time = simulate(exchange_inside_a_node, n, machine=machine).seconds[0]
+    far_time = simulate(exchange_between_nodes, n, machine=machine).seconds[0]
     assert machine.intra is not None
     assert near_time == pytest.approx(machine.intra.alpha + 8000 * machine.intra.beta)
     assert far_time == pytest.approx(machine.alpha + 8000 * machine.beta)
 
 
-def test_the_port_of_a_near_message_is_free_as_soon_as_the_message_is_there() -> None:
-    """Two messages inside a node, one after the other, and those that waited in the mailbox."""
+def test_the_port_of_a_near_message_is_free_after_its_delivery() -> None:
+    """Two messages inside a node follow each other without a gap, also if they waited in the mailbox."""
     from spmdsim.cost import Link, Machine
 
     machine = Machine("nodes", alpha=1.0, beta=10.0, ranks_per_node=2, intra=Link(0.5, 0.25))
@@ -204,20 +206,20 @@ def ranges() -> Any:
     )
 
 
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("bare_array", [True, False])
 @pytest.mark.parametrize(("nbytes", "expected"), [(8, 1 + 8 * 3), (100, 9 + 100)])
-def test_messages_cost_what_their_size_does(nbytes: int, expected: float, whole: bool) -> None:
+def test_the_time_of_a_message_depends_on_the_range_of_its_size(
+    nbytes: int, expected: float, bare_array: bool
+) -> None:
     def program(comm: Any) -> None:
         x = np.zeros(nbytes, "u1")
-        buffer = x if whole else [x, nbytes]
+        buffer = x if bare_array else [x, nbytes]
         comm.Send(buffer, 1) if comm.rank == 0 else comm.Recv(buffer, 0)
 
     assert simulate(program, 2, machine=ranges()).seconds == pytest.approx((expected,) * 2)
 
 
-def test_collectives_cost_what_plans_count() -> None:
-    """By size, by measured times where there are some, and by the node."""
-
+def test_the_time_of_collectives_follows_sizes_measurements_and_nodes() -> None:
     def program(comm: Any) -> float:
         from mpi4py import MPI
 
@@ -240,7 +242,7 @@ def test_collectives_cost_what_plans_count() -> None:
     assert simulate(barrier, 5, machine=near).seconds[0] == 21
 
 
-def test_machines_that_make_no_sense() -> None:
+def test_invalid_machines_are_refused() -> None:
     from spmdsim.simulation.engine.timing import as_machine
 
     with pytest.raises(InputError, match="alpha"):
@@ -255,6 +257,8 @@ def test_machines_that_make_no_sense() -> None:
 
 
 def timeline() -> Any:
+    """Return the timeline of a program with messages and a collective on 4 ranks."""
+
     def program(comm: Any) -> None:
         right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
         request = comm.Irecv(room := np.zeros(4), source=left, tag=1)
@@ -276,7 +280,7 @@ def test_slices_of_a_rank_do_not_overlap_and_name_calls_and_lines() -> None:
         assert all("test_time.py:" in e["args"]["line"] for e in slices)
 
 
-def test_every_message_is_one_arrow_from_sender_to_receiver() -> None:
+def test_every_message_is_an_arrow_from_sender_to_receiver() -> None:
     events = timeline()["traceEvents"]
     starts = {e["id"]: e for e in events if e["ph"] == "s" and e["cat"] == "message"}
     ends = {e["id"]: e for e in events if e["ph"] == "f" and e["cat"] == "message"}
@@ -287,7 +291,7 @@ def test_every_message_is_one_arrow_from_sender_to_receiver() -> None:
         assert "32 bytes" in start["name"]
 
 
-def test_calls_that_never_end_wait_until_the_end() -> None:
+def test_calls_that_never_return_are_waits_until_the_end_of_the_timeline() -> None:
     def program(comm: Any) -> None:
         comm.rank or comm.send(None, 1, tag=0)
         if comm.rank < 2:
@@ -320,9 +324,9 @@ def test_the_nodes_of_a_simulation_decide_splits_names_and_times() -> None:
         from mpi4py import MPI
 
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        begin = MPI.Wtime()
+        start = MPI.Wtime()
         comm.sendrecv(comm.rank, comm.rank ^ 1, 0, comm.rank ^ 1)
-        return MPI.Get_processor_name(), node.size, MPI.Wtime() - begin
+        return MPI.Get_processor_name(), node.size, MPI.Wtime() - start
 
     for nodes, hosts, seconds in [("a,b,a,b", "abab", 1.0), ("a:2,b:2", "aabb", 0.25)]:
         results = simulate(program, 4, machine=machine, nodes=nodes).results

@@ -1,4 +1,4 @@
-"""The project's own MPI world runs on virtual ranks too, as any library that imports mpi4py does."""
+"""The project's MPI world runs on virtual ranks, like any library that imports mpi4py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_mpi_world_runs_on_virtual_ranks(tmp_path: Path) -> None:
     assert sorted(line for _, line in report.output) == [
         f"{rank} 4 True (7, {5 if rank < 2 else 4})" for rank in range(4)
     ]
-    # No library is left holding the stand-in.
+    # The module that uses the stand-in for mpi4py is removed.
     assert sys.modules.get("spmdsim.worlds.mpi.mpi_world") is before
 
 

@@ -1,4 +1,4 @@
-"""Tests on many ranks: failures are agreed on and named, nobody hangs, rank 0 alone reports."""
+"""Ranks agree on failures, no rank waits for ever, and rank 0 alone reports."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_still_in_step():
 
 
 def run_ranks(folder, text, *options, conftest=CONFTEST):
-    """Run a test file on ranks."""
+    """Run a test file on several ranks; return the finished process."""
     (folder / "conftest.py").write_text(conftest)
     (folder / "test_it.py").write_text(text)
     pytest_command = ["-m", "pytest", "-q", "--with-mpi", "-p", "no:cacheprovider", *options, "test_it.py"]
@@ -84,7 +84,7 @@ def test_failures_are_agreed_on_and_reported_once(tmp_path):
     assert "test_setup (setup) failed on ranks [2] of 3" in output
     assert "test_teardown (teardown) failed on ranks [1] of 3" in output
     assert "test_sizes[3ranks] (call) failed on ranks [2] of 3" in output
-    assert "AssertionError: one is bad" in result.stderr  # at once, not only at the end
+    assert "AssertionError: one is bad" in result.stderr  # The error is printed at once, not only at the end.
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
     assert (suite.get("failures"), suite.get("errors")) == ("4", "2")
 
@@ -96,8 +96,8 @@ def pytest_terminal_summary():
 """
 
 
-def test_rank_0_has_all_the_time_it_needs_for_the_summary(tmp_path):
-    """The others, done, leave with the code agreed on: nothing of theirs ends rank 0."""
+def test_rank_0_may_need_a_long_time_for_the_summary(tmp_path):
+    """The other ranks exit with the agreed code and do not stop rank 0."""
     text = "import pytest\n@pytest.mark.mpi\ndef test_it(): assert False, 'bad'\n"
     result = run_ranks(tmp_path, text, "--color=no", conftest=CONFTEST + SLOW_SUMMARY)
     assert result.returncode == 1
@@ -127,7 +127,7 @@ def test_rank_0_has_all_the_time_it_needs_for_the_summary(tmp_path):
     ],
     ids=["failing", "hanging", "interrupted", "all_hanging"],
 )
-def test_nobody_waits_for_ever(tmp_path, body, expected):
+def test_a_run_ends_although_some_ranks_fail_or_hang(tmp_path, body, expected):
     text = (
         "import pytest\nfrom mpi4py import MPI\n"
         "@pytest.mark.mpi\ndef test_it():\n    rank = MPI.COMM_WORLD.rank\n" + body
@@ -139,7 +139,7 @@ def test_nobody_waits_for_ever(tmp_path, body, expected):
 
 
 @pytest.mark.parametrize("common", ["def test_all(): pass\n", ""], ids=["a_common_test", "no_common_test"])
-def test_ranks_that_collect_different_tests(tmp_path, common):
+def test_ranks_that_collect_different_tests_report_an_extra_test(tmp_path, common):
     text = (
         f"import pytest\nfrom mpi4py import MPI\npytestmark = pytest.mark.mpi\n{common}"
         "if MPI.COMM_WORLD.rank == 2:\n    def test_extra(): pass\n"

@@ -1,4 +1,4 @@
-"""Traces hold what MPI was asked to move, to the byte: compared with a counter that stands before the MPI library."""
+"""Traces count the bytes that MPI moves, like a counter preloaded before the MPI library."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "count_bytes.py"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libraries are preloaded by the Linux loader")
-def test_the_trace_is_what_mpi_was_asked_to_move(launcher: object) -> None:
-    done = run_python(SCRIPT, "-n", 4, "--programs", 12)
-    if done.returncode == 2:
-        pytest.skip(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "12 programs on 4 ranks" in done.stdout and "all equal" in done.stdout
+def test_the_trace_counts_the_bytes_passed_to_mpi(launcher: object) -> None:
+    result = run_python(SCRIPT, "-n", 4, "--programs", 12)
+    if result.returncode == 2:
+        pytest.skip(result.stdout)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "12 programs on 4 ranks" in result.stdout and "all equal" in result.stdout

@@ -1,4 +1,4 @@
-"""What a trace holds, counts and compares; the same in every world."""
+"""Traces record, count and compare events equally in every world."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from spmdsim.worlds.trace.perfetto import timeline
 
 
 def program(world, shape=(7, 6)):
-    """One step of every kind, from layout to layout; the data do not matter."""
+    """Run a step of every kind; return the trace and the final shards. The data do not matter."""
     n = world.size
     mesh = Mesh((n,), ("a",))
-    rows, columns, whole = mesh("a", None), mesh(None, "a"), mesh(None, None)
-    pending = mesh(None, None, partial="a")
+    rows, columns, replicated = mesh("a", None), mesh(None, "a"), mesh(None, None)
+    partial = mesh(None, None, partial="a")
     steps = [
-        Step("slice", ("a",), whole, rows, shape),
+        Step("slice", ("a",), replicated, rows, shape),
         Step("all_to_all", ("a",), rows, columns, shape),
-        Step("all_gather", ("a",), columns, whole, shape),
-        Step("fill", ("a",), whole, pending, shape, "sum"),
-        Step("reduce_scatter", ("a",), pending, rows, shape, "sum"),
+        Step("all_gather", ("a",), columns, replicated, shape),
+        Step("fill", ("a",), replicated, partial, shape, "sum"),
+        Step("reduce_scatter", ("a",), partial, rows, shape, "sum"),
         Step("exchange", (), rows, columns, shape),
-        Step("all_gather", ("a",), columns, whole, shape),
-        Step("fill", ("a",), whole, pending, shape, "sum"),
-        Step("all_reduce", ("a",), pending, whole, shape, "sum"),
+        Step("all_gather", ("a",), columns, replicated, shape),
+        Step("fill", ("a",), replicated, partial, shape, "sum"),
+        Step("all_reduce", ("a",), partial, replicated, shape, "sum"),
     ]
     if world.has_data:
         shards = [np.arange(42, dtype=np.float32).reshape(shape) for _ in world.ranks]
@@ -46,7 +46,7 @@ def program(world, shape=(7, 6)):
     return trace, shards
 
 
-def test_all_worlds_give_the_same_trace(world):
+def test_all_worlds_give_equal_traces(world):
     trace, shards = program(world)
     assert all(np.array_equal(s, np.arange(42).reshape(7, 6)) for s in shards)
     reference, _ = program(LockStep(world.size))
@@ -57,7 +57,7 @@ def test_all_worlds_give_the_same_trace(world):
         assert trace.nbytes(rank) == reference.nbytes(rank)
 
 
-def test_counted_bytes_are_what_the_boxes_hold(world):
+def test_counted_bytes_are_the_sizes_of_the_boxes(world):
     n, shape = world.size, (7, 6)
     trace, _ = program(world, shape)
     mesh = Mesh((n,), ("a",))
@@ -67,10 +67,10 @@ def test_counted_bytes_are_what_the_boxes_hold(world):
         _, (c0, c1) = columns.bounds(shape, rank)
         elements = [event.nbytes[event.ranks.index(rank)] // 4 for event in trace.collectives]
         transposed = 7 * (c1 - c0) - (r1 - r0) * (c1 - c0)
-        mine = 42 // n + (rank < 42 % n)
+        own_count = 42 // n + (rank < 42 % n)
         gathered = 42 - 7 * (c1 - c0)
         reduced = (n - 1) * 6 * (r1 - r0)
-        all_reduced = (n - 1) * mine + 42 - mine
+        all_reduced = (n - 1) * own_count + 42 - own_count
         assert elements == [0, transposed, gathered, 0, reduced, transposed, gathered, 0, all_reduced]
 
 
@@ -84,15 +84,15 @@ def test_the_matrix_of_bytes_adds_up_to_the_trace(world):
     assert matrix.sum() > 0
 
 
-def test_what_is_received_is_sent(world):
+def test_received_bytes_equal_sent_bytes(world):
     trace, _ = program(world)
     matrix = sum(trace.matrix(world.size)[:, rank].sum() for rank in world.ranks)
     assert sum(trace.sent(rank) for rank in world.ranks) == matrix
-    everyone = world.gather_objects([(trace.nbytes(rank), trace.sent(rank)) for rank in world.ranks])
-    received, sent = (sum(column) for column in zip(*everyone))
+    totals_by_rank = world.gather_objects([(trace.nbytes(rank), trace.sent(rank)) for rank in world.ranks])
+    received, sent = (sum(column) for column in zip(*totals_by_rank))
     assert received == sent and (sent > 0 or world.size == 1)
     shapes, _ = program(ShapeOnly(world.size))
-    assert shapes.sent() == everyone[0][1]
+    assert shapes.sent() == totals_by_rank[0][1]
     assert all(event.nbytes == event.due == event.planned for event in trace.collectives)
 
 
@@ -100,13 +100,13 @@ def test_what_is_received_is_sent(world):
 @pytest.mark.parametrize(
     "dtype, op, gathers", [("f4", "max", True), ("i2", "sum", True), ("f8", "sum", False)]
 )
-def test_small_reductions_that_mpi_does_not_know_are_counted_as_they_went(world, dtype, op, gathers):
+def test_small_reductions_are_counted_by_the_mpi_call_that_ran(world, dtype, op, gathers):
     mesh, size = Mesh((4,), ("a",)), np.dtype(dtype).itemsize
     step = Step("all_reduce", ("a",), mesh(None, partial={"a": op}), mesh(None), (10,), op)
     with record() as trace:
         world.run(step, [np.ones(10, dtype) for _ in world.ranks])
     (event,) = trace.collectives
-    blocks = [3, 3, 2, 2]  # each received from three others, and the rest of the ten once
+    blocks = [3, 3, 2, 2]  # A rank receives its block from three others, and each other block once.
     assert event.planned == tuple((3 * blocks[rank] + 10 - blocks[rank]) * size for rank in world.ranks)
     in_processes = len(world.ranks) == 1
     if in_processes and gathers:
@@ -140,13 +140,13 @@ def test_shared_results_and_control_traffic_have_their_own_counts(world):
     assert objects.calls == 2 and objects.received == objects.sent > 3 * 8
     assert agreement.calls >= 2 and agreement.received > 0 and trace.control["barriers"].calls >= 3
     assert lines[-1].startswith("control") and "2 objects" in lines[-1]
-    told = timeline([trace])["otherData"]["control traffic"][f"rank {world.rank}"]
-    assert told["objects"] == {"calls": 2, "received": objects.received, "sent": objects.sent}
-    assert world.control["groups"].calls >= 1  # since the world was made
+    counts = timeline([trace])["otherData"]["control traffic"][f"rank {world.rank}"]
+    assert counts["objects"] == {"calls": 2, "received": objects.received, "sent": objects.sent}
+    assert world.control["groups"].calls >= 1  # The group was made with the world.
 
 
-def test_what_a_librarys_algorithms_move():
-    """Figures that Open MPI's monitoring component counted on the wire, on 3 and 4 ranks of doubles."""
+def test_bytes_of_library_algorithms_equal_measured_ones():
+    """Open MPI's monitoring component counted the expected bytes on 3 and 4 ranks of doubles."""
     library = pytest.importorskip("spmdsim.worlds.mpi.counted", exc_type=ImportError)
     moves = library.count_library_bytes
     assert moves("Open MPI", "Allreduce", (1, 0, 0), 0, 8) == ("recursive_doubling", 8, 8)
@@ -180,7 +180,7 @@ def test_events_name_the_users_line_and_the_operator():
     assert trace[0].seconds > 0 and trace.seconds >= trace[0].seconds
 
 
-def test_recordings_nest_and_end():
+def test_recordings_may_be_nested_and_end_at_an_error():
     world, mesh = LockStep(2), Mesh((2,), ("a",))
     step = Step("all_gather", ("a",), mesh("a"), mesh(None), (4,))
     shards = [np.zeros(2), np.zeros(2)]
@@ -196,12 +196,12 @@ def test_recordings_nest_and_end():
     assert not recording.recording()
 
 
-def test_differences_are_told():
+def test_differences_name_the_events():
     one, _ = program(LockStep(2))
     other, _ = program(LockStep(2), shape=(6, 7))
     assert one.difference(one) == []
     assert one.difference(Trace(one.events[:3])) == ["9 events against 3"]
-    differences = one.difference(other)  # other shapes, where equally many bytes (none) move too
+    differences = one.difference(other)  # Some events differ in shape alone, because no bytes move.
     assert differences[0].startswith("event 0: to: slice over a") and " against to: slice" in differences[0]
     assert "event 1: to: all_to_all over a" in differences[1]
 

@@ -1,4 +1,4 @@
-"""Lines of notebook cells are called what Jupyter calls them, in traces, errors and findings."""
+"""Lines of notebook cells have Jupyter's names in traces, errors and findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELLS = {"/tmp/ipykernel_7/123456.py": 4, "<ipython-input-2-abc>": 2}
 
 @pytest.fixture
 def notebook(monkeypatch):
-    """A shell that knows two cells, as IPython's does, and a function that runs source as one of them."""
+    """Register two cells like IPython; return a function that runs source as one of the cells."""
 
     def format_code_name(name):
         return ("Cell", f"In[{CELLS[name]}]") if name in CELLS else None
@@ -74,7 +74,7 @@ def test_a_recorded_program_names_the_cell(notebook):
         record_program(program, 2, inputs={"x": (4, 4)})
 
 
-def test_without_a_notebook_it_is_file_and_line(monkeypatch):
+def test_a_line_outside_a_notebook_has_its_file_and_number(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     assert cell(__file__) is None and in_words(__file__, 3) == "test_lines.py:3"
     assert "IPython" not in sys.modules
