@@ -1,4 +1,4 @@
-"""One rank, one round, one byte: what commands say of one of something is singular."""
+"""Commands and errors print counts of one in the singular."""
 
 from __future__ import annotations
 
@@ -69,21 +69,23 @@ PLURAL = re.compile(
 
 
 @pytest.mark.parametrize("line", [*ONE_EACH, *WRONG])
-def test_one_of_something_is_singular(line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_commands_print_counts_of_one_in_the_singular(
+    line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = line.split()
     picture = tmp_path / "picture.svg"
     draws = words[1] != "detect" and "--links" not in words and line not in WRONG
     assert main([*words, *(["--svg", str(picture)] if draws else [])]) == (2 if line in WRONG else 0)
     text = "".join(capfd.readouterr())
     shown = picture.read_text() if picture.exists() else ""
-    if line not in WRONG and "collective show" not in line:  # which is drawn instead of printed
+    # With --svg, collective show draws a picture instead of printing.
+    if line not in WRONG and "collective show" not in line:
         assert main(words) == 0
         text += capfd.readouterr().out
-    assert text.strip() and not (said := PLURAL.search(text + shown)), said and said.group()
+    assert text.strip() and not (plural := PLURAL.search(text + shown)), plural and plural.group()
 
 
-def test_the_places_of_plural_words_are_known() -> None:
-    """What is looked for is found where it stands."""
+def test_the_pattern_finds_plurals_after_one() -> None:
     assert [bool(PLURAL.search(text)) for text in ("on 1 ranks", "1 distinct shards", "rank 1 sends", "21 ranks")] == [
         True, True, False, False,
     ]  # fmt: skip
@@ -108,7 +110,7 @@ MISTAKES: list[Callable[[], object]] = [
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=range(len(MISTAKES)))
-def test_errors_of_functions_count_the_same_way(mistake: Callable[[], object]) -> None:
+def test_errors_of_functions_have_counts_of_one_in_the_singular(mistake: Callable[[], object]) -> None:
     with pytest.raises(SpmdError) as caught:
         mistake()
-    assert not (said := PLURAL.search(str(caught.value))), said and str(caught.value)
+    assert not (plural := PLURAL.search(str(caught.value))), plural and str(caught.value)

@@ -1,4 +1,4 @@
-"""Wrong arguments of every command: one line, exit code 2, and nothing is printed or drawn before."""
+"""Every command refuses wrong arguments in one line with exit code 2 before it prints or draws."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIMULATE = ("simulate", "PROGRAM", "-n", "3")
 
 NOWHERE = "cannot write '/no/such/folder/x': No such file or directory"
 
-#: What is asked for, and a part of what is said of it.
+#: Arguments of a command and a part of its error message.
 WRONG = [
     ((*PLAN, "--rank", "99"), "rank 99 is in neither mesh"),
     ((*PLAN[:-1], "(4,4"), "numbers and names must have at most one pair of brackets around them, got '(4,4'"),
@@ -43,8 +43,8 @@ WRONG = [
         "ranks must be at most 16,777,216",
     ),
     *(
-        ((*PLAN, "--dtype", name), said)
-        for name, said in (
+        ((*PLAN, "--dtype", name), message)
+        for name, message in (
             ("object", "a plan would move elements of type object; tensors hold numbers"),
             ("U", "a plan would move elements of type <U0; tensors hold numbers"),
             ("f4,f4", "a plan would move elements of type [('f0', '<f4'), ('f1', '<f4')]; tensors hold numbers"),
@@ -137,7 +137,7 @@ WRONG = [
 @pytest.mark.parametrize(
     "words, text", WRONG, ids=lambda value: " ".join(value) if isinstance(value, tuple) else None
 )
-def test_what_cannot_be_is_refused_before_anything_is_printed(
+def test_wrong_arguments_are_refused_before_any_output(
     words: tuple[str, ...], text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "program.py"
@@ -145,18 +145,23 @@ def test_what_cannot_be_is_refused_before_anything_is_printed(
     (tmp_path / "broken.py").write_text("def (\n")
     (tmp_path / "binary.py").write_bytes(b"\0\xff\xfe")
     written = {name.upper(): str(tmp_path / f"{name}.py") for name in ("broken", "binary")}
-    places = {**written, "PROGRAM": str(program), "PICTURE": str(tmp_path / "x.svg"), "FOLDER": str(tmp_path)}
+    paths_by_word = {
+        **written,
+        "PROGRAM": str(program),
+        "PICTURE": str(tmp_path / "x.svg"),
+        "FOLDER": str(tmp_path),
+    }
     if "PROGRAM" in words:
         pytest.importorskip("greenlet")
-    assert main([places.get(word, word) for word in words]) == 2
-    out, said = capfd.readouterr()
-    assert re.fullmatch(r"spmdsim [^\n]+: error: [^\n]+\n", said) and text in said, said
+    assert main([paths_by_word.get(word, word) for word in words]) == 2
+    out, message = capfd.readouterr()
+    assert re.fullmatch(r"spmdsim [^\n]+: error: [^\n]+\n", message) and text in message, message
     assert not out and not (tmp_path / "x.svg").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_arguments_have_a_text_and_types_that_state_the_rule(command: str) -> None:
-    """A type of Python's own would be called an invalid int value."""
+def test_arguments_have_a_help_text_and_types_that_state_the_rule(command: str) -> None:
+    """Errors of Python's int and float do not state the rule."""
     parsers = [build_parser(command)]
     for parser in parsers:
         for action in parser._actions:
@@ -165,29 +170,29 @@ def test_arguments_have_a_text_and_types_that_state_the_rule(command: str) -> No
             parsers += action.choices.values() if isinstance(action.choices, dict) else []
 
 
-def test_a_plan_that_cannot_be_drawn_is_not_printed(
+def test_results_that_cannot_be_drawn_are_not_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spmdsim.figures.figures.MOST_BYTES", 10)
     for words in (PLAN, SEARCH):
         assert main([*words, "--svg", str(tmp_path / "x.svg")]) == 2
-        out, said = capfd.readouterr()
-        assert not out and said.count("\n") == 1 and "must have at most 10 bytes" in said
+        out, message = capfd.readouterr()
+        assert not out and message.count("\n") == 1 and "must have at most 10 bytes" in message
     assert not list(tmp_path.iterdir())
 
 
-def test_programs_get_the_picture_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_and_svg_go_together(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([*PLAN, "--json", "--svg", str(tmp_path / "x.svg")]) == 0
     assert (tmp_path / "x.svg").read_text().startswith("<svg") and capfd.readouterr().out.startswith("{")
 
 
-def test_a_place_that_may_not_be_written_is_refused(
+def test_a_file_without_write_permission_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("os.access", lambda place, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     assert main([*PLAN, "--svg", str(tmp_path / "x.svg")]) == 2
-    out, said = capfd.readouterr()
-    assert not out and said.endswith("x.svg': Permission denied (try spmdsim plan --help)\n")
+    out, message = capfd.readouterr()
+    assert not out and message.endswith("x.svg': Permission denied (try spmdsim plan --help)\n")
 
 
 @pytest.mark.parametrize("count", [0, -2])
@@ -199,7 +204,7 @@ def test_ranks_per_node_are_one_or_more(count: int) -> None:
         simulate(lambda: None, 2, ranks_per_node=count)
 
 
-def test_exports_ask_for_their_place_first(
+def test_exports_check_their_file_first(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
@@ -218,7 +223,7 @@ def test_exports_ask_for_their_place_first(
         (("--collective", "al_reduce"), "--collective goes with --algorithm"),
     ],
 )
-def test_a_page_is_not_computed_for_wrong_words(
+def test_a_page_is_not_computed_for_wrong_arguments(
     words: tuple[str, ...], text: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spmdsim.figures.explore.page", lambda *_: pytest.fail("works first"))
@@ -226,11 +231,11 @@ def test_a_page_is_not_computed_for_wrong_words(
     assert text in capfd.readouterr().err
 
 
-def test_a_page_is_not_computed_for_a_folder_that_may_not_be_written(
+def test_a_page_is_not_computed_for_a_folder_without_write_permission(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.access", lambda place, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     monkeypatch.setattr("spmdsim.figures.explore.page", lambda *_: pytest.fail("works first"))
     assert main(["explore"]) == 2
     assert (
@@ -239,14 +244,15 @@ def test_a_page_is_not_computed_for_a_folder_that_may_not_be_written(
 
 
 @pytest.mark.parametrize("folder, why", [("file/labs", "Not a directory"), ("file", "Not a directory")])
-def test_labs_go_into_folders(
+def test_labs_are_copied_into_folders_only(
     folder: str, why: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     assert main(["labs", "copy", str(tmp_path / folder)]) == 2
-    told = capfd.readouterr()
+    captured = capfd.readouterr()
     assert (
-        told.err == f"spmdsim labs copy: error: cannot write to {tmp_path / folder}: {why}\n" and not told.out
+        captured.err == f"spmdsim labs copy: error: cannot write to {tmp_path / folder}: {why}\n"
+        and not captured.out
     )
 
 
@@ -258,26 +264,26 @@ def test_labs_go_into_folders(
         ((*SEARCH, "--svg", "/dev/full", "--json"), '"comparison"'),
         ((*PLAN, "--html", "/dev/full"), "bound"),
         ((*LAYOUT, "--svg", "/dev/full"), "rank 3"),
-        ((*SHOW, "--svg", "/dev/full"), "ring"),  # drawn instead of printed, where it can be
+        ((*SHOW, "--svg", "/dev/full"), "ring"),  # the text appears if the picture cannot be written
         (("doctor", "--no-trial", "--svg", "/dev/full"), "launcher"),
         ((*PREDICT, "--trace", "/dev/full"), "ring"),
         ((*TRAIN, "--perfetto", "/dev/full"), "loss is"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value[:1]),
 )
-def test_what_was_computed_is_shown_though_it_cannot_be_written(
+def test_results_are_printed_if_their_file_cannot_be_written(
     words: tuple[str, ...], shown: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    told = capfd.readouterr()
-    assert shown in told.out
-    last = told.err.splitlines()[-1]
+    captured = capfd.readouterr()
+    assert shown in captured.out
+    last = captured.err.splitlines()[-1]
     assert re.fullmatch(r"spmdsim \w+( \w+)?: error: cannot write '/dev/full': No space left on device", last)
-    assert "wrote" not in told.err and "Traceback" not in told.err
+    assert "wrote" not in captured.err and "Traceback" not in captured.err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_so_it_is_on_ranks() -> None:
+def test_results_of_ranks_are_printed_if_their_file_cannot_be_written() -> None:
     result = run_python("-m", "spmdsim", "launch", "-n", "2", "-m", "spmdsim", *SEARCH, "--save", "/dev/full")
     assert result.returncode == 2 and "Megatron" in result.stdout
     assert result.stderr == "spmdsim search: error: cannot write '/dev/full': No space left on device\n"

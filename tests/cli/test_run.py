@@ -1,4 +1,4 @@
-"""``spmdsim run``: every option, every kind of file and element type, and its verdicts."""
+"""`spmdsim run` reads every kind of file and dtype, and its verdicts and bytes are right."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spmdsim.cli.main import main
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_files_of_every_kind(tmp_path, kind, capsys):
+def test_files_of_every_kind_are_read(tmp_path, kind, capsys):
     source = spmdsim.cases.inputs.from_file(str(kind(tmp_path)), "--x")
     np.testing.assert_array_equal(source[2:9, 1:5], X[2:9, 1:5])
     assert source[2:9, 1:5].flags.c_contiguous
@@ -44,7 +44,7 @@ def test_a_bfloat16_file_is_computed_in_bfloat16(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_images_are_rows(tmp_path, suffix, capsys):
+def test_each_image_is_a_row(tmp_path, suffix, capsys):
     images = np.random.default_rng(2).integers(0, 255, (20, 4, 3), np.uint8)
     data = idx(images, 0x08)
     path = tmp_path / f"train-images-idx3-ubyte{suffix}"
@@ -56,7 +56,7 @@ def test_images_are_rows(tmp_path, suffix, capsys):
     assert {tuple(case["local_shapes"][0]) for case in report["cases"]} <= {(20, 12), (10, 12), (20, 6)}
 
 
-def test_any_file_is_text(tmp_path, capsys):
+def test_any_file_may_be_a_text(tmp_path, capsys):
     text = tmp_path / "book.txt"
     text.write_bytes(bytes(range(256)) * 2 + "größe".encode())
     report = run_json(capsys, "-n", 4, "--only", "embedding", "--text", text)
@@ -68,7 +68,7 @@ def test_any_file_is_text(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int64", "int8", "complex64"])
-def test_element_types(dtype, capsys):
+def test_cases_of_every_dtype_are_right(dtype, capsys):
     if dtype == "bfloat16":
         pytest.importorskip("ml_dtypes")
     report = run_json(capsys, "-n", 2, "--shape", "9,10,11", "--dtype", dtype)
@@ -80,7 +80,7 @@ def test_element_types(dtype, capsys):
 
 
 @pytest.mark.parametrize("shape", ["13,7,5", "3,2,1", "0,4,3", "4,0,3", "4,3,0"])
-def test_uneven_and_empty_shapes(shape, capsys):
+def test_cases_of_uneven_and_empty_shapes_are_right(shape, capsys):
     report = run_json(capsys, "-n", 4, "--only", "matmul,linear", "--shape", shape)
     assert report["ok"] and len(report["cases"]) > 20
 
@@ -88,7 +88,7 @@ def test_uneven_and_empty_shapes(shape, capsys):
 # -- options ----------------------------------------------------------------------------------------
 
 
-def test_the_report_for_programs(capsys):
+def test_the_json_report_has_layouts_collectives_and_bytes(capsys):
     report = run_json(capsys, "-n", 4, "--only", "matmul", "--mesh", "dp=2,tp=2", "--strategy", "m:dp k:tp")
     assert list(report) == ["world", "ranks", "cases", "ok"]
     assert (report["world"], report["ranks"], report["ok"]) == ("LockStep", 4, True)
@@ -103,20 +103,20 @@ def test_the_report_for_programs(capsys):
     (collective,) = case["collectives"]
     assert list(collective)[:4] == ["collective", "axis", "group_size", "nbytes_per_rank"]
     assert (collective["collective"], collective["axis"], collective["group_size"]) == ("all_reduce", "tp", 2)
-    # 1797 images of 64 pixels, 40 columns: rank 0 holds 899 rows of the sum and receives half of it twice.
+    # 1797 images of 64 pixels, 40 columns: rank 0 owns 899 rows of the sum and receives half of it twice.
     assert collective["nbytes_per_rank"] == 899 * 40 * 4
     assert case["bytes_counted"] == case["bytes_predicted"] == [899 * 160] * 2 + [898 * 160] * 2
     assert 0 <= case["max_error"] <= case["tolerance"] and case["tolerance"] > 0
 
 
-def test_one_strategy_scattered(capsys):
+def test_a_strategy_may_scatter_its_output(capsys):
     report = run_json(capsys, "-n", 4, "--shape", "8,8,8", "--mesh", "2,2", "--strategy", "m:dp k:tp >m")
     (case,) = report["cases"]
     assert [c["collective"] for c in case["collectives"]] == ["reduce_scatter"]
     assert case["local_shapes"][2] == [2, 8]
 
 
-def test_one_case_by_layouts(capsys):
+def test_layouts_select_one_case(capsys):
     arguments = ("-n", 4, "--shape", "8,8,8", "--mesh", "2,2", "--layout")
     (case,) = run_json(capsys, *arguments, "dp,tp; tp,None")["cases"]
     assert case["output"] == "S(0)R" and case["local_shapes"] == [[4, 4], [4, 8], [4, 8]]
@@ -124,21 +124,22 @@ def test_one_case_by_layouts(capsys):
     assert case["output"] == "S(1)R" and case["ok"]
 
 
-def test_every_assignment(capsys):
+def test_every_runs_each_assignment_of_axes(capsys):
     report = run_json(capsys, "-n", 4, "--only", "matmul", "--every", "--shape", "4,4,4", "--mesh", "2,2")
-    assert len(report["cases"]) == 16 + 7  # four words on two axes; seven of them have a k
+    # Each of two axes has four choices; seven of the 16 assignments split k and may scatter.
+    assert len(report["cases"]) == 16 + 7
     assert report["ok"]
 
 
-def test_the_table_and_the_slices(capsys):
+def test_verbose_prints_the_table_and_the_slices(capsys):
     assert (
         main([*LOCKSTEP, "-n", "4", "--only", "matmul", "--mesh", "4", "--shape", "8,6,4", "--verbose"]) == 0
     )
-    told = capsys.readouterr().out
-    assert "5 of 5 cases hold on 4 ranks (LockStep)" in told
-    assert "all_reduce(tp: 4)" in told and "reduce_scatter(tp: 4)" in told
-    assert "[2:4, 0:6]" in told  # rank 1's rows
-    assert "operand 1" in told and "verdict" in told
+    output = capsys.readouterr().out
+    assert "5 of 5 cases hold on 4 ranks (LockStep)" in output
+    assert "all_reduce(tp: 4)" in output and "reduce_scatter(tp: 4)" in output
+    assert "[2:4, 0:6]" in output  # rank 1's rows
+    assert "operand 1" in output and "verdict" in output
 
 
 def test_all_cases_on_default_data(capsys):
@@ -147,12 +148,12 @@ def test_all_cases_on_default_data(capsys):
     assert {case["op"] for case in report["cases"]} == {"matmul", "embedding", "linear"}
 
 
-def test_many_cases_are_summed_up_unless_all_are_asked_for(capsys):
-    """A row for each operator and mesh, whose numbers are those of the rows that ``--all`` prints."""
+def test_many_cases_are_summarised_without_all(capsys):
+    """A row per operator and mesh has the maximum of the rows that `--all` prints."""
     few = [*LOCKSTEP, "-n", "4", "--only", "matmul,embedding", "--shape", "8,6,4"]
 
-    def rows(told: str) -> list[list[str]]:
-        cells = [re.split(r" {2,}", line.strip()) for line in told.splitlines()]
+    def rows(output: str) -> list[list[str]]:
+        cells = [re.split(r" {2,}", line.strip()) for line in output.splitlines()]
         return [row for row in cells if row[0] in ("matmul", "embedding")]
 
     assert main(few) == 0 and main([*few, "--all"]) == 0
@@ -167,16 +168,16 @@ def test_many_cases_are_summed_up_unless_all_are_asked_for(capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--mesh", "tp8"], "a mesh is written like dp=2,tp=4, but got 'tp8'; did you mean tp=8?"),
         (["--x", "nofile.npy"], "there is no file 'nofile.npy'"),
     ],
 )
-def test_mistakes_are_refused_before_ranks_start(words, said, monkeypatch, capsys):
+def test_mistakes_are_refused_before_ranks_start(words, message, monkeypatch, capsys):
     monkeypatch.setattr("spmdsim.launch.start_self", lambda *_: pytest.fail("ranks are started"))
     assert main(["run", "-n", "8", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 # -- verdicts ---------------------------------------------------------------------------------------
@@ -188,12 +189,12 @@ def test_a_wrong_operator_is_found(monkeypatch, capsys):
     report = run_json(capsys, *arguments, code=1)
     assert not report["ok"] and not any(case["ok"] for case in report["cases"])
     assert main([*LOCKSTEP, *arguments]) == 1
-    told = capsys.readouterr().out
-    assert told.count("WRONG") == 5 and "0 of 5 cases hold" in told
+    output = capsys.readouterr().out
+    assert output.count("WRONG") == 5 and "0 of 5 cases hold" in output
 
 
 def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
-    """A few rows are wrong: a text with such bytes shows it, and whole numbers do for any text."""
+    """Three rows or more are wrong, and texts that look up these rows reveal it."""
 
     def wrong(ids, table, *more, **options):
         return ops.embedding(ops.minimum(ids, 200), table, *more, **options)
@@ -216,37 +217,37 @@ def test_other_bytes_than_predicted_are_found(monkeypatch, capsys):
     assert capsys.readouterr().out.count("BYTES DIFFER") == 5
 
 
-# -- who reads what ---------------------------------------------------------------------------------
+# -- ranks that read files ------------------------------------------------------------------------------
 
 
 def test_each_rank_reads_its_slice_only(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "w.npy", W)
-    asked: dict[str, list[tuple[slice, ...]]] = {"x.npy": [], "w.npy": []}
-    real = spmdsim.cases.inputs.open_array
+    requests: dict[str, list[tuple[slice, ...]]] = {"x.npy": [], "w.npy": []}
+    open_file = spmdsim.cases.inputs.open_array
 
-    def watched(path, **options):
-        array = real(path, **options)
+    def open_recorded(path, **options):
+        array = open_file(path, **options)
 
         def read(index):
-            asked[Path(path).name].append(index)
+            requests[Path(path).name].append(index)
             return array.read(index)
 
         return spmdsim.cases.inputs.FileArray(array.path, array.shape, array.dtype, read)
 
-    monkeypatch.setattr(spmdsim.cases.inputs, "open_array", watched)
+    monkeypatch.setattr(spmdsim.cases.inputs, "open_array", open_recorded)
     inputs = Inputs(str(tmp_path / "x.npy"), str(tmp_path / "w.npy"))
     mesh = Mesh((2, 2), ("dp", "tp"))
     world = LockStep(4)
     program = matmul_case(mesh, ("m", "k"), False, inputs).build(world, inputs)
-    for name, operand in zip(asked, program.operands):
-        mine = [operand.layout.slices(operand.shape, rank) for rank in range(4)]
-        assert sorted(map(str, asked[name])) == sorted({str(part) for part in mine})
-    assert asked["x.npy"][0] == (slice(0, 6), slice(0, 5))
+    for name, operand in zip(requests, program.operands):
+        slices = [operand.layout.slices(operand.shape, rank) for rank in range(4)]
+        assert sorted(map(str, requests[name])) == sorted({str(index) for index in slices})
+    assert requests["x.npy"][0] == (slice(0, 6), slice(0, 5))
 
 
-def test_real_ranks_say_the_same(tmp_path, launcher):
-    """Two processes: the same verdicts and bytes as in lock step; a missing file is said once."""
+def test_real_ranks_report_the_verdicts_of_lock_step(tmp_path, launcher):
+    """Two processes have the verdicts and bytes of lock step; an error is printed once."""
     np.save(tmp_path / "x.npy", X)
     arguments = ["--only", "matmul,linear", "--x", "x.npy", "--json"]
 

@@ -1,4 +1,4 @@
-"""``spmdsim run``: values that are not finite, long texts, one case without a mesh, headers that lie."""
+"""`spmdsim run` accepts nan, long texts and bfloat16 files, and refuses wrong files."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_nan_and_inf_are_values(tmp_path, capsys):
         (("--layout", "dp,tp; tp,None"), {"dp": 2, "tp": 2}),
     ],
 )
-def test_one_case_without_a_mesh_takes_one_with_its_axes(choice, mesh, capsys):
+def test_a_case_without_a_mesh_gets_a_mesh_of_its_axes(choice, mesh, capsys):
     report = run_json(capsys, "-n", 4, "--shape", "8,8,8", *choice)
     assert [case["mesh"] for case in report["cases"]] == [mesh]
 
 
-def test_a_long_text_is_cut_and_said_to_be(tmp_path, monkeypatch, capsys):
+def test_a_long_text_is_cut_with_a_note(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(spmdsim.cases.inputs, "MOST_TOKENS", 600)
     (tmp_path / "book.txt").write_bytes(b"word " * 400)
     arguments = [
@@ -58,13 +58,14 @@ def test_a_long_text_is_cut_and_said_to_be(tmp_path, monkeypatch, capsys):
     assert "the first 600 of the 2,000 bytes of book.txt" in capsys.readouterr().out
 
 
-def lying(folder):
+def write_wrong_header(folder):
     header = json.dumps({"a": {"dtype": "F32", "shape": [-4, 10], "data_offsets": [0, 160]}}).encode()
-    (folder / "lying.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(160))
-    return folder / "lying.safetensors"
+    path = folder / "wrong_header.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(160))
+    return path
 
 
-def words(folder):
+def write_texts(folder):
     np.save(folder / "words.npy", np.array([["a", "b"]]))
     return folder / "words.npy"
 
@@ -72,19 +73,19 @@ def words(folder):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lying, "is damaged: its header says shape (-4, 10)"),
-        (words, "holds elements of type <U1; save numbers"),
+        (write_wrong_header, "is damaged: its header says shape (-4, 10)"),
+        (write_texts, "holds elements of type <U1; save numbers"),
         (lambda folder: folder, "is a folder; give a file"),
     ],
 )
-def test_what_cannot_be_a_matrix_is_one_line(tmp_path, make, text, capsys):
+def test_files_without_a_matrix_are_refused_in_one_line(tmp_path, make, text, capsys):
     assert main([*LOCKSTEP, "-n", "4", "--only", "matmul", "--x", str(make(tmp_path))]) == 2
-    said = capsys.readouterr().err
-    assert text in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert text in message and message.count("\n") == 1
 
 
-def saved(folder, compressed=False):
-    """A matrix of bfloat16 as numpy saves it: two bytes per element, and no word of what they are."""
+def save_bfloat16(folder, compressed=False):
+    """Save a bfloat16 matrix with NumPy, which stores two bytes per element and no type."""
     x = np.asarray(X, ml_dtypes.bfloat16)
     if compressed:
         np.savez_compressed(folder / "x.npz", x=np.asfortranarray(x))
@@ -94,8 +95,8 @@ def saved(folder, compressed=False):
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_bfloat16_that_numpy_saved(tmp_path, compressed, capsys):
-    path = saved(tmp_path, compressed)
+def test_a_bfloat16_file_of_numpy_is_read_with_dtype(tmp_path, compressed, capsys):
+    path = save_bfloat16(tmp_path, compressed)
     report = run_json(capsys, "-n", 4, "--only", "matmul", "--x", path, "--dtype", "bfloat16")
     assert report["ok"] and all("bfloat16" in case["why"] for case in report["cases"])
     opened = open_array(path, dtype="bfloat16")
@@ -104,18 +105,18 @@ def test_bfloat16_that_numpy_saved(tmp_path, compressed, capsys):
 
 
 @pytest.mark.parametrize("options", [(), ("--dtype", "float32")])
-def test_nameless_elements_say_what_to_say(tmp_path, options, capsys):
-    arguments = [*LOCKSTEP, "-n", "4", "--only", "matmul", "--x", str(saved(tmp_path)), *options]
+def test_elements_without_a_type_need_the_option_dtype(tmp_path, options, capsys):
+    arguments = [*LOCKSTEP, "-n", "4", "--only", "matmul", "--x", str(save_bfloat16(tmp_path)), *options]
     assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert "x.npy' holds elements of two bytes without a type" in said and "--dtype bfloat16" in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert "x.npy' holds elements of two bytes without a type" in message and "--dtype bfloat16" in message
+    assert message.count("\n") == 1
 
 
-def test_an_array_that_numpy_loaded(tmp_path):
+def test_a_bfloat16_array_of_numpy_needs_a_dtype(tmp_path):
     layout, world = Mesh((2,), ("a",))("a", None), LockStep(2)
     for mode in (None, "r"):
-        loaded = np.load(saved(tmp_path), mmap_mode=mode)
+        loaded = np.load(save_bfloat16(tmp_path), mmap_mode=mode)
         for dtype in ("bfloat16", ml_dtypes.bfloat16):
             x = Tensor.from_global(loaded, layout, world, dtype=dtype)
             np.testing.assert_array_equal(x.full(), np.asarray(X, ml_dtypes.bfloat16))

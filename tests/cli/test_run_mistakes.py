@@ -1,4 +1,4 @@
-"""``spmdsim run``: every mistake is one line, and so is every damaged file."""
+"""`spmdsim run` reports every mistake and every damaged file in one line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdsim.cli.main import main
 
 
 def mistake(capsys, *arguments):
-    """The one line that a wrong run says."""
+    """Run wrong arguments and return the one line of the error."""
     assert main([*LOCKSTEP, "-n", "4", *map(str, arguments)]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -54,12 +54,13 @@ def mistake(capsys, *arguments):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_mistake_is_one_line(arguments, text, capsys):
+def test_a_mistake_is_reported_in_one_line(arguments, text, capsys):
     assert text in mistake(capsys, *arguments)
 
 
 def damaged(folder, name):
-    whole = {
+    """Write a damaged file of one kind and return its path."""
+    content = {
         "cut.npy": lambda: npy(folder).read_bytes()[:-40],
         "header.npy": lambda: b"\x93NUMPY\x01\x00\x10\x00{'descr': oops}  ",
         "pickled.npy": lambda: pickled(folder),
@@ -80,7 +81,7 @@ def damaged(folder, name):
         "unknown.txt": lambda: b"hello",
         "empty-idx": lambda: b"",
     }[name]()
-    (folder / name).write_bytes(whole)
+    (folder / name).write_bytes(content)
     return folder / name
 
 
@@ -102,23 +103,23 @@ def spoiled(data):
         "body-idx.gz", "plain-idx.gz", "unknown.txt", "empty-idx",
     ],
 )  # fmt: skip
-def test_a_damaged_file_is_one_line(tmp_path, name, capsys):
+def test_a_damaged_file_is_reported_in_one_line(tmp_path, name, capsys):
     path = damaged(tmp_path, name)
     assert name in mistake(capsys, "--only", "matmul", "--mesh", "4", "--x", path)
 
 
-def test_files_that_do_not_fit(tmp_path, capsys):
+def test_files_of_wrong_shapes_are_refused(tmp_path, capsys):
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "w.npy", W)
     np.save(tmp_path / "vector.npy", X[0])
     np.savez(tmp_path / "two.npz", a=X, b=W)
     (tmp_path / "empty.txt").write_bytes(b"")
-    said = mistake(capsys, "--x", tmp_path / "w.npy", "--w", tmp_path / "x.npy")
-    assert "(10, 7)" in said and "(12, 10)" in said
+    message = mistake(capsys, "--x", tmp_path / "w.npy", "--w", tmp_path / "x.npy")
+    assert "(10, 7)" in message and "(12, 10)" in message
     assert "(10,)" in mistake(capsys, "--x", tmp_path / "vector.npy")
-    said = mistake(capsys, "--x", tmp_path / "two.npz")
-    assert "a, b" in said
+    message = mistake(capsys, "--x", tmp_path / "two.npz")
+    assert "a, b" in message
     assert "'c'" in mistake(capsys, "--x", f"{tmp_path / 'two.npz'}:c")
     assert "empty" in mistake(capsys, "--only", "embedding", "--text", tmp_path / "empty.txt")
-    said = mistake(capsys, "--x", tmp_path / "x.npy", "--w", tmp_path / "w.npy", "--shape", "13,10,7")
-    assert "(12, 10)" in said and "(13, 10)" in said
+    message = mistake(capsys, "--x", tmp_path / "x.npy", "--w", tmp_path / "w.npy", "--shape", "13,10,7")
+    assert "(12, 10)" in message and "(13, 10)" in message

@@ -1,4 +1,4 @@
-"""Text and ``--json`` of every command that has both: each number that people read is one that programs get."""
+"""Each number in the text of a command is in its `--json` document, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from spmdsim.cli.main import main
 from spmdsim.simulation import simulate
 
-#: Two or three typical calls of each command; what stands in them is known to who asks.
+#: Typical calls of each command; numbers of the call itself need not be in the document.
 LINES = """
 plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 64,64
 plan --mesh dp=2,tp=4 --src dp,None --partial tp --dst dp,tp --shape 64,65 --machine cluster
@@ -49,15 +49,18 @@ UNITS |= {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "%": 0.01}
 NUMBER = re.compile(
     r"(?<![\w.])(-?(?:\d{1,3}(?:,\d{3})+(?![,\d])|\d+))(\.\d+)?(e[+-]?\d+)?(?:\s?(KiB|MiB|GiB|ns|us|ms|[BKMs%]))?(?![\w.]*\w)"
 )
-#: A column says its unit once: microseconds, milliseconds, a share in per cent, GB/s.
+#: The head of a column has its unit: 1, milliseconds, microseconds, per cent or GB/s.
 COLUMNS = (1.0, 1e-3, 1e-6, 0.01, 1e9)
 
-#: Of an introduction to what is trained, and of programs' titles: what the arguments and the data are.
+#: Options whose output starts with a description of arguments and data, which the test skips.
 INTRODUCTIONS = ("train", "--pareto")
 
 
 def numbers_in(value: Any) -> Iterator[float]:
-    """All numbers of a document, those inside of texts too; of lists the places, the sum and the largest one as well."""
+    """Yield all numbers of a document.
+
+    Numbers inside of texts count, and so do the indices, sum and maximum of lists and of their columns.
+    """
     if isinstance(value, str):
         yield from (float(one) for one in re.findall(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?", value))
     elif isinstance(value, dict):
@@ -77,30 +80,30 @@ def numbers_in(value: Any) -> Iterator[float]:
 
 
 def read(line: str) -> Iterator[tuple[str, list[float], float]]:
-    """The numbers of a line as they stand there, what each may mean, and how far it is rounded."""
+    """Yield each number of a line as a text, its possible meanings, and the relative error of rounding."""
     for match in NUMBER.finditer(line):
-        whole, part, power, unit = match.groups()
-        value = float(whole.replace(",", "") + (part or "") + (power or ""))
-        last = 10.0 ** (int((power or "e0")[1:]) - max(len(part or ".") - 1, 0))
+        integer, fraction, power, unit = match.groups()
+        value = float(integer.replace(",", "") + (fraction or "") + (power or ""))
+        last = 10.0 ** (int((power or "e0")[1:]) - max(len(fraction or ".") - 1, 0))
         scales = (UNITS[unit], *COLUMNS) if unit else COLUMNS
         for_all = [value * scale for scale in scales]
         yield match.group().strip(), for_all, 0.5000001 * last / abs(value) if value else 0.0
 
 
-def derived(document: Any) -> Iterator[float]:
-    """Of a search: how many times as long others take, and what each operator takes more with another strategy."""
+def derive_numbers(document: Any) -> Iterator[float]:
+    """Yield time ratios of a search and the differences between strategies of each operator."""
     if isinstance(document, dict) and "comparison" in document:
         for other in document["comparison"].values():
             yield other["seconds"] / document["seconds"]
         for answer in document["why"]:
             for old, new in zip(document["operators"], answer["operators"]):
-                parts = ("compute", "forward", "backward", "gradient", "seconds")
-                yield from (new[part] - old[part] for part in parts)
+                fields = ("compute", "forward", "backward", "gradient", "seconds")
+                yield from (new[field] - old[field] for field in fields)
 
 
-def missing(text: str, document: Any, asked: str) -> list[str]:
-    """The numbers of a text that a document does not have, with their lines."""
-    numbers = [*numbers_in(document), *numbers_in(asked), *derived(document)]
+def find_missing(text: str, document: Any, asked: str) -> list[str]:
+    """Return the numbers of a text that a document does not have, with their lines."""
+    numbers = [*numbers_in(document), *numbers_in(asked), *derive_numbers(document)]
     return [
         f"{words} in: {line.strip()[:120]}"
         for line in text.splitlines()
@@ -110,7 +113,7 @@ def missing(text: str, document: Any, asked: str) -> list[str]:
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_numbers_of_the_text_stand_in_the_document(
+def test_numbers_of_the_text_are_in_the_document(
     line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     program, goal = tmp_path / "program.py", tmp_path / "ring.goal"
@@ -121,14 +124,12 @@ def test_numbers_of_the_text_stand_in_the_document(
     )
     if "PROGRAM" in line:
         pytest.importorskip("greenlet")
-        simulate(
-            len, 1, (), check=False
-        )  # looks through pytest's modules once, not in the child of each command
+        simulate(len, 1, (), check=False)  # load modules once here and not in each child
     if "GOAL" in line:
         assert main(["collective", "export", "all_reduce", "ring", "-n", "3", "-o", str(goal)]) == 0
         capfd.readouterr()
-    places = {"PROGRAM": str(program), "GOAL": str(goal)}
-    words = [places.get(word, word) for word in re.split(r" (?![^()]*\))", line)]
+    paths = {"PROGRAM": str(program), "GOAL": str(goal)}
+    words = [paths.get(word, word) for word in re.split(r" (?![^()]*\))", line)]
     assert main(words) == 0
     text = "".join(capfd.readouterr())
     assert main([words[0], "--json", *words[1:]] if words[0] == "simulate" else [*words, "--json"]) == 0
@@ -136,4 +137,4 @@ def test_numbers_of_the_text_stand_in_the_document(
     if any(word in words for word in INTRODUCTIONS):
         text = text[text.index("epoch") :] if words[0] == "train" else text.partition("\n")[2]
     assert len(list(NUMBER.finditer(text))) >= 3
-    assert not (wrong := missing(text, document, line)), "\n".join(wrong)
+    assert not (wrong := find_missing(text, document, line)), "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""Options that would change nothing beside the others: refused, with what they go; and those that do nothing by nature."""
+"""Options without effect beside the other options are refused; redundant options are accepted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from spmdsim.cli.main import main
 
-#: A call with an option that would change nothing, and what it goes with.
-IDLE = """
+#: A call with an option that has no effect in it, and a part of the error message.
+WITHOUT_EFFECT = """
 plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --alias a,b | --alias goes with --device-matrix
 plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-alias a,b | --dst-alias goes with --device-matrix
 plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-device-matrix 2,2 | --dst-device-matrix goes with --device-matrix
@@ -75,8 +75,8 @@ launch -n 2 --world lockstep --master_port 1234 PROGRAM | --master_port goes wit
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("line", IDLE)
-def test_an_option_that_would_change_nothing_is_refused(
+@pytest.mark.parametrize("line", WITHOUT_EFFECT)
+def test_an_option_without_effect_is_refused(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     if "simulate" in line:
@@ -85,13 +85,13 @@ def test_an_option_that_would_change_nothing_is_refused(
     Path("program.py").write_text("print(1)\n")
     words, _, text = line.partition(" | ")
     assert main(shlex.split(words.replace("PROGRAM", "program.py"))) == 2
-    out, said = capfd.readouterr()
-    assert re.fullmatch(r"spmdsim [^\n]+: error: [^\n]+\n", said) and text in said, said
+    out, message = capfd.readouterr()
+    assert re.fullmatch(r"spmdsim [^\n]+: error: [^\n]+\n", message) and text in message, message
     assert not out and [path.name for path in tmp_path.iterdir()] == ["program.py"]
 
 
-#: What says once more what is so anyway.
-NATURAL = """
+#: Calls with an option that repeats a default or another option.
+REDUNDANT = """
 layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 -n 4
 layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 --all
 layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 --allow-uneven
@@ -103,12 +103,12 @@ train --world lockstep -n 2 --steps 1 --every 1 --json
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("line", NATURAL)
-def test_what_is_so_anyway_may_be_said(line: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("line", REDUNDANT)
+def test_redundant_options_are_accepted(line: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(shlex.split(line)) == 0 and capfd.readouterr().out
 
 
-def test_programs_get_the_bytes_of_one_rank(capfd: pytest.CaptureFixture[str]) -> None:
+def test_json_has_one_rank_with_the_option_rank(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["plan", "--mesh", "dp=2,tp=2", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "4,4", "--json"]
     assert main(words) == 0
     every = json.loads(capfd.readouterr().out)["ranks"]
@@ -117,18 +117,18 @@ def test_programs_get_the_bytes_of_one_rank(capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize(
-    "only, there, missing",
+    "only, present, absent",
     [("counts", "rounds", ("messages", "states")), ("states", "states", ("messages", "rounds"))],
 )
-def test_programs_get_the_part_that_is_asked_for(
-    only: str, there: str, missing: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+def test_json_has_the_keys_of_the_option_only(
+    only: str, present: str, absent: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["collective", "show", "all_reduce", "ring", "-n", "3", "--json", "--only", only]) == 0
     facts = json.loads(capfd.readouterr().out)
-    assert there in facts and facts["ok"] and not {*missing} & {*facts}
+    assert present in facts and facts["ok"] and not {*absent} & {*facts}
 
 
-def test_counts_alone_are_ascii_where_that_is_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_counts_and_pictures_are_ascii_with_the_option_ascii(capfd: pytest.CaptureFixture[str]) -> None:
     words = ["collective", "show", "all_reduce", "ring", "-n", "3", "--only", "counts"]
     assert main(words) == 0
     shown = capfd.readouterr().out

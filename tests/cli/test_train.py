@@ -1,4 +1,4 @@
-"""``spmdsim train``: the tutorial's network with every set of strategies, on every kind of data."""
+"""`spmdsim train` trains the tutorial's network with every set of strategies on every kind of data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCKSTEP = ("train", "--world", "lockstep")
 
 
 def train(capsys, *arguments, code=0):
-    """The JSON report of a training in lock step."""
+    """Train in lock step and return the JSON report."""
     assert main([*LOCKSTEP, "--json", *map(str, arguments)]) == code
     return json.loads(capsys.readouterr().out)
 
@@ -31,8 +31,8 @@ def idx(array):
     return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
-def mnist(folder, suffix="", count=48, side=28):
-    """A folder with files named and built as MNIST's."""
+def write_mnist(folder, suffix="", count=48, side=28):
+    """Write images and labels in the format of MNIST; return both arrays."""
     rng = np.random.default_rng(3)
     images = rng.integers(0, 255, (count, side, side), np.uint8)
     labels = rng.integers(0, 10, count).astype(np.uint8)
@@ -46,7 +46,7 @@ def mnist(folder, suffix="", count=48, side=28):
 @pytest.mark.parametrize("strategies", ["simple", "advanced", "data"])
 def test_every_set_of_strategies_equals_one_process(strategies, capsys):
     report = train(capsys, "-n", 8, "--strategies", strategies, "--steps", 2, "--compare")
-    told = {
+    keys = {
         "ranks",
         "strategies",
         "losses",
@@ -56,7 +56,7 @@ def test_every_set_of_strategies_equals_one_process(strategies, capsys):
         "ok",
         "verdicts",
     }
-    assert set(report) == told and [*report["verdicts"]] == ["losses", "fc1", "fc2", "fc3"]
+    assert set(report) == keys and [*report["verdicts"]] == ["losses", "fc1", "fc2", "fc3"]
     assert len(report["differences"]) == 2 and max(report["differences"]) <= report["tolerance"]
     assert (report["ranks"], report["strategies"], len(report["losses"])) == (8, strategies, 2)
     assert report["ok"] and report["max_loss_difference"] <= report["tolerance"] < 1e-2
@@ -64,19 +64,19 @@ def test_every_set_of_strategies_equals_one_process(strategies, capsys):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_data_parallel_on_any_number_of_ranks(ranks, capsys):
-    one = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2, "--dtype", "float64")
-    many = train(capsys, "-n", ranks, "--strategies", "data", "--steps", 2, "--dtype", "float64")
-    assert many["losses"] == pytest.approx(one["losses"], rel=1e-12)
+def test_data_parallel_losses_are_equal_on_any_number_of_ranks(ranks, capsys):
+    single = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2, "--dtype", "float64")
+    parallel = train(capsys, "-n", ranks, "--strategies", "data", "--steps", 2, "--dtype", "float64")
+    assert parallel["losses"] == pytest.approx(single["losses"], rel=1e-12)
 
 
-def test_it_learns(capsys):
+def test_the_loss_decreases(capsys):
     report = train(capsys, "-n", 1, "--strategies", "data", "--rate", 0.1, "--epochs", 1)
     assert len(report["losses"]) == 1797 // 32
     assert np.mean(report["losses"][-20:]) < 1.6 < 2.2 < np.mean(report["losses"][:5])
 
 
-def test_seed_batch_and_rate(capsys):
+def test_seed_batch_and_rate_change_the_losses(capsys):
     base = train(capsys, "-n", 1, "--strategies", "data", "--steps", 2)["losses"]
     assert train(capsys, "-n", 1, "--strategies", "data", "--steps", 2)["losses"] == base
     for option in (("--seed", 2), ("--batch", 16)):
@@ -86,23 +86,23 @@ def test_seed_batch_and_rate(capsys):
     assert slow[0] == base[0] and slow[1] != base[1]
 
 
-def test_what_is_printed(capsys):
+def test_losses_slices_and_the_verdict_are_printed(capsys):
     assert main([*LOCKSTEP, "-n", "8", "--steps", "5", "--every", "2", "--compare"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"1,797 images; batch 32, rate 0.01, simple strategies on 8 ranks \(LockStep\)", told)
+    output = capsys.readouterr().out
+    assert re.search(r"1,797 images; batch 32, rate 0.01, simple strategies on 8 ranks \(LockStep\)", output)
     steps = re.findall(
-        r"epoch: 0 step: (\d), loss is \d\.\d{7}, one process in float64 differs by \d\.\de[+-]\d+\n", told
+        r"epoch: 0 step: (\d), loss is \d\.\d{7}, one process in float64 differs by \d\.\de[+-]\d+\n", output
     )
     assert steps == ["0", "2", "4"]
-    # ((2, 4), (4, 1)): rank 5 holds the second half of the rows and the second quarter of the columns of x.
-    assert "[16:32, 196:392]" in told and "fc1_weight" in told
-    assert "the run equals the single process" in told
+    # ((2, 4), (4, 1)): rank 5 owns the second half of the rows and the second quarter of the columns of x.
+    assert "[16:32, 196:392]" in output and "fc1_weight" in output
+    assert "the run equals the single process" in output
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-@pytest.mark.parametrize("place", ["", "train"])
-def test_mnist_files(tmp_path, suffix, place):
-    images, labels = mnist(tmp_path / place, suffix)
+@pytest.mark.parametrize("subfolder", ["", "train"])
+def test_mnist_files_are_loaded(tmp_path, suffix, subfolder):
+    images, labels = write_mnist(tmp_path / subfolder, suffix)
     dataset = load(str(tmp_path))
     expected = (
         images.reshape(48, 784).astype(np.float32) / np.float32(255) - np.float32(0.1307)
@@ -112,13 +112,13 @@ def test_mnist_files(tmp_path, suffix, place):
 
 
 def test_the_network_is_trained_on_mnist_files(tmp_path, capsys):
-    mnist(tmp_path / "train", ".gz")
+    write_mnist(tmp_path / "train", ".gz")
     report = train(capsys, "-n", 4, "--strategies", "data", "--batch", 16, "--data", tmp_path, "--compare")
     assert report["ok"] and len(report["losses"]) == 3
 
 
-def test_the_folder_may_come_from_the_environment(tmp_path, monkeypatch, capsys):
-    mnist(tmp_path, count=32)
+def test_the_data_folder_may_come_from_the_environment(tmp_path, monkeypatch, capsys):
+    write_mnist(tmp_path, count=32)
     monkeypatch.setenv("DATA_PATH", str(tmp_path))
     assert len(train(capsys, "-n", 2, "--strategies", "data", "--compare")["losses"]) == 1
 
@@ -127,7 +127,7 @@ def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
     from spmdsim.arrays import Tensor
     from spmdsim.cases.network import mnist as open_mnist
 
-    mnist(tmp_path)
+    write_mnist(tmp_path)
     asked = []
     real = spmdsim.cases.network.open_array
 
@@ -149,8 +149,8 @@ def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
     assert rows == {(0, 16), (16, 32)}
 
 
-def faster(monkeypatch):
-    """A learning rate that is a hundredth too high."""
+def install_higher_rate(monkeypatch):
+    """Install a learning rate that is one per cent too high."""
     right = nn.SGD
     monkeypatch.setattr(nn, "SGD", lambda parameters, rate: right(parameters, rate * 1.01))
 
@@ -161,7 +161,7 @@ def scaled_loss(monkeypatch):
 
 
 def lost_contribution(monkeypatch):
-    """Rank 1's part of every reduction is missing."""
+    """Remove the contribution of rank 1 from every reduction."""
     right = LockStep._run
 
     def wrong(self, step, shards, *more):
@@ -173,12 +173,14 @@ def lost_contribution(monkeypatch):
 
 
 def once(change):
-    """A fault of one step, the second, in the first parameter."""
+    """Return a function that installs a fault of the first parameter in the second step."""
 
     def install(monkeypatch):
+        """Replace SGD.step by a step that changes the first parameter in the second call."""
         right, steps = nn.SGD.step, []
 
         def wrong(self):
+            """Step, and change the shards of the first parameter in the second call."""
             right(self)
             steps.append(1)
             if len(steps) == 2:
@@ -196,7 +198,7 @@ def once(change):
 
 
 def one_element(shard):
-    """The largest of some rank, by a thousandth."""
+    """Change the element of largest magnitude by a thousandth."""
     at = np.unravel_index(np.abs(shard).argmax(), shard.shape)
     shard[at] *= np.float32(1.001)
 
@@ -222,15 +224,15 @@ def test_a_wrong_rate_is_named(monkeypatch, capsys):
     arguments = [*LOCKSTEP, "-n", "2", "--strategies", "data", "--steps", "2", "--compare"]
     assert main(arguments) == 0
     assert re.search(r"the run equals the single process", capsys.readouterr().out)
-    faster(monkeypatch)
+    install_higher_rate(monkeypatch)
     assert main(arguments) == 1
-    told = capsys.readouterr().out
-    assert re.search(r"fc1: WRONG on rank \d at \(\d+, \d+\): got", told)
-    assert "rounding does not explain it" in told and "the run DIFFERS from the single process" in told
+    output = capsys.readouterr().out
+    assert re.search(r"fc1: WRONG on rank \d at \(\d+, \d+\): got", output)
+    assert "rounding does not explain it" in output and "the run DIFFERS from the single process" in output
 
 
-def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
-    """As other kernels round them: units at ReLU's kink change sides, here and in one process's own runs."""
+def test_sums_with_other_rounding_are_no_fault(monkeypatch, capsys):
+    """Units at the kink of ReLU may change sides, as with other kernels."""
     right = LockStep._run
 
     def nudged(self, step, shards, *more):
@@ -260,7 +262,7 @@ def test_sums_rounded_in_another_way_are_no_fault(monkeypatch, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_mistake_is_one_line(arguments, text, capsys, monkeypatch):
+def test_a_mistake_is_reported_in_one_line(arguments, text, capsys, monkeypatch):
     monkeypatch.delenv("DATA_PATH", raising=False)
     assert main([*LOCKSTEP, *arguments]) == 2
     captured = capsys.readouterr()
@@ -279,23 +281,23 @@ def test_a_mistake_is_one_line(arguments, text, capsys, monkeypatch):
     ],
 )
 def test_strategies_adapt_to_any_number_of_ranks(ranks, strategies, words, capsys):
-    """And say so; uneven pieces train as one process does."""
+    """The command prints the adaptation; uneven shards train like one process."""
     arguments = ("-n", str(ranks), "--strategies", strategies, "--steps", "1", "--compare")
     assert main([*LOCKSTEP, *arguments]) == 0
-    told = capsys.readouterr().out
-    assert words in told and "the run equals the single process" in told
+    output = capsys.readouterr().out
+    assert words in output and "the run equals the single process" in output
 
 
-def test_on_eight_ranks_the_strategies_are_the_tutorials():
+def test_strategies_on_eight_ranks_are_those_of_the_tutorial():
     assert not Network("simple", 8, 32).adaptation and not Network("advanced", 8, 32).adaptation
     assert "12" in Network("simple", 8, 12).adaptation
 
 
-def test_files_that_are_not_mnist(tmp_path):
-    mnist(tmp_path / "small", side=8)
+def test_files_that_are_not_mnist_are_refused(tmp_path):
+    write_mnist(tmp_path / "small", side=8)
     with pytest.raises(InputError, match=r"28 x 28.*\(48, 8, 8\)"):
         load(str(tmp_path / "small"))
-    mnist(tmp_path / "cut")
+    write_mnist(tmp_path / "cut")
     labels = tmp_path / "cut" / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])
     with pytest.raises(InputError, match="cut short"):
@@ -305,7 +307,7 @@ def test_files_that_are_not_mnist(tmp_path):
         load(str(tmp_path / "cut"))
 
 
-def test_a_log_in_lock_step(tmp_path, capsys):
+def test_lock_step_writes_a_log(tmp_path, capsys):
     folder = tmp_path / "logs"
     arguments = ["-n", "2", "--strategies", "data", "--steps", "2", "--log-dir", str(folder)]
     assert main([*LOCKSTEP, *arguments]) == 0
@@ -331,14 +333,14 @@ def test_a_log_in_lock_step(tmp_path, capsys):
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
 def test_a_run_that_is_refused_leaves_no_logs(ranks, arguments, text, tmp_path, monkeypatch, capsys):
-    """On MPI, too: nothing is started."""
+    """The run is refused before ranks start under MPI."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("spmdsim.launch.start_self", lambda *_: pytest.fail("ranks are started"))
     assert main([*ranks, "-n", "2", "--log-dir", "logs/deep", *arguments]) == 2
     assert text in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
-def test_places_of_files_are_refused_by_all_ranks_in_one_line(tmp_path, launcher):
+def test_all_ranks_refuse_a_wrong_file_name_in_one_line(tmp_path, launcher):
     for words in (
         ("train", "--svg", "none/x"),
         ("collective", "export", "all_reduce", "ring", "-o", "none/x"),
@@ -356,15 +358,15 @@ def test_a_rate_that_is_no_number_is_refused(capsys):
 
 
 def test_labels_beyond_nine_are_named(tmp_path, capsys):
-    mnist(tmp_path)
+    write_mnist(tmp_path)
     path = tmp_path / "train-labels-idx1-ubyte"
     path.write_bytes(path.read_bytes()[:-48] + bytes([11]) * 48)
     assert main([*LOCKSTEP, "-n", "2", "--strategies", "data", "--data", str(tmp_path)]) == 2
     assert "labels must be in 0..9, got 11" in capsys.readouterr().err
 
 
-def test_real_ranks_and_their_logs(tmp_path, launcher):
-    mnist(tmp_path)
+def test_real_ranks_write_equal_logs(tmp_path, launcher):
+    write_mnist(tmp_path)
     arguments = ["--strategies", "data", "--compare", "--batch", "16", "--log-dir", "log_output"]
     command = ["-m", "spmdsim", "train", "-n", "2", *arguments]
     result = run_python(*command, cwd=tmp_path, DATA_PATH=str(tmp_path))
@@ -377,12 +379,12 @@ def test_real_ranks_and_their_logs(tmp_path, launcher):
 
 @pytest.mark.parametrize("further", [(), ("--compare",), ("--json",)], ids=["alone", "compared", "json"])
 @pytest.mark.filterwarnings("error")
-def test_a_training_that_diverges_says_so_and_ends(further: tuple[str, ...], capsys) -> None:
-    """No warnings of numpy's, which nobody can place."""
+def test_a_training_that_diverges_stops_with_a_message(further: tuple[str, ...], capsys) -> None:
+    """Warnings of NumPy would not name the training."""
     code = main([*LOCKSTEP, "-n", "2", "--steps", "9", "--rate", "1e300", *further])
     output, errors = capsys.readouterr()
-    said = "the training diverged: the loss is nan at step 1; a lower --rate than 1e+300 may help\n"
-    assert (code, errors) == (1, said)
+    message = "the training diverged: the loss is nan at step 1; a lower --rate than 1e+300 may help\n"
+    assert (code, errors) == (1, message)
     if further == ("--json",):
         report = json.loads(output, parse_constant=pytest.fail)
         assert (

@@ -1,4 +1,4 @@
-"""What users type and see: values that begin with a dash, tables where the terminal is narrow."""
+"""Values may start with a dash, and tables fit narrow terminals."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from spmdsim.cli.main import main
 
 
 def output_of(capsys, *args):
+    """Run a command and return its output; check that it succeeds."""
     code = main(list(args))
     output = capsys.readouterr()
     assert code == 0, output.err
@@ -17,7 +18,7 @@ def output_of(capsys, *args):
 
 
 @pytest.mark.parametrize("text", ["-1,0", "-,b", "-1 , 0", "(-1,0)"])
-def test_a_layout_may_begin_with_a_dash(capsys, text):
+def test_a_layout_may_start_with_a_dash(capsys, text):
     layout = output_of(
         capsys,
         "layout",
@@ -36,7 +37,7 @@ def test_a_layout_may_begin_with_a_dash(capsys, text):
     assert document["ranks"][1]["slice"] == [[0, 4], [4, 8]]
 
 
-def test_the_ends_of_a_plan_may_begin_with_a_dash(capsys):
+def test_the_layouts_of_a_plan_may_start_with_a_dash(capsys):
     text = output_of(capsys, "plan", "--mesh", "a=2", "--src", "-,a", "--dst", "-,-", "--shape", "4,8")
     assert "[-, a] over a=2 -> [-, -] over a=2" in text
     assert (
@@ -49,13 +50,13 @@ def test_the_ends_of_a_plan_may_begin_with_a_dash(capsys):
     )
 
 
-def test_an_unknown_option_is_still_named(capsys):
+def test_an_unknown_option_is_named(capsys):
     assert main(["layout", "-x", "--shape", "4,8"]) == 2
     assert "there is no argument -x" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_no_word_is_cut_where_the_terminal_is_narrow(capsys, monkeypatch, columns):
+def test_narrow_terminals_cut_no_word(capsys, monkeypatch, columns):
     args = [
         "run",
         "--world",

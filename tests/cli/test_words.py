@@ -1,4 +1,4 @@
-"""A wrong word on the command line gets the nearest right one, and names the help that lists them."""
+"""An unknown word on the command line gets the nearest known word and the help that lists all words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WRONG = [
     (("collective", "predict", "all_reduce", "-n", "8", "--topology", "tours"), "torus", "spmdsim collective predict"),
     (("collective", "predict", "all_reduce", "-n", "8", "--topology", "torus:2x4,sahpe=3"), "shape", "spmdsim collective predict"),
     (("layout", "--op", "ReduceSumm", "--shard", "((2,2),)", "--shapes", "(2,2)"), "ReduceSum", "spmdsim layout"),
-    (("tune", "--shwo"), "--show", "spmdsim tune"),  # and not that -o is missing
+    (("tune", "--shwo"), "--show", "spmdsim tune"),  # the unknown option is reported before the missing -o
     (("labs", "chekc", "1"), "check", "spmdsim labs"),
     (("labs", "check", "1", "--task", "most_byets"), "most_bytes", "spmdsim labs check"),
     ((*PLAN, "--partial", "tpp"), "tp", "spmdsim plan"),
@@ -50,19 +50,19 @@ WRONG = [
 @pytest.mark.parametrize(
     "words, right, name", WRONG, ids=lambda value: None if isinstance(value, str) else value[-1]
 )
-def test_the_nearest_right_word_is_said(words, right, name, capfd):
+def test_errors_name_the_nearest_known_word(words, right, name, capfd):
     try:
         code = main(words)
     except SystemExit as leaving:
         code = leaving.code
-    told = capfd.readouterr()
-    assert code == 2 and told.out == ""
-    assert re.fullmatch(rf"{name}: error: [^\n]+ \(try {name} --help\)\n", told.err), told.err
-    assert f"did you mean {right!r}?" in told.err
+    captured = capfd.readouterr()
+    assert code == 2 and captured.out == ""
+    assert re.fullmatch(rf"{name}: error: [^\n]+ \(try {name} --help\)\n", captured.err), captured.err
+    assert f"did you mean {right!r}?" in captured.err
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_what_it_does_not_know(command, capsys):
+def test_every_command_refuses_unknown_options(command, capsys):
     required = {"plan": PLAN[1:], "simulate": ("a.py",), "launch": ("a.py",), "calls": ("a",), "collective": ("show", "all_reduce", "ring")}  # fmt: skip
     words = [command, "--no-such-word-at-all", *required.get(command, ())]
     with pytest.raises(SystemExit):
@@ -70,16 +70,16 @@ def test_every_command_refuses_what_it_does_not_know(command, capsys):
     assert re.match(rf"spmdsim {command}( show)?: error: .*--help\)\n$", capsys.readouterr().err)
 
 
-def test_a_word_that_is_near_nothing_gets_all_there_are():
+def test_a_word_without_a_near_one_gets_all_known_words():
     error = unknown("no star is called 'x'", "x", ["Sirius", "Vega"])
     assert str(error) == "no star is called 'x'; there are Sirius, Vega" and error.wrong_word
-    many = [f"planet{k}" for k in range(MOST_LISTED + 1)]
-    assert str(unknown("no planet", "planet33", many)).endswith("'planet3'?")
-    assert len(str(unknown("no planet", "x", many))) > 100
+    names = [f"planet{k}" for k in range(MOST_LISTED + 1)]
+    assert str(unknown("no planet", "planet33", names)).endswith("'planet3'?")
+    assert len(str(unknown("no planet", "x", names))) > 100
     assert isinstance(unknown("a", "b", ["c"], SpmdError), SpmdError)
 
 
-def test_a_dialect_that_there_is_not():
+def test_an_unknown_dialect_gets_the_nearest_name():
     from spmdsim import dialects
 
     with pytest.raises(AttributeError, match="nearest: mindspore"):
@@ -92,7 +92,7 @@ def test_a_dialect_that_there_is_not():
     [PLAN, ("search", "--program", "mlp", "--layers", "2", "--hidden", "64", "-n", "4")],
     ids=["plan", "search"],
 )
-def test_tables_fit_narrow_terminals_and_lose_no_word(words, columns, capsys, monkeypatch):
+def test_tables_fit_narrow_terminals_and_keep_all_words(words, columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
     assert main(words) == 0
     narrow = capsys.readouterr().out
@@ -100,7 +100,7 @@ def test_tables_fit_narrow_terminals_and_lose_no_word(words, columns, capsys, mo
     assert main(words) == 0
     wide = capsys.readouterr().out
     assert max(map(len, wide.splitlines())) > 80 >= columns >= max(map(len, narrow.splitlines()))
-    ruled = re.compile("-{2,}")  # lines below heads have other lengths
+    ruled = re.compile("-{2,}")  # rules below heads differ in length
     assert Counter(ruled.sub("", narrow).split()) >= Counter(ruled.sub("", wide).split())
 
 
@@ -122,14 +122,14 @@ def test_commands_fit_very_narrow_terminals(words, capsys, monkeypatch):
     assert 30 < max(map(len, lines)) <= 40, max(lines, key=len)
 
 
-def test_a_table_whose_first_column_leaves_no_room_is_numbered():
+def test_rows_are_numbered_if_the_first_column_is_too_wide():
     table = Table(("variable", "path"), [("A_LONG_NAME_OF_IT", "/a/path/of/25/characters/"), ("B", "/x")])
     assert max(map(len, table.text(30).split("\n"))) <= 30
     assert "1  A_LONG_NAME_OF_IT" in table.text(30) and "1  /a/path/of/25/characters/" in table.text(30)
     assert "#" not in table.text()
 
 
-def test_a_table_that_is_too_wide_goes_on_below_itself():
+def test_a_table_that_is_too_wide_continues_below():
     table = Table(("what", "layouts", "us"), [("add", "S(0) R", 1.5), ("relu", "R R", 12)], "title", (2,))
     narrow = ["what  layouts", "----  -------", "add   S(0) R", "relu  R R"]
     narrow += ["", "what   us", "----  ---", "add   1.5", "relu   12"]
@@ -152,7 +152,7 @@ def test_lines_around_a_table_are_broken_between_words():
     assert table.text().split("\n")[-1] == "see [0:4, 4:8] below"
 
 
-def test_columns_that_tell_rows_apart_are_repeated_and_words_stay_whole():
+def test_columns_that_identify_rows_are_repeated_and_words_are_not_cut():
     rows = [("a", "b", "one two three", "[0:4, 4:8]"), ("a", "c", "four", "[4:8, 4:8]")]
     text = Table(("x", "y", "words", "slice"), rows).text(16)
     assert max(map(len, text.split("\n"))) <= 16

@@ -1,4 +1,4 @@
-"""``spmdsim collective``: its output, exit codes and pictures; the exercise in ``examples``."""
+"""`spmdsim collective` has the right run_collective, exit codes and pictures; example algorithms get findings."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from spmdsim.cli.output import to_encoding
 from spmdsim.collectives import algorithms, make_schedule, schedule_of, unroll
 from spmdsim.figures.schedule_figures import arrow_lines, history_figure, state_table
 
-OWN = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
+OWN_ALGORITHMS = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
 
 
-def output(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+def run_collective(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    """Run `spmdsim collective` with arguments; return its exit code and output."""
     code = main(["collective", *argv])
     return code, capsys.readouterr().out
 
 
-def test_state_table_of_the_ring() -> None:
+def test_the_state_table_shows_sums_and_changes() -> None:
     story = unroll(schedule_of("all_reduce", "ring", 3))
     assert state_table(story, 0) == ["rank  chunk 0  chunk 1  chunk 2"] + [
         f"   {r}     {r}        {r}        {r}" for r in range(3)
@@ -45,7 +46,7 @@ def test_state_table_of_the_ring() -> None:
     ]
 
 
-def test_grid_of_arrows() -> None:
+def test_messages_are_arrows_between_ranks() -> None:
     story = unroll(schedule_of("broadcast", "binomial", 5))
     assert arrow_lines(story) == [
         "         0     1     2     3     4",
@@ -73,10 +74,10 @@ def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
         assert len(story.states) == len(story.steps) + 1
         drawing = ET.fromstring(history_figure(story).svg)
         arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("class") == "arrow"]
-        assert len(arrows) == messages + 1  # and the legend's
+        assert len(arrows) == messages + 1  # plus the arrow of the legend
 
 
-def test_svg_needs_nothing_else() -> None:
+def test_svg_refers_to_no_other_file() -> None:
     text = history_figure(unroll(schedule_of("all_reduce", "rabenseifner", 6))).svg
     assert not re.search(r"href|url\((?!#)|@import|<script", text)
     wide = re.search(r'viewBox="0 0 (\d+) (\d+)"', text)
@@ -87,8 +88,8 @@ def test_svg_needs_nothing_else() -> None:
     assert "messages are too many for arrows" in crowded.notes[0] and 'class="arrow"' not in crowded.svg
 
 
-def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "6")
+def test_show_prints_counts_states_and_messages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = run_collective(capsys, "show", "all_reduce", "ring", "-n", "6")
     assert code == 0
     for words in (
         "after round 9",
@@ -100,15 +101,17 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ):
         assert words in text
     picture = tmp_path / "ring.svg"
-    assert output(capsys, "show", "allreduce", "ring", "-n", "6", "--svg", str(picture)) == (0, "")
+    assert run_collective(capsys, "show", "allreduce", "ring", "-n", "6", "--svg", str(picture)) == (0, "")
     assert ET.fromstring(picture.read_text()).tag.endswith("svg")
-    code, text = output(capsys, "show", "scan", "recursive_doubling", "-n", "3", "--json")
+    code, text = run_collective(capsys, "show", "scan", "recursive_doubling", "-n", "3", "--json")
     assert json.loads(text)["states"][-1][2]["0"] == [0, 1, 2]
-    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "--ascii")
+    code, text = run_collective(capsys, "show", "all_reduce", "ring", "-n", "3", "--ascii")
     assert text.isascii()
-    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "64", "--only", "counts")
+    code, text = run_collective(capsys, "show", "all_reduce", "ring", "-n", "64", "--only", "counts")
     assert "rounds          126  (lower bound 6)" in text
-    code, text = output(capsys, "show", "all_reduce", "ring", "-n", "3", "-b", "1000", "--only", "counts")
+    code, text = run_collective(
+        capsys, "show", "all_reduce", "ring", "-n", "3", "-b", "1000", "--only", "counts"
+    )
     assert re.search(r"1 +4 +4 +1,334 +1,333 +666 +1,333", text)
     for line in (
         "m = bytes of one rank's vector: 1,000 bytes",
@@ -116,7 +119,7 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "reduced bytes   668  (lower bound 667)",
     ):
         assert line in text.splitlines(), "all counts are in bytes, not in multiples of m"
-    code, text = output(capsys, "show", "all_reduce", f"{OWN}:wrong_neighbour", "-n", "3")
+    code, text = run_collective(capsys, "show", "all_reduce", f"{OWN_ALGORITHMS}:wrong_neighbour", "-n", "3")
     assert code == 1
     assert "wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this message" in text
 
@@ -124,16 +127,20 @@ def test_show(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words", [("-b", "999"), ("--only", "states"), ("--only", "messages", "--only", "counts")]
 )
-def test_json_has_the_same_keys_of_right_and_wrong_algorithms(
+def test_json_has_equal_keys_for_right_and_wrong_algorithms(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "raising.py"
     file.write_text("def raising(rank, size):\n    yield []\n    raise ValueError('x')\n")
-    own = (f"{OWN}:my_all_reduce", f"{OWN}:wrong_neighbour", f"{file}:raising")
+    functions = (f"{OWN_ALGORITHMS}:my_all_reduce", f"{OWN_ALGORITHMS}:wrong_neighbour", f"{file}:raising")
     shown = [
-        json.loads(output(capsys, "show", "all_reduce", one, "-n", "3", "--json", *words)[1]) for one in own
+        json.loads(run_collective(capsys, "show", "all_reduce", one, "-n", "3", "--json", *words)[1])
+        for one in functions
     ]
-    checked = [json.loads(output(capsys, "check", one, "-n", "3", "--json")[1])["results"][0] for one in own]
+    checked = [
+        json.loads(run_collective(capsys, "check", one, "-n", "3", "--json")[1])["results"][0]
+        for one in functions
+    ]
     for right, *wrong in (shown, checked):
         assert right["ok"] and right["ranks"] == 3 and right["chunks"] == 3
         for one in wrong:
@@ -141,7 +148,7 @@ def test_json_has_the_same_keys_of_right_and_wrong_algorithms(
             assert one["ranks"] == 3 and one["bound"] == right["bound"] and one.get("rounds") is None
 
 
-def test_check_takes_ports_and_chunks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_check_has_options_for_ports_and_chunks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "slips.py"
     file.write_text(
         "from spmdsim.collectives import send, recv\n"
@@ -150,11 +157,11 @@ def test_check_takes_ports_and_chunks(capsys: pytest.CaptureFixture[str], tmp_pa
         "    yield [send(p, rank) for p in others] + [recv(p, p) for p in others]\n"
     )
     gather = ("check", f"{file}:at_once", "--collective", "all_gather", "-n", "3,4")
-    assert output(capsys, *gather)[0] == 1
-    assert output(capsys, *gather, "--ports", "n-1")[0] == 0
+    assert run_collective(capsys, *gather)[0] == 1
+    assert run_collective(capsys, *gather, "--ports", "n-1")[0] == 0
     assert main(["collective", *gather, "--ports", "many"]) == 2
     assert "the number of ports must be arithmetic" in capsys.readouterr().err
-    ring = f"{OWN}:my_all_reduce"
+    ring = f"{OWN_ALGORITHMS}:my_all_reduce"
     for option, what in (("--ports", "number of ports"), ("--chunks", "chunk count")):
         for count in ("0", "q", "n-9"):
             assert main(["collective", "check", ring, "-n", "1..4", f"{option}={count}"]) == 2
@@ -167,19 +174,20 @@ def test_check_takes_ports_and_chunks(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "ring says its own" in capsys.readouterr().err
 
 
-def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
+def test_check_skips_unsupported_rank_counts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry = importlib.import_module("spmdsim.collectives.algorithm")._REGISTER["all_gather"]
     (bruck,) = (entry for entry in algorithms("all_gather") if entry.name == "bruck")  # fills the registry
     limited = replace(bruck, condition="n == p", condition_words="a power of two")
     monkeypatch.setitem(registry.data, "bruck", limited)
-    code, text = output(capsys, "check", "bruck", "--collective", "all_gather", "-n", "2..4")
+    code, text = run_collective(capsys, "check", "bruck", "--collective", "all_gather", "-n", "2..4")
     assert code == 0 and "needs a power of two: not checked on 3 ranks" in text
     for form in ((), ("--json",)):
-        code, text = output(capsys, "check", "bruck", "--collective", "all_gather", "-n", "3", *form)
-        assert code == 2 and ("nothing was checked" in text) == (not form)  # neither correct nor wrong
-    code, text = output(capsys, "predict", "all_gather", "-n", "6")
+        code, text = run_collective(capsys, "check", "bruck", "--collective", "all_gather", "-n", "3", *form)
+        # An algorithm that was not checked is neither correct nor wrong.
+        assert code == 2 and ("nothing was checked" in text) == (not form)
+    code, text = run_collective(capsys, "predict", "all_gather", "-n", "6")
     assert code == 0 and "bruck" not in text
 
 
@@ -190,9 +198,12 @@ def test_check_leaves_out_rank_counts_an_algorithm_does_not_promise(
         (["show", "all_reduze", "ring"], "there is no collective 'all_reduze'"),
         (["show", "all_reduce", "ring", "-n", "100000"], "too many to follow one by one"),
         (["check", "ring", "-n", "5000"], "too many to follow one by one"),
-        (["check", f"{OWN}:my_all_reduce", "-n", "4000"], "chunks must be passed for more than 2048 ranks"),
+        (
+            ["check", f"{OWN_ALGORITHMS}:my_all_reduce", "-n", "4000"],
+            "chunks must be passed for more than 2048 ranks",
+        ),
         (["check", "nowhere.py:f"], "there is no file 'nowhere.py'"),
-        (["check", f"{OWN}:my_all_reduc"], "did you mean 'my_all_reduce'?"),
+        (["check", f"{OWN_ALGORITHMS}:my_all_reduc"], "did you mean 'my_all_reduce'?"),
         (["check", "my.py"], "say which function, as in my.py:my_ring"),
         (["check", "ring", "-n", "2-4"], "write 6 or 2..16 or 2,4,8"),
         (["check", "ring", "-n", "4..2"], "lower one first"),
@@ -216,40 +227,42 @@ def test_errors_are_one_line(capsys: pytest.CaptureFixture[str], argv: list[str]
     assert message in text and "Traceback" not in text and len(text.strip().splitlines()) == 1
 
 
-def test_list(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = output(capsys, "list")
+def test_list_has_formulas_and_library_names(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run_collective(capsys, "list")
     assert code == 0
     for chosen in algorithms():
         assert chosen.name in text
-    code, text = output(capsys, "list", "allreduce", "--json")
+    code, text = run_collective(capsys, "list", "allreduce", "--json")
     rows = {row["algorithm"]: row for row in json.loads(text)}
     assert rows["ring"]["formula"] == {"rounds": "2*(n-1)", "beta": "2*q", "gamma": "q", "only_if": None}
     assert rows["rabenseifner_half_fold"]["libraries"] == {"openmpi": ["rabenseifner", "6"]}
     assert {row["collective"] for row in rows.values()} == {"all_reduce"}
 
 
-def test_diff(capsys: pytest.CaptureFixture[str]) -> None:
-    code, text = output(capsys, "diff", "all_reduce", "recursive_doubling", "rabenseifner", "-n", "6")
+def test_diff_compares_counts_and_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run_collective(capsys, "diff", "all_reduce", "recursive_doubling", "rabenseifner", "-n", "6")
     assert code == 0
     assert re.search(r"rounds +4 +6", text) and re.search(r"critical bytes +4 m +3.5 m", text)
-    code, text = output(capsys, "diff", "all_reduce", "ring", "ring_openmpi", "-n", "4", "--json")
+    code, text = run_collective(capsys, "diff", "all_reduce", "ring", "ring_openmpi", "-n", "4", "--json")
     assert json.loads(text)["differs_from_round"] == 0
-    code, text = output(capsys, "diff", "broadcast", "knomial", "binomial", "-n", "8", "--radix", "2")
+    code, text = run_collective(capsys, "diff", "broadcast", "knomial", "binomial", "-n", "8", "--radix", "2")
     assert "their messages are the same in every round" in text
-    code, text = output(capsys, "diff", "all_reduce", "reduce_broadcast", "linear", "-n", "2", "--json")
+    code, text = run_collective(
+        capsys, "diff", "all_reduce", "reduce_broadcast", "linear", "-n", "2", "--json"
+    )
     assert json.loads(text)["differs_from_round"] is None
 
 
-def test_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    solution = f"{OWN}:my_all_reduce"
-    code, text = output(capsys, "check", solution, "-n", "2..16", "--json")
+def test_check_judges_each_rank_count_and_root(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    solution = f"{OWN_ALGORITHMS}:my_all_reduce"
+    code, text = run_collective(capsys, "check", solution, "-n", "2..16", "--json")
     result: dict[str, Any] = json.loads(text)
     assert code == 0 and result["ok"] and 60 < result["score"] < 70
     assert [row["ranks"] for row in result["results"]] == list(range(2, 17))
     assert all(row["beta"] == row["bound"]["beta"] for row in result["results"])
 
-    mine = tmp_path / "mine.py"
-    mine.write_text(
+    file = tmp_path / "mine.py"
+    file.write_text(
         "from spmdsim.collectives import send, recv\n"
         "def tell(rank, size, root=0):\n"
         "    for i in range(1, size):\n"
@@ -258,47 +271,51 @@ def test_check(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         "        elif rank == i:\n"
         "            yield [recv(root, 0)]\n"
     )
-    code, text = output(capsys, "check", f"{mine}:tell", "--collective", "broadcast", "-n", "3")
+    code, text = run_collective(capsys, "check", f"{file}:tell", "--collective", "broadcast", "-n", "3")
     assert code == 1
     assert "root 1: round 0: rank 1 sends a message to itself (send to 1: chunk 0)" in text
-    assert output(capsys, "check", f"{mine}:tell", "--collective", "broadcast", "--root", "0")[0] == 0
+    assert run_collective(capsys, "check", f"{file}:tell", "--collective", "broadcast", "--root", "0")[0] == 0
 
 
-def test_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, text = output(capsys, "export", "all_reduce", "ring", "-n", "4", "-b", "4K")
+def test_export_writes_goal_and_msccl(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, text = run_collective(capsys, "export", "all_reduce", "ring", "-n", "4", "-b", "4K")
     assert code == 0 and text.startswith("num_ranks 4") and "send 1024b to 1 tag 0" in text
     target = tmp_path / "ring.xml"
     argv = ("export", "all_reduce", "ring", "-n", "4", "--format", "msccl", "-o", str(target))
-    assert output(capsys, *argv) == (0, "")
+    assert run_collective(capsys, *argv) == (0, "")
     assert ET.fromstring(target.read_text()).attrib["coll"] == "allreduce"
 
 
 def test_goal_files_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "tree.goal"
     argv = ("export", "reduce", "binomial", "-n", "8", "-b", "1024", "-o", str(target))
-    assert output(capsys, *argv)[0] == 0
-    code, text = output(capsys, "goal", str(target), "--json")
+    assert run_collective(capsys, *argv)[0] == 0
+    code, text = run_collective(capsys, "goal", str(target), "--json")
     result = json.loads(text)
     assert code == 0 and result["makespan"] == max(result["rank_ends"]) == 34914
-    assert "makespan 34,914 ns" in output(capsys, "goal", str(target))[1]
-    shorter = json.loads(output(capsys, "goal", str(target), "-G", "0", "--json")[1])
+    assert "makespan 34,914 ns" in run_collective(capsys, "goal", str(target))[1]
+    shorter = json.loads(run_collective(capsys, "goal", str(target), "-G", "0", "--json")[1])
     assert shorter["makespan"] < result["makespan"]
     target.write_text("num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 0\n}\n")
-    code, text = output(capsys, "goal", str(target))
+    code, text = run_collective(capsys, "goal", str(target))
     assert code == 1 and text.startswith("wrong: ")
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_any_encoding_of_the_output_will_do(encoding: str) -> None:
+def test_pictures_need_no_unicode(encoding: str) -> None:
     command = [sys.executable, "-m", "spmdsim", "collective", "show", "all_reduce", "ring", "-n", "2"]
-    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(OWN.parent.parent)}
+    environment = {
+        **os.environ,
+        "PYTHONIOENCODING": encoding,
+        "PYTHONPATH": str(OWN_ALGORITHMS.parent.parent),
+    }
     done = subprocess.run(command, env=environment, capture_output=True, timeout=60)
     text = done.stdout.decode(encoding)
     assert done.returncode == 0, done.stderr.decode()
     assert "round 0  *-+1->*" in text and "[S]" in text and "?" not in text
 
 
-def test_arguments() -> None:
+def test_rank_counts_and_sizes_are_parsed() -> None:
     assert rank_counts("2..4, 8") == [2, 3, 4, 8]
     assert [parse_bytes(t) for t in ("8", "64K", "1MiB", "0.5k", "2GB")] == [8, 65536, 1 << 20, 512, 2 << 30]
 
@@ -309,8 +326,8 @@ def test_arguments() -> None:
     ("wrong_neighbour", "2", "    2  correct       2      1             1 m    1 m   75.0"),
     ("wrong_neighbour", "3", "    3  wrong: round 0: rank 0 sends chunk 0 to rank 1: nobody receives this"),
 ])  # fmt: skip
-def test_typical_mistakes_get_their_finding(
+def test_typical_mistakes_are_found(
     capsys: pytest.CaptureFixture[str], name: str, ranks: str, finding: str
 ) -> None:
-    code, text = output(capsys, "check", f"{OWN}:{name}", "-n", ranks)
+    code, text = run_collective(capsys, "check", f"{OWN_ALGORITHMS}:{name}", "-n", ranks)
     assert finding in text and code == ("wrong" in finding or "wait" in finding)

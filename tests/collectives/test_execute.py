@@ -1,4 +1,4 @@
-"""One rank's program over a transport: real concurrency, memory in place, work memory used again."""
+"""One rank's program runs over a transport with concurrent ranks, in place and in reused work memory."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from spmdsim.errors import ScheduleError
 
 
 class Rendezvous:
-    """A transport between threads that never buffers: a send is done when its receive has taken the data.
+    """A transport between threads without buffering: a send ends when its receive has copied the data.
 
-    Buffers of messages on the way are watched: a send buffer that changes before the wait is over is an error.
+    A send buffer that changes before the wait ends is an error.
     """
 
     def __init__(self, size: int) -> None:
@@ -32,7 +32,7 @@ class Rendezvous:
 
 
 class End:
-    """One rank's end of the transport."""
+    """The end of the transport at one rank."""
 
     def __init__(self, net: Rendezvous, rank: int) -> None:
         self.net, self.rank = net, rank
@@ -63,11 +63,12 @@ class End:
 
 
 def run_threads(schedule: Schedule, inputs: list[Any], count: int) -> list[Any]:
+    """Run a schedule with one thread per rank; return the outputs."""
     net = Rendezvous(schedule.size)
     outputs: list[Any] = [None] * schedule.size
     errors: list[BaseException] = []
 
-    def one(rank: int) -> None:
+    def run_rank(rank: int) -> None:
         try:
             program = program_for(schedule, rank, count)
             result = np.empty(program.output_count, inputs[rank].dtype)
@@ -77,7 +78,7 @@ def run_threads(schedule: Schedule, inputs: list[Any], count: int) -> list[Any]:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(schedule.size)]
+    threads = [threading.Thread(target=run_rank, args=(rank,), daemon=True) for rank in range(schedule.size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -87,7 +88,7 @@ def run_threads(schedule: Schedule, inputs: list[Any], count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("size", [2, 5, 8])
-def test_threads_without_buffering(size: int) -> None:
+def test_algorithms_need_no_buffering_of_messages(size: int) -> None:
     rng = np.random.default_rng(6)
     inputs = [rng.integers(0, 99, 50) for _ in range(size)]
     total = np.sum(inputs, axis=0)
@@ -113,6 +114,7 @@ def test_receives_are_posted_before_sends() -> None:
 
 
 def run_in_place(schedule: Schedule, buffers: list[Any], views: Any) -> None:
+    """Run a schedule whose operands and results are views of one buffer per rank."""
     runs = []
     for rank in range(schedule.size):
         count = len(buffers[rank])
@@ -123,7 +125,7 @@ def run_in_place(schedule: Schedule, buffers: list[Any], views: Any) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 8])
-def test_in_place(size: int) -> None:
+def test_algorithms_run_in_place(size: int) -> None:
     rng = np.random.default_rng(7)
     vectors = [rng.integers(0, 99, 4 * size) for _ in range(size)]
     total = np.sum(vectors, axis=0)
@@ -163,8 +165,8 @@ def test_in_place(size: int) -> None:
             np.testing.assert_array_equal(buffer[:4], total[4 * rank : 4 * rank + 4])
 
 
-def test_swap_in_place() -> None:
-    """A chunk that is sent and received in one round, with input and output in the same memory."""
+def test_chunks_are_swapped_in_place() -> None:
+    """A chunk is sent and received in one round while input and output share memory."""
     from spmdsim.collectives import from_function, recv, send
 
     def swap(rank: int, size: int) -> Any:
@@ -173,11 +175,11 @@ def test_swap_in_place() -> None:
     schedule = make_schedule(from_function(swap, "all_reduce", chunks="2"), 2)
     net, buffers = Rendezvous(2), [np.array([1, 2]), np.array([3, 4])]
 
-    def one(rank: int) -> None:
+    def run_rank(rank: int) -> None:
         program = compile_program(schedule, rank, [1, 1])
         execute(program, net.end(rank), buffers[rank], buffers[rank])
 
-    threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(2)]
+    threads = [threading.Thread(target=run_rank, args=(rank,), daemon=True) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -185,7 +187,7 @@ def test_swap_in_place() -> None:
     assert [b.tolist() for b in buffers] == [[3, 4], [1, 2]]
 
 
-def test_work_memory_is_used_again() -> None:
+def test_given_work_memory_is_used() -> None:
     schedule = schedule_of("all_reduce", "ring", 2)
     work = [np.full(8, -7), np.full(8, -7)]
     outputs = [np.empty(6, int), np.empty(6, int)]

@@ -1,4 +1,4 @@
-"""GOAL out and in, MSCCL XML run by a small interpreter."""
+"""Schedules convert to GOAL and back; an interpreter of MSCCL XML computes the right results."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ l4 requires l2
 """
 
 
-def test_goal_text() -> None:
+def test_a_ring_of_two_ranks_has_this_goal_text() -> None:
     text = goal_of(schedule_of("all_reduce", "ring", 2), 8).to_text()
     assert text.startswith(RING_OF_TWO)
 
 
-def test_goal_counts_and_round_trip() -> None:
+def test_goal_programs_have_the_counted_messages_and_survive_a_round_trip() -> None:
     for chosen in algorithms():
         size = 6 if chosen.fits(6) else 8
         schedule = make_schedule(chosen, size)
@@ -64,7 +64,7 @@ def test_goal_counts_and_round_trip() -> None:
             assert busy == 2 * (counted.bytes_reduced[rank] + counted.bytes_combined[rank])
 
 
-def test_goal_input_as_others_write_it() -> None:
+def test_goal_files_of_other_programs_are_read() -> None:
     text = """
     num_ranks 3
     /* two messages
@@ -107,8 +107,8 @@ def test_goal_errors_name_the_line(text: str, message: str) -> None:
         read_goal(text)
 
 
-def test_goal_in_the_event_simulator() -> None:
-    """The published example: dissemination over 16 ranks, one byte, ends after 22 us."""
+def test_a_goal_program_has_the_published_makespan() -> None:
+    """The published example of a 16-rank dissemination of one byte ends after 22 us."""
     from spmdsim.cost import EventProgram, simulate_program
 
     schedule = schedule_of("barrier", "dissemination", 16)
@@ -120,8 +120,8 @@ def test_goal_in_the_event_simulator() -> None:
     assert simulate_program(program).makespan == 22000
 
 
-def test_published_binomial_reduction() -> None:
-    """1024 bytes over 8 ranks, through a GOAL file and back."""
+def test_a_binomial_reduction_has_the_published_times() -> None:
+    """A reduction of 1024 bytes over 8 ranks has the published times after a GOAL round trip."""
     from spmdsim.cost import EventProgram, simulate_program
 
     goal = read_goal(goal_of(schedule_of("reduce", "binomial", 8), 1024).to_text())
@@ -134,7 +134,10 @@ def attributes(step: ET.Element) -> dict[str, Any]:
 
 
 def interpret(text: str, inputs: list[Any], op: Any = np.add) -> list[dict[str, Any]]:
-    """Run MSCCL XML: threadblocks step by step, messages buffered per pair of threadblocks."""
+    """Run MSCCL XML and return the buffers of all ranks.
+
+    Threadblocks run step by step; messages are buffered per pair of threadblocks.
+    """
     algo = ET.fromstring(text)
     buffers: list[dict[str, Any]] = []
     blocks: list[tuple[int, ET.Element, list[ET.Element]]] = []
@@ -191,7 +194,7 @@ def interpret(text: str, inputs: list[Any], op: Any = np.add) -> list[dict[str, 
 
 
 def chunk_inputs(schedule: Schedule) -> list[Any]:
-    """Per rank, one number per chunk of its buffer."""
+    """Return one number per chunk of each rank's buffer."""
     n, name = schedule.size, schedule.collective.name
     length = n if name == "all_to_all" else schedule.chunk_count
     return [[1000 * rank + i for i in range(length)] for rank in range(n)]
@@ -199,7 +202,7 @@ def chunk_inputs(schedule: Schedule) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("size", [1, 2, 4, 5, 6])
-def test_msccl_xml_runs_right(name: str, size: int) -> None:
+def test_msccl_xml_computes_the_collective(name: str, size: int) -> None:
     for chosen in algorithms(name):
         if not chosen.fits(size):
             continue
@@ -228,8 +231,8 @@ def test_msccl_has_no_broadcast() -> None:
         msccl_xml(schedule_of("broadcast", "binomial", 4))
 
 
-def test_steps_that_wait_for_nobody_say_so_as_msccl_does() -> None:
-    """-1 stands for no dependency, beside step number -1."""
+def test_steps_without_dependencies_have_depid_minus_1() -> None:
+    """The dependency -1 with step number -1 means no dependency."""
     root = ET.fromstring(msccl_xml(schedule_of("all_gather", "ring", 4)))
     waits = {(step.get("depid"), step.get("deps")) for step in root.iter("step")}
     assert {pair for pair in waits if "-" in "".join(map(str, pair))} == {("-1", "-1")}
@@ -246,8 +249,10 @@ def test_steps_that_wait_for_nobody_say_so_as_msccl_does() -> None:
         ("all_to_all", "pairwise", (4, 4, 0)),
     ],
 )
-def test_msccl_buffers_and_waits(collective: str, name: str, chunks: tuple[int, int, int]) -> None:
-    """Chunks of input, output and scratch; steps say that they are awaited if they are; local blocks have no peer."""
+def test_msccl_xml_has_buffers_waits_and_peers(
+    collective: str, name: str, chunks: tuple[int, int, int]
+) -> None:
+    """Buffers have the right chunks, awaited steps are marked, and local blocks have no peer."""
     root = ET.fromstring(msccl_xml(schedule_of(collective, name, 4)))
     for gpu in root:
         assert tuple(int(gpu.attrib[f"{k}_chunks"]) for k in "ios") == chunks
@@ -263,7 +268,7 @@ def test_msccl_buffers_and_waits(collective: str, name: str, chunks: tuple[int, 
                 assert int(step.attrib["depid"]) < 0 or step.attrib["depid"] != number
 
 
-def test_wrong_schedules_are_not_written() -> None:
+def test_wrong_schedules_are_refused() -> None:
     def forgets(rank: int, size: int) -> Any:
         yield [send(1 - rank, 0), recv(1 - rank, 0)]
 
@@ -272,8 +277,8 @@ def test_wrong_schedules_are_not_written() -> None:
         msccl_xml(wrong)
 
 
-def test_reductions_take_their_time_after_what_they_reduce() -> None:
-    """Of a message that came, that message; of chunks that are there, all that came before."""
+def test_a_reduction_waits_for_its_operands() -> None:
+    """A reduction waits for its message, or for all earlier operations if it reduces local chunks."""
     (ring, _) = goal_of(schedule_of("all_reduce", "ring", 2), 12, 4, 2.0).ranks
     assert ring == [
         GoalOperation("send", 4, 1, 0),
@@ -296,28 +301,28 @@ def test_reductions_take_their_time_after_what_they_reduce() -> None:
     assert [(one.kind, one.requires) for one in ops[2:]] == [
         ("recv", ()), ("calc", (2,)), ("recv", ()), ("calc", (4,))
     ]  # fmt: skip
-    told: list[Any] = []
+    calls: list[Any] = []
 
     def number_of(*arguments: Any, **more: Any) -> int:
-        told.append((*arguments, *more.values()))
-        return len(told) + 9
+        calls.append((*arguments, *more.values()))
+        return len(calls) + 9
 
-    told_of_waits: list[Any] = []
+    requirements: list[Any] = []
     program = SimpleNamespace(
         calc=number_of,
         send=number_of,
         recv=number_of,
-        require=lambda *arguments: told_of_waits.append(arguments),
+        require=lambda *arguments: requirements.append(arguments),
     )
     operations = [GoalOperation("calc", 7, cpu=2), GoalOperation("send", 5, 1, 3, 1, 2, (0,), ())]
     operations.append(GoalOperation("recv", 6, 1, 4, requires=(1,), irequires=(0,)))
     assert GoalProgram([[], operations]).fill(program) is program
-    assert told == [(1, 7, 2), (1, 1, 5, 3, 1, 2), (1, 1, 6, 4, 0, 0)]
-    assert told_of_waits == [(10, [], []), (11, [10], []), (12, [11], [10])]
+    assert calls == [(1, 7, 2), (1, 1, 5, 3, 1, 2), (1, 1, 6, 4, 0, 0)]
+    assert requirements == [(10, [], []), (11, [10], []), (12, [11], [10])]
 
 
-def test_a_step_that_waits_for_three_has_two_more_in_front() -> None:
-    """What is received takes the place of what three blocks send: the first step of them all waits for all three."""
+def test_a_step_with_three_dependencies_follows_two_nops() -> None:
+    """The first step that overwrites chunks waits for the three blocks that send them."""
 
     def everyone(rank: int, size: int) -> Any:
         others = [(rank + k) % size for k in (1, 2, 3)]

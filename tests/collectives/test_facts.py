@@ -1,4 +1,4 @@
-"""Formulas, bounds, symmetry, cuts, selection tables, names: everything declared beside the generators."""
+"""Declared formulas, bounds, symmetries, cuts and selection tables of algorithms are right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ by_name = pytest.mark.parametrize("chosen", algorithms(), ids=lambda a: a.full_n
 
 
 @by_name
-def test_formula_is_the_count(chosen: Algorithm) -> None:
+def test_the_formula_equals_the_count(chosen: Algorithm) -> None:
     form = chosen.formula
     if form is None:
         assert chosen.name in ("double_binary_tree", "knomial", "binary_tree", "binary_levels")
@@ -64,8 +64,8 @@ def test_formula_is_the_count(chosen: Algorithm) -> None:
 
 
 @by_name
-def test_symmetry_is_true(chosen: Algorithm) -> None:
-    """Where rank 0 stands for all, every rank does the same with shifted or xored peers."""
+def test_the_declared_symmetry_holds(chosen: Algorithm) -> None:
+    """The moves of each rank are the moves of rank 0 with shifted or xored peers."""
     for size in filter(chosen.fits, range(1, 18)):
         schedule = make_schedule(chosen, size)
         for clause in filter(None, chosen.symmetry.split(";")):
@@ -74,20 +74,23 @@ def test_symmetry_is_true(chosen: Algorithm) -> None:
                 continue
             first = list(schedule.rounds(0))
             for rank in range(1, size):
-                for mine, theirs in zip_longest(first, schedule.rounds(rank)):
-                    peers = [(m.kind, _moved(m.peer, rank, size, kind.strip()), len(m.chunks)) for m in mine]
-                    assert sorted(peers) == sorted((m.kind, m.peer, len(m.chunks)) for m in theirs)
+                for expected_moves, moves in zip_longest(first, schedule.rounds(rank)):
+                    peers = [
+                        (m.kind, map_peer(m.peer, rank, size, kind.strip()), len(m.chunks))
+                        for m in expected_moves
+                    ]
+                    assert sorted(peers) == sorted((m.kind, m.peer, len(m.chunks)) for m in moves)
             break
 
 
-def _moved(peer: int, rank: int, size: int, kind: str) -> int:
+def map_peer(peer: int, rank: int, size: int, kind: str) -> int:
     if peer < 0:
         return peer
     return peer ^ rank if kind == "xor" else (peer + rank) % size
 
 
 @by_name
-def test_nothing_beats_the_bound(chosen: Algorithm) -> None:
+def test_no_algorithm_is_better_than_the_bound(chosen: Algorithm) -> None:
     for size in filter(chosen.fits, range(1, 18)):
         facts = facts_of(make_schedule(chosen, size))
         ports = evaluate(chosen.ports, size)
@@ -97,7 +100,7 @@ def test_nothing_beats_the_bound(chosen: Algorithm) -> None:
         assert 0 < facts.score <= 100
 
 
-def test_bounds_are_reached() -> None:
+def test_some_algorithms_reach_the_bounds() -> None:
     reached: dict[str, list[bool]] = {}
     for chosen in algorithms():
         facts = facts_of(make_schedule(chosen, 16))
@@ -127,11 +130,11 @@ def test_bounds_are_reached() -> None:
         ("barrier", 9, (4, 0, 0)),
     ],
 )
-def test_lower_bound(name: str, n: int, expected: tuple[Any, ...]) -> None:
+def test_lower_bounds_are_known_values(name: str, n: int, expected: tuple[Any, ...]) -> None:
     assert tuple(lower_bound(name, n)) == expected
 
 
-def test_the_root_is_rank_0_where_none_is_named() -> None:
+def test_the_default_root_is_rank_0() -> None:
     parameters = [inspect.signature(one.generate).parameters.get("root") for one in algorithms()]
     assert {root.default for root in parameters if root is not None} == {0} and len(parameters) > 50
 
@@ -146,7 +149,7 @@ def test_ring_at_65536_ranks_costs_only_its_rounds() -> None:
 
 @pytest.mark.parametrize("count_", [0, 1, 7, 12, 97, 1000])
 @pytest.mark.parametrize("pieces", [1, 3, 16])
-def test_cuts(count_: int, pieces: int) -> None:
+def test_cuts_are_balanced_or_full(count_: int, pieces: int) -> None:
     balanced, ceiling = cut(count_, pieces), cut(count_, pieces, "ceiling")
     assert sum(balanced) == sum(ceiling) == count_
     assert max(balanced) - min(balanced) <= 1 and list(balanced) == sorted(balanced, reverse=True)
@@ -154,29 +157,29 @@ def test_cuts(count_: int, pieces: int) -> None:
     assert all(c == full for c in ceiling[: count_ // full if full else 0])
 
 
-def test_ceiling_of_mpich() -> None:
-    """97 bytes on 16 ranks leave ranks 14 and 15 without data (blocks of 7 bytes)."""
+def test_ceiling_cuts_equal_those_of_mpich() -> None:
+    """MPICH cuts 97 bytes on 16 ranks into blocks of 7 bytes, so ranks 14 and 15 have no data."""
     assert cut(97, 16, "ceiling") == (7,) * 13 + (6, 0, 0)
     assert chunk_sizes(1000, (3, 2)) == (167, 167, 167, 166, 167, 166)
 
 
-def _ours(name: str) -> str:
+def our_name(name: str) -> str:
     return collective(name).name
 
 
-def _sizes(condition: str) -> list[int]:
-    """Sizes at both ends of a condition such as ``<4096``."""
+def sizes_of(condition: str) -> list[int]:
+    """Return sizes at both ends of a condition like `<4096`."""
     if condition in ("any", "else"):
         return [10**9]
     limit = int(condition.lstrip("<="))
     return [limit - 1] if condition.startswith("<") and not condition.startswith("<=") else [limit]
 
 
-def test_open_mpi_tables() -> None:
-    """Every row of the published tables, at the last size it covers and at the first rank count and the last."""
+def test_choices_of_open_mpi_equal_the_published_tables() -> None:
+    """Choices equal each row of the published tables at its limits of sizes and rank counts."""
     checked = 0
     for name, kinds in DATA["selection"]["openmpi"]["tables"].items():
-        block = _ours(name) in ("all_to_all", "all_gather", "gather", "scatter")
+        block = our_name(name) in ("all_to_all", "all_gather", "gather", "scatter")
         for kind, rows in kinds.items():
             low = 1
             for row in rows:
@@ -187,17 +190,17 @@ def test_open_mpi_tables() -> None:
                 for ranks in {max(2, low), high}:
                     smallest = 0
                     for condition, wanted in row["sizes"]:
-                        for nbytes in {smallest, *_sizes(condition)}:
+                        for nbytes in {smallest, *sizes_of(condition)}:
                             total = nbytes * ranks if block else nbytes
                             choice = choose("openmpi", name, ranks, total, kind != "noncommutative")
                             assert choice.name == wanted, (name, kind, ranks, nbytes)
                             checked += 1
-                        smallest = _sizes(condition)[-1] + 1
+                        smallest = sizes_of(condition)[-1] + 1
                 low = high + 1
     assert checked > 900
 
 
-def test_mpich_rules() -> None:
+def test_choices_of_mpich_equal_its_rules() -> None:
     def name(what: str, ranks: int, nbytes: int, **facts: Any) -> str:
         return choose("mpich", what, ranks, nbytes, **facts).algorithm.name
 
@@ -226,7 +229,7 @@ def test_mpich_rules() -> None:
     assert name("barrier", 8, 0) == "dissemination"
 
 
-def test_order_preserving_choices_for_operators_that_need_order() -> None:
+def test_operators_that_do_not_commute_get_algorithms_in_order() -> None:
     for library in libraries():
         for ranks in (2, 3, 6, 8, 20, 130, 300, 600):
             for nbytes in (4, 10**4, 10**6):
@@ -234,7 +237,7 @@ def test_order_preserving_choices_for_operators_that_need_order() -> None:
                 assert choice.in_order, (library, ranks, nbytes, choice.name)
 
 
-def test_open_mpi_takes_another_algorithm_where_its_own_needs_a_power_of_two_or_pairs() -> None:
+def test_open_mpi_chooses_another_algorithm_for_unsupported_rank_counts() -> None:
     choices = [choose("openmpi", "all_gather", n, 64 * n) for n in (4, 6, 7)]
     assert [one.algorithm.name for one in choices if one.name == "recursive_doubling"]
     for n in range(2, 40):
@@ -246,7 +249,7 @@ def test_open_mpi_takes_another_algorithm_where_its_own_needs_a_power_of_two_or_
                 assert one.algorithm.name == ("ring" if n % 2 else "neighbor_exchange")
 
 
-def test_unknown_names_are_answered_with_the_known_ones() -> None:
+def test_errors_of_unknown_names_list_the_known_names() -> None:
     with pytest.raises(
         SpmdError,
         match=r"there is no collective 'allreduze'; did you mean 'all_reduce'\? known are all_reduce",
@@ -271,16 +274,16 @@ def test_unknown_names_are_answered_with_the_known_ones() -> None:
         list(list_rules("openmpi", "scan"))
 
 
-def test_library_names_lead_to_algorithms() -> None:
+def test_names_of_libraries_find_algorithms() -> None:
     assert algorithm("bcast", "scatter_ring_allgather").name == "scatter_ring"
     assert choose("openmpi", "allreduce", 3, 4400).algorithm.name == "ring_openmpi"
     assert choose("openmpi", "allgather", 6, 600).algorithm.name == "bruck"
 
 
-def test_chunk_count_of_a_users_function_is_found() -> None:
+def test_the_chunk_count_of_a_users_function_is_found() -> None:
     from spmdsim.collectives import from_function, recv, recv_reduce, send
 
-    def whole(rank: int, size: int) -> Any:
+    def one_chunk(rank: int, size: int) -> Any:
         yield [send(rank ^ 1, 0), recv_reduce(rank ^ 1, 0)]
 
     def by_two(rank: int, size: int) -> Any:
@@ -290,18 +293,18 @@ def test_chunk_count_of_a_users_function_is_found() -> None:
         """
         yield [send(rank ^ 1, [0, 2 * size - 1]), recv(rank ^ 1, [0, 2 * size - 1])]
 
-    assert from_function(by_two).about == "Two chunks." and not from_function(whole).about
-    assert make_schedule(from_function(whole), 4).chunk_count == 1
+    assert from_function(by_two).about == "Two chunks." and not from_function(one_chunk).about
+    assert make_schedule(from_function(one_chunk), 4).chunk_count == 1
     assert make_schedule(from_function(by_two), 4).chunk_count == 8
-    assert make_schedule(from_function(whole, "all_gather"), 4).chunk_count == 4
-    assert make_schedule(from_function(whole, "all_to_all"), 4).chunk_count == 16
+    assert make_schedule(from_function(one_chunk, "all_gather"), 4).chunk_count == 4
+    assert make_schedule(from_function(one_chunk, "all_to_all"), 4).chunk_count == 16
     assert make_schedule(from_function(by_two, chunks="3*n"), 4).chunk_count == 12
     with pytest.raises(ScheduleError, match="must be a function of \\(rank, size\\)"):
         from_function(lambda rank: iter(()))
     with pytest.raises(ScheduleError, match="the chunk count must be arithmetic"):
-        from_function(whole, chunks="n +")
+        from_function(one_chunk, chunks="n +")
     with pytest.raises(ScheduleError, match="needs the same number of chunks for every rank"):
-        make_schedule(from_function(whole, "all_gather", chunks="n+1"), 4)
+        make_schedule(from_function(one_chunk, "all_gather", chunks="n+1"), 4)
 
 
 def test_numpy_integers_are_chunks_and_peers() -> None:
@@ -310,7 +313,7 @@ def test_numpy_integers_are_chunks_and_peers() -> None:
     assert send(1, np.int64(3)) == send(1, 3) == send(1, [np.int32(3)])
 
 
-def test_names_of_formulas_are_what_they_say() -> None:
+def test_names_in_formulas_have_their_defined_values() -> None:
     for size, group, segments in itertools.product(range(1, 34), (1, 2, 3, 5, 8), (1, 7)):
         floor = max(k for k in range(9) if 2**k <= size)
         groups = math.ceil(size / group)
@@ -346,7 +349,7 @@ def test_facts_as_json() -> None:
 
 
 @pytest.mark.parametrize(("nbytes", "itemsize"), [(8, 0), (-4, 4), (-4, 3), (7, 4)])
-def test_no_whole_number_of_elements(nbytes: int, itemsize: int) -> None:
+def test_bytes_of_partial_elements_are_refused(nbytes: int, itemsize: int) -> None:
     with pytest.raises(InputError, match="nbytes must be a multiple of the element's"):
         count_elements(nbytes, itemsize)
     assert (count_elements(12, 4), count_elements(0, 4), count_elements(3, 1)) == (3, 0, 3)

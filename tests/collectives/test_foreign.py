@@ -1,4 +1,4 @@
-"""What crosses between an algorithm's process and the one that judges it: every move, signature and end, and its limits."""
+"""A judging process gets the moves, signatures and errors of an algorithm in another process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ MOVES = [
 ]
 
 
-def asked(generate, calls=None):
-    """The generator function as the judging process has it, through JSON; ``calls`` gets the questions."""
+def through_protocol(generate, calls=None):
+    """Return the generator function that the judging process gets.
+
+    Questions and answers pass through JSON; `calls` gets the questions.
+    """
     rounds = Rounds(generate)
 
     def ask(*question):
@@ -35,17 +38,17 @@ def asked(generate, calls=None):
 
 
 def answering(**changes):
-    """A generator function whose process answers every question for rounds with these."""
+    """Return a generator function whose process gives one answer to every question for rounds."""
     facts = {"name": "own", "about": "", "parameters": []}
     return foreign.foreign(
         lambda *question: facts | changes if question[0] == "signature" else changes["answer"]
     )
 
 
-def test_moves_and_what_is_none_arrive_as_they_were():
+def test_moves_and_other_values_arrive_unchanged():
     odd = [send(0, 1)._replace(peer=peer) for peer in ("x", None, True, 1.5, 1j)]
     rounds = [MOVES, [], MOVES[0], [*odd, "hello", 7, None], "hello", {3}, MOVES[:1]]
-    answers = list(asked(lambda rank, size: iter(rounds))(0, 2))
+    answers = list(through_protocol(lambda rank, size: iter(rounds))(0, 2))
     assert [answers[0], answers[1], answers[2], answers[6]] == [MOVES, [], MOVES[0], MOVES[:1]]
     assert all(type(a.chunks) is type(b.chunks) and a.left is b.left for a, b in zip(answers[0], MOVES))
     assert [move.peer for move in answers[3][:4]] == ["x", None, 1, 1.5] and repr(answers[3][4].peer) == "1j"
@@ -54,38 +57,46 @@ def test_moves_and_what_is_none_arrive_as_they_were():
     assert repr(answers[4]) == "'hello'" and repr(answers[5]) == "{3}"
 
 
-def test_a_signature_is_the_same_on_both_sides():
+def test_a_signature_is_equal_in_both_processes():
     def mine(rank, size, root=0, /, a=None, *, b=1.5, c="x", d=True, e=1j, f, **more):
         """Mine."""
         yield [send(root, a or 0), send(size, b), *more]
 
-    theirs = asked(mine)
-    own, other = (inspect.signature(one).parameters for one in (mine, theirs))
+    theirs = through_protocol(mine)
+    parameters, foreign_parameters = (inspect.signature(one).parameters for one in (mine, theirs))
     assert theirs.__name__ == "mine" and theirs.__doc__ == "Mine."
-    assert [(p.name, p.kind) for p in own.values()] == [(p.name, p.kind) for p in other.values()]
-    assert all(other[name].default == own[name].default for name in own if name != "e")
-    assert [type(other[name].default) for name in "abcd"] == [type(None), float, str, bool]
-    assert repr(other["e"].default) == "1j"
+    assert [(p.name, p.kind) for p in parameters.values()] == [
+        (p.name, p.kind) for p in foreign_parameters.values()
+    ]
+    assert all(
+        foreign_parameters[name].default == parameters[name].default for name in parameters if name != "e"
+    )
+    assert [type(foreign_parameters[name].default) for name in "abcd"] == [type(None), float, str, bool]
+    assert repr(foreign_parameters["e"].default) == "1j"
 
 
 @pytest.mark.parametrize("count", [0, 15, 16, 17, 40, 200])
-def test_each_round_is_asked_for_once(count, monkeypatch):
+def test_each_round_is_requested_once(count, monkeypatch):
     monkeypatch.setattr(foreign, "MOST_ROUNDS", 64)
     calls = []
-    theirs = asked(lambda rank, size, root=0, many=1: ([send(root, k)] * many for k in range(count)), calls)
+    theirs = through_protocol(
+        lambda rank, size, root=0, copies=1: ([send(root, k)] * copies for k in range(count)), calls
+    )
     expected = [[send(1, k)] * 2 for k in range(count)]
-    assert list(theirs(0, 4, root=1, many=2)) == expected
+    assert list(theirs(0, 4, root=1, copies=2)) == expected
     spans = [question[5:] for question in calls[1:]]
     assert sum(min(most, count - first) for first, most in spans) == count
     assert [first for first, _ in spans] == [sum(most for _, most in spans[:k]) for k in range(len(spans))]
     assert spans[0][1] == 16 and all(most == min(first or 16, 64) for first, most in spans)
     before = len(calls)
-    assert list(theirs(0, 4, root=1, many=2)) == expected and len(calls) == before
-    assert list(theirs(0, 4, root=2, many=1)) == [[send(2, k)] for k in range(count)] and len(calls) > before
+    assert list(theirs(0, 4, root=1, copies=2)) == expected and len(calls) == before
+    assert (
+        list(theirs(0, 4, root=2, copies=1)) == [[send(2, k)] for k in range(count)] and len(calls) > before
+    )
 
 
 class _Long:
-    """So many chunks; whoever looks at them is told."""
+    """Chunks with a length that raise RuntimeError when they are listed."""
 
     def __init__(self, count):
         self.count = count
@@ -97,18 +108,18 @@ class _Long:
         raise RuntimeError("looked at")
 
 
-def test_what_is_too_much_is_not_listed():
+def test_long_lists_of_moves_or_chunks_are_not_sent():
     first = send(0, 0)._replace(chunks=_Long(1))
     for count, error in ((2**17 + 1, None), (2**17, "RuntimeError: looked at")):
         answer = Rounds(lambda rank, size, n=count: iter([[first] * n]))(["rounds", 0, 2, None, {}, 0, 1])
         assert (
             answer == {"rounds": [{"many": count}], "end": None} if error is None else error in answer["end"]
         )
-    many = Many(5)
-    assert len(many) == 5
+    long_round = Many(5)
+    assert len(long_round) == 5
     with pytest.raises(ForeignError, match=r"few enough moves to list, got 5$"):
-        iter(many)
-    assert len(next(asked(lambda rank, size: iter([[None] * (2**17 + 1)]))(0, 2))) == 2**17 + 1
+        iter(long_round)
+    assert len(next(through_protocol(lambda rank, size: iter([[None] * (2**17 + 1)]))(0, 2))) == 2**17 + 1
     for count in (2**22, MOST_CHUNKS + 1):
         move = send(0, 0)._replace(chunks=_Long(count))
         answer = Rounds(lambda rank, size, m=move: iter([[m]]))(["rounds", 0, 2, None, {}, 0, 9])
@@ -124,12 +135,12 @@ def test_what_is_too_much_is_not_listed():
     assert words["rounds"] == [{"other": "'" + "x" * 199}, [{"other": "'" + "y" * 199}]]
 
 
-def test_what_fails_there_fails_here_after_its_rounds():
+def test_an_error_is_raised_after_the_rounds_before_it():
     def fails(rank, size):
         yield [send(1, 0)]
         raise KeyError("gone")
 
-    theirs = asked(fails)(0, 2)
+    theirs = through_protocol(fails)(0, 2)
     assert next(theirs) == [send(1, 0)]
     with pytest.raises(ForeignError, match=r"^KeyError: 'gone' \(line \d+, in fails\)$"):
         next(theirs)
@@ -138,12 +149,12 @@ def test_what_fails_there_fails_here_after_its_rounds():
 @pytest.mark.parametrize(
     "answer", [{}, {"rounds": [3], "end": ""}, {"rounds": [[["send", 0, 5]]], "end": ""}, {"rounds": 3, "end": ""}, []]
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(answer):
+def test_malformed_answers_are_refused(answer):
     with pytest.raises(NoAnswer, match="must answer in the protocol"):
         list(answering(answer=answer)(0, 2))
 
 
-def test_a_signature_that_is_none_is_refused():
+def test_malformed_signatures_are_refused():
     for parameters in ([["x", 99, False, None]], [["x"]], 3, [["x", 1, True, {}]]):
         with pytest.raises(NoAnswer, match="must answer in the protocol"):
             answering(parameters=parameters)

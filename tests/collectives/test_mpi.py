@@ -1,4 +1,4 @@
-"""Every algorithm on real ranks with synchronous sends, which no library buffers, against plain numpy."""
+"""Every algorithm equals NumPy on real ranks with synchronous sends, which no library buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mpi
 
 
 class Synchronous:
-    """Messages by Issend: a send ends only when it is received. Counts what is sent."""
+    """A transport that counts its messages and sends with Issend, which ends when the message is received."""
 
     def __init__(self, comm: Any) -> None:
         self.comm, self.messages, self.nbytes = comm, 0, 0
@@ -37,7 +37,7 @@ class Synchronous:
 
 
 def run(comm: Any, schedule: Schedule, length: int) -> None:
-    """Run a schedule on real ranks; check this rank's result and what it sent."""
+    """Run a schedule on real ranks; check this rank's result and its sent messages and bytes."""
     rng = np.random.default_rng(length)
     inputs = make_inputs(schedule, length, lambda n: rng.integers(0, 99, n))
     sizes = tuple(chunk_lengths(schedule, inputs))
@@ -55,7 +55,7 @@ def run(comm: Any, schedule: Schedule, length: int) -> None:
 
 
 @pytest.mark.ranks(2, 3, 6, 8)
-def test_every_algorithm(mpi_comm: Any) -> None:
+def test_every_algorithm_equals_numpy(mpi_comm: Any) -> None:
     for chosen in algorithms():
         if not chosen.fits(mpi_comm.size):
             continue
@@ -65,8 +65,8 @@ def test_every_algorithm(mpi_comm: Any) -> None:
 
 
 @pytest.mark.ranks(2, 6)
-def test_long_messages(mpi_comm: Any) -> None:
-    """Beyond every eager limit."""
+def test_long_messages_arrive(mpi_comm: Any) -> None:
+    """Messages are longer than every eager limit."""
     for chosen in algorithms("all_reduce"):
         if chosen.fits(mpi_comm.size):
             run(mpi_comm, make_schedule(chosen, mpi_comm.size), 100_003)

@@ -1,4 +1,4 @@
-"""Rounding: the order of additions of each algorithm, to the bit."""
+"""Emulated algorithms add in the order of each MPI algorithm, to the bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spmdsim.errors import ScheduleError
 def evaluate_tree(
     tree: Tree, leaf: Callable[[int], Array], op: Callable[[Array, Array], Array] = np.add
 ) -> Array:
-    """Apply an operator along a reduction tree; ``leaf(rank)`` is a rank's operand."""
+    """Apply an operator along a reduction tree; `leaf(rank)` returns a rank's operand."""
     done: list[Array] = []
     stack: list[tuple[Tree, bool]] = [(tree, False)]
     while stack:
@@ -35,7 +35,7 @@ def evaluate_tree(
 
 
 def wide_range(size: int, count: int, seed: int = 0) -> list[Any]:
-    """float32 vectors whose sums depend on the order nearly everywhere."""
+    """Return `size` float32 vectors whose sums depend on the order of additions nearly everywhere."""
     rng = np.random.default_rng(seed)
     return [
         (rng.standard_normal(count) * 10.0 ** rng.integers(-4, 5, count)).astype(np.float32)
@@ -44,22 +44,22 @@ def wide_range(size: int, count: int, seed: int = 0) -> list[Any]:
 
 
 def ring_by_hand(inputs: list[Any], start_after_chunk: int) -> Any:
-    """Chunk c summed along the ring, beginning at rank c + 1 (MPICH) or c (Open MPI)."""
+    """Sum each chunk c along the ring, starting at rank c + 1 (MPICH) or c (Open MPI)."""
     size = len(inputs)
     stops = np.cumsum(cut(len(inputs[0]), size))
-    pieces = []
+    sums = []
     for chunk, stop in enumerate(stops):
-        part = slice(stop - cut(len(inputs[0]), size)[chunk], stop)
+        indices = slice(stop - cut(len(inputs[0]), size)[chunk], stop)
         first = chunk + start_after_chunk
-        total = inputs[first % size][part]
+        total = inputs[first % size][indices]
         for i in range(1, size):
-            total = total + inputs[(first + i) % size][part]
-        pieces.append(total)
-    return np.concatenate(pieces)
+            total = total + inputs[(first + i) % size][indices]
+        sums.append(total)
+    return np.concatenate(sums)
 
 
 @pytest.mark.parametrize("size", [3, 4, 6, 7, 8])
-def test_ring_index_rules(size: int) -> None:
+def test_rings_of_both_libraries_start_at_different_ranks(size: int) -> None:
     inputs = wide_range(size, 1001)
     mpich, openmpi = ring_by_hand(inputs, 1), ring_by_hand(inputs, 0)
     assert same_bits(emulate(schedule_of("all_reduce", "ring", size), inputs), mpich)
@@ -70,7 +70,7 @@ def test_ring_index_rules(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 6, 8])
-def test_trees_that_round_alike(size: int) -> None:
+def test_equal_trees_have_equal_rounding(size: int) -> None:
     """Recursive doubling, Rabenseifner (both folds) and the binomial reduction share one tree."""
     inputs = wide_range(size, 500)
     one = emulate(schedule_of("all_reduce", "recursive_doubling", size), inputs)
@@ -85,7 +85,7 @@ def test_trees_that_round_alike(size: int) -> None:
     assert same_bits(emulate(schedule_of("all_reduce", "linear", size), inputs), in_rank_order)
 
 
-def test_every_rank_has_the_same_bits() -> None:
+def test_all_ranks_have_equal_bits() -> None:
     inputs = wide_range(7, 130)
     for chosen in algorithms("all_reduce"):
         if chosen.fits(7):
@@ -94,8 +94,8 @@ def test_every_rank_has_the_same_bits() -> None:
             assert all(same_bits(emulate(schedule, inputs, rank=r), first) for r in range(1, 7))
 
 
-def test_the_tree_is_what_runs() -> None:
-    """Applying the tree of each chunk to the inputs gives the bits of the run."""
+def test_the_reduction_tree_has_the_bits_of_the_run() -> None:
+    """Applying the tree of each chunk to the inputs returns the bits of the run."""
     inputs = wide_range(6, 60)
     for chosen in algorithms("all_reduce"):
         schedule = make_schedule(chosen, 6)
@@ -103,12 +103,12 @@ def test_the_tree_is_what_runs() -> None:
         starts = np.concatenate([[0], stops[:-1]])
         result = emulate(schedule, inputs)
         for chunk, tree in reduction_trees(schedule).items():
-            part = slice(starts[chunk], stops[chunk])
-            expected = evaluate_tree(tree, lambda rank, part=part: inputs[rank][part])  # type: ignore[misc]
-            assert same_bits(result[part], expected), (schedule.name, chunk)
+            indices = slice(starts[chunk], stops[chunk])
+            expected = evaluate_tree(tree, lambda rank, indices=indices: inputs[rank][indices])  # type: ignore[misc]
+            assert same_bits(result[indices], expected), (schedule.name, chunk)
 
 
-def test_bits_tell_the_algorithm() -> None:
+def test_bits_identify_the_algorithm() -> None:
     inputs = wide_range(3, 1100)
     observed = ring_by_hand(inputs, 0)
     schedules = matching_schedules(observed, inputs, list_candidates("all_reduce", 3))
@@ -127,12 +127,12 @@ def test_only_algorithms_with_several_chunks_are_candidates_with_two_roundings()
         assert len(roundings) == len({*roundings}) == 1 + roundings[0][1], name
 
 
-def test_bits_are_compared_not_values() -> None:
+def test_same_bits_compares_bits_and_not_values() -> None:
     assert not same_bits(np.array([0.0]), np.array([-0.0]))
     assert same_bits(np.array([np.nan]), np.array([np.nan]))
     assert not same_bits(np.zeros(2, np.int32), np.zeros(2, np.float32))
 
 
-def test_no_result() -> None:
+def test_a_rank_without_a_result_raises() -> None:
     with pytest.raises(ScheduleError, match="rank 1 gets no result"):
         emulate(schedule_of("reduce", "binomial", 3), wide_range(3, 4), rank=1)

@@ -1,4 +1,4 @@
-"""Every algorithm run on all ranks in one process, against plain numpy."""
+"""Every algorithm equals NumPy when one process runs all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spmdsim.collectives.execution import chunk_lengths
 
 ALL = algorithms()
 #: Small rank counts, powers of two and not, with all kinds of remainders.
-SOME = (1, 2, 3, 4, 6, 7, 12)
+SIZES = (1, 2, 3, 4, 6, 7, 12)
 by_name = pytest.mark.parametrize("chosen", ALL, ids=lambda a: a.full_name.replace(" ", "-"))
 
 
@@ -22,11 +22,12 @@ def roots(chosen: Algorithm, size: int) -> range:
 
 
 def some_roots(chosen: Algorithm, size: int) -> list[int]:
-    """The first, the last and one between: that the schedule is right for every root is verified apart."""
+    """Return the first, a middle and the last root; another test verifies every root."""
     return sorted({0, size // 2 + 1, size - 1} & set(roots(chosen, size)))
 
 
 def assert_same(outputs: list[Any], wanted: list[Any]) -> None:
+    """Check that each rank has the wanted output, or None."""
     for rank, (output, want) in enumerate(zip(outputs, wanted, strict=True)):
         assert (output is None) == (want is None), f"rank {rank}"
         if want is not None:
@@ -34,20 +35,20 @@ def assert_same(outputs: list[Any], wanted: list[Any]) -> None:
 
 
 @by_name
-def test_against_numpy(chosen: Algorithm) -> None:
+def test_every_algorithm_equals_numpy(chosen: Algorithm) -> None:
     rng = np.random.default_rng(1)
-    for size in filter(chosen.fits, SOME):
+    for size in filter(chosen.fits, SIZES):
         for root in some_roots(chosen, size):
             schedule = make_schedule(chosen, size, root)
             for length in (37, 3, 0) if root == 0 else (37,):
                 inputs = make_inputs(schedule, length, lambda n: rng.integers(-50, 50, n))
-                kept = [None if a is None else a.copy() for a in inputs]
+                copies = [None if a is None else a.copy() for a in inputs]
                 assert_same(run_lock_step(schedule, inputs), expected(schedule, inputs))
-                assert_same(inputs, kept)  # inputs are never written
+                assert_same(inputs, copies)  # the run must not write into its inputs
 
 
 @by_name
-def test_verified_at_every_rank_count_and_root(chosen: Algorithm) -> None:
+def test_every_rank_count_and_root_is_verified(chosen: Algorithm) -> None:
     for size in filter(chosen.fits, range(1, 18)):
         for root in roots(chosen, size) if size < 7 else some_roots(chosen, size):
             verdict = verify(make_schedule(chosen, size, root))
@@ -70,7 +71,10 @@ def test_every_algorithm_runs_on_any_rank_count_and_group() -> None:
 
 
 def matrices(rng: np.random.Generator) -> Any:
-    """Vectors of 2x2 integer matrices of determinant 1, whose products do not commute and stay exact."""
+    """Return a function that makes vectors of 2x2 integer matrices of determinant 1.
+
+    Their products do not commute and stay exact.
+    """
 
     def make(length: int) -> Any:
         shears = np.array([[[1, 1], [0, 1]], [[1, 0], [1, 1]], [[1, -1], [0, 1]], [[1, 0], [-1, 1]]])
@@ -80,14 +84,14 @@ def matrices(rng: np.random.Generator) -> Any:
 
 
 @by_name
-def test_order_of_operands(chosen: Algorithm) -> None:
-    """Algorithms in rank order multiply matrices rightly; the others give another product somewhere."""
+def test_only_algorithms_in_order_multiply_matrices(chosen: Algorithm) -> None:
+    """Algorithms in rank order multiply matrices correctly; others return another product somewhere."""
     if not chosen.collective.reduces:
         assert chosen.in_order is None
         return
     rng = np.random.default_rng(2)
     right = set()
-    for size in filter(chosen.fits, SOME):
+    for size in filter(chosen.fits, SIZES):
         for root in some_roots(chosen, size):
             schedule = make_schedule(chosen, size, root)
             inputs = make_inputs(schedule, 23, matrices(rng))
@@ -107,7 +111,7 @@ def test_order_of_operands(chosen: Algorithm) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "complex128", "uint8", "bool"])
-def test_kinds_of_numbers_and_operators(dtype: str) -> None:
+def test_dtypes_and_operators_are_supported(dtype: str) -> None:
     rng = np.random.default_rng(3)
     inputs = [rng.integers(0, 2, 11).astype(dtype) for _ in range(5)]
     ops: list[Any] = [np.logical_or] if dtype == "bool" else [np.add, np.multiply]
@@ -128,8 +132,8 @@ def test_kinds_of_numbers_and_operators(dtype: str) -> None:
                 np.testing.assert_array_equal(output, want.astype(dtype))
 
 
-def test_chunk_sizes_of_the_users_choice() -> None:
-    """Blocks of any length, as the v variants of MPI have them."""
+def test_chunks_may_have_given_sizes() -> None:
+    """Blocks may have any length, as in the v variants of MPI."""
     rng = np.random.default_rng(4)
     lengths = [5, 0, 3, 1]
     inputs = [rng.integers(0, 9, sum(lengths)) for _ in lengths]
@@ -177,8 +181,8 @@ def test_options_change_the_schedule_not_the_result() -> None:
 
 
 @by_name
-def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
-    """Messages of a real run, recorded between the ranks, against the counts."""
+def test_sent_bytes_equal_the_counts(chosen: Algorithm) -> None:
+    """Recorded messages between ranks have the counted number and bytes."""
     from spmdsim.collectives.execution import pass_messages, run_rounds
     from spmdsim.collectives.rank_program import compile_program
 
@@ -206,7 +210,7 @@ def test_bytes_that_travel_are_the_counted_ones(chosen: Algorithm) -> None:
         assert messages.tolist() == counted.messages_sent.tolist()
 
 
-def test_what_a_rank_without_input_is_given_is_not_looked_at() -> None:
+def test_inputs_of_ranks_without_input_are_ignored() -> None:
     schedule = make_schedule(algorithms("broadcast")[0], 3, 1)
     for unread in (np.arange(4), np.arange(9)):
         for output in run_lock_step(schedule, [unread, np.arange(5), unread]):

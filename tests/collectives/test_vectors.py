@@ -1,4 +1,4 @@
-"""Counts of every algorithm against an independent simulator's."""
+"""Counts of every algorithm equal those of an independent simulator."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ for each_row in DATA["vectors"] + DATA["hierarchical"]:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_counts(algorithm: str) -> None:
+def test_counts_equal_the_vectors(algorithm: str) -> None:
     for row in ALGORITHMS[algorithm]:
         check_counts(row)
 
 
 def check_counts(row: Row) -> None:
+    """Check all counts of a schedule against a row of the vectors."""
     schedule = schedule_for(row)
     counted = count(schedule, row["message_bytes"])
     assert counted.steps == row["steps"]
@@ -70,8 +71,8 @@ def check_counts(row: Row) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_reduction_facts(algorithm: str) -> None:
-    """Facts of the reduction tree do not depend on the size."""
+def test_reduction_trees_equal_the_vectors(algorithm: str) -> None:
+    """Facts of the reduction tree do not depend on the message size."""
     rows = [row for row in ALGORITHMS[algorithm] if row["message_bytes"] in (0, 1000)]
     assert rows
     for row in rows:
@@ -90,7 +91,7 @@ def check_reduction(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", DATA["hierarchical"], ids=lambda row: f"{row['algorithm']}-{row['n']}")
-def test_traffic_inside_and_between_groups(row: Row) -> None:
+def test_bytes_inside_and_between_groups_equal_the_vectors(row: Row) -> None:
     schedule, group = schedule_for(row), row["params"]["group"]
     sizes = schedule.chunk_elements(row["message_bytes"])
     inside, between = [0] * row["n"], [0] * row["n"]
@@ -115,7 +116,7 @@ def test_traffic_inside_and_between_groups(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", DATA["double_binary_tree"], ids=lambda row: f"n{row['n']}")
-def test_double_binary_tree(row: Row) -> None:
+def test_the_double_binary_tree_equals_the_vectors(row: Row) -> None:
     n = row["n"]
     schedule = schedule_of("all_reduce", "double_binary_tree", n)
     parents: list[list[int | None]] = [[None, None] for _ in range(n)]

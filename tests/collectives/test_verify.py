@@ -1,4 +1,4 @@
-"""Verification: each kind of mistake is found and named, and agrees with what happens when a schedule runs."""
+"""Verification names each kind of mistake and accepts exactly the schedules that run correctly."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def ring(rank: int, size: int, rounds: int | None = None) -> Iterator[Any]:
         yield [send(right, (rank + 1 - i) % size), recv(left, (rank - i) % size)]
 
 
-def test_a_right_one_has_no_findings() -> None:
+def test_a_correct_algorithm_has_no_findings() -> None:
     for size in range(1, 10):
         assert findings(ring, size) == []
 
 
-def test_adds_twice() -> None:
+def test_a_rank_that_is_added_twice_is_found() -> None:
     def too_long(rank: int, size: int) -> Iterator[Any]:
         return ring(rank, size, rounds=size)
 
@@ -76,16 +76,16 @@ def test_deadlock_names_the_cycle() -> None:
     assert texts == ["round 0: ranks wait for each other: 2 → 5 → 2 (rank 2: send to 5: chunk 0)"]
 
 
-def test_order_of_blocking_calls_that_works() -> None:
+def test_blocking_calls_in_odd_even_order_are_correct() -> None:
     """Without an odd-even order these two rounds would wait for each other."""
 
-    def ordered(rank: int, size: int) -> Iterator[Any]:
+    def alternating(rank: int, size: int) -> Iterator[Any]:
         moves = [send(1 - rank, 0), recv(1 - rank, 1)]
         yield [moves[rank]]
         yield [moves[1 - rank]]
         yield [combine(1, 0, left=rank == 1)]
 
-    verdict = verify(make_schedule(from_function(ordered, chunks="1"), 2))
+    verdict = verify(make_schedule(from_function(alternating, chunks="1"), 2))
     assert verdict.ok and verdict.steps == 2
 
 
@@ -104,7 +104,7 @@ def test_idle_rounds_may_be_left_out() -> None:
 
 
 def test_data_of_another_chunk_are_not_added() -> None:
-    """Each rank adds the other half of its peer's, under the right name."""
+    """A rank that adds the other half of its peer's data under the right chunk number is found."""
 
     def crossed(rank: int, size: int) -> Iterator[Any]:
         yield [copy([0, 1], [3, 2])]
@@ -114,8 +114,8 @@ def test_data_of_another_chunk_are_not_added() -> None:
     assert str(verify(schedule).findings[0]) == "round 1: rank 0 adds the data of chunk 1 to that of chunk 0"
 
 
-def test_local_moves_are_between_chunks_of_one_size() -> None:
-    """Out of place for a while and back: with three elements in two chunks, one of two would go where one has room."""
+def test_local_moves_need_chunks_of_equal_size() -> None:
+    """Three elements in two chunks would move two elements into a chunk of one element."""
 
     def detour(rank: int, size: int) -> Iterator[Any]:
         yield [copy([0, 1], [3, 2])]
@@ -136,7 +136,7 @@ def test_local_moves_are_between_chunks_of_one_size() -> None:
     assert verify(make_schedule(from_function(straight, "all_gather", chunks="2*n"), 1)).ok
 
 
-def test_what_lands_in_a_chunk_after_a_reduction_of_the_same_round_comes_after_it() -> None:
+def test_a_reception_after_a_reduction_of_its_round_overwrites_the_chunk() -> None:
     def late(rank: int, size: int, root: int = 0) -> Iterator[Any]:
         if rank == 0:
             yield from ([send(2, 0)], [], [recv_reduce(1, 0), recv(2, 0)])
@@ -151,7 +151,7 @@ def test_what_lands_in_a_chunk_after_a_reduction_of_the_same_round_comes_after_i
     assert result is not None and result.tolist() == [111.0]
 
 
-def test_holds_not() -> None:
+def test_a_rank_that_sends_a_missing_chunk_is_found() -> None:
     def early(rank: int, size: int) -> Iterator[Any]:
         right, left = (rank + 1) % size, (rank - 1) % size
         for i in range(size - 1):
@@ -161,7 +161,7 @@ def test_holds_not() -> None:
     assert texts[0] == "round 0: rank 0 sends chunk 3, which it does not hold"
 
 
-def test_end_states() -> None:
+def test_wrong_end_states_are_found() -> None:
     def nothing(rank: int, size: int) -> Iterator[Any]:
         yield [copy(0, 0)]
 
@@ -189,7 +189,7 @@ def test_end_states() -> None:
     ]
 
 
-def test_barrier_needs_word_from_everyone() -> None:
+def test_a_barrier_needs_a_message_from_every_rank() -> None:
     def half(rank: int, size: int) -> Iterator[Any]:
         yield [send((rank + 1) % size, ()), recv((rank - 1) % size, ())]
 
@@ -197,7 +197,7 @@ def test_barrier_needs_word_from_everyone() -> None:
     assert findings(half, 3, "barrier")[0] == "at the end: rank 0 leaves without having heard from rank 1"
 
 
-def test_form_of_rounds() -> None:
+def test_malformed_rounds_are_found() -> None:
     def single(rank: int, size: int) -> Iterator[Any]:
         yield send(1 - rank, 0)
 
@@ -206,7 +206,7 @@ def test_form_of_rounds() -> None:
     )
 
     def silent(rank: int, size: int) -> None:
-        """Without any yield."""
+        """Return None instead of rounds."""
 
     assert (
         findings(silent, 2)[0]
@@ -227,7 +227,7 @@ def test_form_of_rounds() -> None:
 
 
 MOST = 2**24
-#: A move of rank 1 of 3, and what is wrong with it in a round of a broadcast.
+#: A move of rank 1 of 3 in a broadcast, and a part of the finding, or None for a correct move.
 WRONG = [
     (send(0, MOST - 1), None), (send(2, ()), None), (recv(0, [2, 1]), None), (copy([1, 1], [2, 3]), None),
     (send(0, 0)._replace(peer=np.int64(2)), None),
@@ -252,8 +252,8 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("move", "wrong"), WRONG)
-def test_form_of_a_move(move: Any, wrong: str | None) -> None:
-    """Right ones are kept as they are; of a wrong one is said where it is, and it is left out."""
+def test_malformed_moves_are_found(move: Any, wrong: str | None) -> None:
+    """Correct moves stay unchanged; a wrong move is reported with its round and left out."""
 
     def once(rank: int, size: int, root: int = 0) -> Iterator[Any]:
         yield []
@@ -272,11 +272,11 @@ def test_form_of_a_move(move: Any, wrong: str | None) -> None:
 
 
 @pytest.mark.parametrize("extra", [0, 1])
-def test_how_much_is_followed(extra: int) -> None:
-    """Rounds of a rank, moves of a round, and errors that are kept."""
+def test_the_length_of_schedules_is_limited(extra: int) -> None:
+    """Rounds of a rank, moves of a round and stored errors have limits."""
 
-    def rounds(rank: int, size: int, many: int) -> Iterator[Any]:
-        return iter([[]] * (many if rank == 1 else 0))
+    def rounds(rank: int, size: int, count: int) -> Iterator[Any]:
+        return iter([[]] * (count if rank == 1 else 0))
 
     most = 64 * 2 + 8 * 1 + 4096
     assert findings(lambda rank, size: rounds(rank, size, most + extra), 2, chunks="1")[:extra] == (
@@ -299,7 +299,7 @@ def test_how_much_is_followed(extra: int) -> None:
     assert [len(rounds) for rounds in table.rounds] == [1, 1 - extra, 0]
 
 
-def test_one_port() -> None:
+def test_several_messages_at_one_port_are_found() -> None:
     def star(rank: int, size: int) -> Iterator[Any]:
         if rank == 0:
             yield [recv_reduce(r, 0) for r in range(1, size)]
@@ -332,7 +332,7 @@ def test_declared_order_is_checked() -> None:
     assert texts == ["operands are not combined in rank order, although the algorithm declares it"]
 
 
-def test_trees_as_values() -> None:
+def test_reduction_trees_are_nested_pairs() -> None:
     trees = reduction_trees(schedule_of("all_reduce", "ring", 3))
     assert trees == {0: ((1, 2), 0), 1: ((2, 0), 1), 2: ((0, 1), 2)}
     trees = reduction_trees(schedule_of("all_reduce", "ring_openmpi", 3))
@@ -351,7 +351,7 @@ def test_the_work_grows_with_the_messages_only() -> None:
 
 
 def mutated(schedule: Schedule, rounds: list[list[list[Instruction]]]) -> Schedule:
-    """A schedule with other rounds; any number of ports."""
+    """Return a schedule with other rounds and any number of ports."""
 
     def replay(rank: int, size: int) -> Iterator[Any]:
         return iter(rounds[rank])
@@ -362,7 +362,7 @@ def mutated(schedule: Schedule, rounds: list[list[list[Instruction]]]) -> Schedu
 
 
 def runs_right(schedule: Schedule) -> bool:
-    """Run it on numbers that show every wrong contribution, and look at the result."""
+    """Return True if a schedule computes the right result from inputs that show every wrong contribution."""
     count = schedule.chunk_count
     counter = iter(range(schedule.size))
 
@@ -388,17 +388,17 @@ NAMES = [
 
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_mutations(data: st.DataObject) -> None:
-    """A damaged schedule is refused exactly if it gives wrong results or never ends."""
+def test_verification_refuses_exactly_the_damaged_schedules_that_fail(data: st.DataObject) -> None:
+    """Verification refuses a damaged schedule exactly if it computes wrong results or never ends."""
     chosen = data.draw(st.sampled_from([a for a in NAMES if a.fits(6)]))
     size = data.draw(st.sampled_from([s for s in range(2, 7) if chosen.fits(s)]))
     schedule = make_schedule(chosen, size)
     rounds = [[list(moves) for moves in schedule.rounds(rank)] for rank in range(size)]
     for _ in range(data.draw(st.integers(1, 2))):
-        places = [(r, i) for r in range(size) for i in range(len(rounds[r])) if rounds[r][i]]
-        if not places:
+        rounds_with_moves = [(r, i) for r in range(size) for i in range(len(rounds[r])) if rounds[r][i]]
+        if not rounds_with_moves:
             break
-        rank, number = data.draw(st.sampled_from(places))
+        rank, number = data.draw(st.sampled_from(rounds_with_moves))
         moves = rounds[rank][number]
         index = data.draw(st.integers(0, len(moves) - 1))
         kind = data.draw(st.sampled_from(["drop", "twice", "peer", "chunk", "kind", "split", "swap", "idle"]))
@@ -428,13 +428,13 @@ def test_mutations(data: st.DataObject) -> None:
     if verdict.ok:
         assert right, "accepted although it goes wrong"
     elif right:
-        # Only what may be repaired later is refused on sight.
+        # These mistakes are refused at once, though later rounds may repair them.
         early = ("which expects", "twice", "names a chunk", "does not hold")
         assert any(word in str(verdict.findings[0]) for word in early), str(verdict)
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_the_garbage_collector_is_left_as_it_was(on):
+def test_verification_restores_the_state_of_the_garbage_collector(on):
     was = gc.isenabled()
     try:
         (gc.enable if on else gc.disable)()
@@ -444,17 +444,17 @@ def test_the_garbage_collector_is_left_as_it_was(on):
         (gc.enable if was else gc.disable)()
 
 
-def test_where_nothing_is_added_there_is_no_order_and_no_depth() -> None:
+def test_a_collective_without_reduction_has_no_order_and_no_depth() -> None:
     verdict = verify(schedule_of("all_gather", "ring", 4))
     assert (verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth) == (True, False, True, 0)
 
 
-def test_one_rank_alone_has_nothing_to_do() -> None:
+def test_algorithms_on_one_rank_have_no_moves() -> None:
     for one in algorithms():
         assert not any(make_schedule(one, 1).rounds(0)), one.full_name
 
 
-def test_a_verdict_on_what_is_wrong_has_no_facts() -> None:
+def test_a_verdict_of_a_wrong_schedule_has_no_facts() -> None:
     def lacks(rank: int, size: int) -> Iterator[Any]:
         yield []
 
@@ -462,9 +462,9 @@ def test_a_verdict_on_what_is_wrong_has_no_facts() -> None:
     assert (verdict.ok, verdict.in_order, verdict.same_tree, verdict.depth) == (False, False, False, 0)
 
 
-@pytest.mark.parametrize("many", [1, 2, 4, 5])
-def test_who_is_added_twice(many: int) -> None:
-    """Four ranks are named, of more there are dots."""
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+def test_ranks_that_are_added_twice_are_named(size: int) -> None:
+    """Four ranks are named; an ellipsis stands for more."""
 
     def twice(rank: int, size: int) -> Iterator[Any]:
         for other in range(1, size):
@@ -472,13 +472,13 @@ def test_who_is_added_twice(many: int) -> None:
         yield [copy(0, 1)] if rank == 0 else []
         yield [combine(1, 0, left=True)] if rank == 0 else []
 
-    texts = [str(one) for one in verify(make_schedule(from_function(twice, chunks="1"), many)).findings]
-    last = ", ".join(map(str, range(min(many, 4)))) + (", …" if many > 4 else "")
-    words = f"adds rank{'s' * (many > 1)} {last} twice to chunk 0"
+    texts = [str(one) for one in verify(make_schedule(from_function(twice, chunks="1"), size)).findings]
+    last = ", ".join(map(str, range(min(size, 4)))) + (", …" if size > 4 else "")
+    words = f"adds rank{'s' * (size > 1)} {last} twice to chunk 0"
     assert any(words in text for text in texts), texts
 
 
-def test_the_number_of_chunks_follows_from_the_largest_in_any_order() -> None:
+def test_the_largest_chunk_number_determines_the_chunk_count() -> None:
     def backwards(rank: int, size: int) -> Iterator[Any]:
         yield [send(1 - rank, range(9, 1, -3)), recv(1 - rank, range(9, 1, -3))]
 
@@ -493,8 +493,8 @@ def test_the_number_of_chunks_follows_from_the_largest_in_any_order() -> None:
     assert make_schedule(from_function(lambda rank, size: iter([[copy(range(0), ())]])), 2).chunk_count == 1
 
 
-def test_unrolled_step_by_step() -> None:
-    """Ranks that leave idle rounds out: what travels when, who holds whose sum, and what is new."""
+def test_a_schedule_is_unrolled_step_by_step() -> None:
+    """Ranks skip idle rounds; each step lists messages, contributors of each chunk and changed chunks."""
 
     def gather_then_tell(rank: int, size: int) -> Iterator[Any]:
         for other in (1, 2):
@@ -522,7 +522,7 @@ def test_unrolled_step_by_step() -> None:
     assert story.schedule.name == "all_reduce gather_then_tell on 3 ranks"
 
 
-def test_what_is_wrong_is_unrolled_as_far_as_it_goes() -> None:
+def test_a_wrong_schedule_is_unrolled_without_states() -> None:
     def forgets(rank: int, size: int) -> Iterator[Any]:
         for number, moves in enumerate(ring(rank, size)):
             yield moves[:1] if (rank, number) == (2, 1) else moves
@@ -547,12 +547,12 @@ def test_what_is_wrong_is_unrolled_as_far_as_it_goes() -> None:
 
 
 def by_rank(rounds: dict[int, list[list[Any]]]) -> Generator:
-    """An algorithm that is a table of rounds."""
+    """Return an algorithm that reads its rounds from a table."""
     return lambda rank, size: iter(rounds.get(rank, []))
 
 
 @pytest.mark.parametrize(
-    ("rounds", "says"),
+    ("rounds", "expected_findings"),
     [
         (
             {0: [[recv(1, 0)]], 1: [[recv(2, 0)], [send(0, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(1, 0)]]},
@@ -606,17 +606,17 @@ def by_rank(rounds: dict[int, list[list[Any]]]) -> Generator:
         ),
     ],
 )  # fmt: skip
-def test_messages_without_partners_and_ranks_that_wait(
-    rounds: dict[int, list[list[Any]]], says: list[tuple[Any, ...]]
+def test_messages_without_partners_and_waiting_ranks_are_found(
+    rounds: dict[int, list[list[Any]]], expected_findings: list[tuple[Any, ...]]
 ) -> None:
-    """In the order of rounds, then of ranks; a scratch chunk stands for its original."""
+    """Findings are sorted by round, then by rank; a scratch chunk counts as its original."""
     schedule = make_schedule(from_function(by_rank(rounds), "all_reduce", chunks="4"), 4)
     faults = match_messages(RoundTable(schedule)).findings
-    assert [(str(f), f.round, f.rank, f.chunk) for f in faults] == says
+    assert [(str(f), f.round, f.rank, f.chunk) for f in faults] == expected_findings
 
 
-def test_when_rounds_begin_and_end() -> None:
-    """A round ends in the step in which its last partner's begins; local ones take no step."""
+def test_rounds_start_and_end_in_the_right_steps() -> None:
+    """A round ends in the step in which its last partner's round starts; local rounds need no step."""
     late = {0: [[copy(0, 1)], [send(1, 0)], [recv(2, 0)]], 1: [[recv(0, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(0, 0)]]}  # fmt: skip
     matching = match_messages(
         RoundTable(make_schedule(from_function(by_rank(late), "all_reduce", chunks="4"), 3))
@@ -632,10 +632,10 @@ def test_when_rounds_begin_and_end() -> None:
     assert matching.order[-2:] == [(1, 3, True), (1, 3, False)] and len(matching.order) == 14
 
 
-def test_sizes_and_roots_that_are_none() -> None:
-    for size, root, says in ((0, 0, "size must be 1 or more ranks, got 0"), (-1, 0, "size must be 1 or more ranks"),
+def test_invalid_sizes_and_roots_are_refused() -> None:
+    for size, root, message in ((0, 0, "size must be 1 or more ranks, got 0"), (-1, 0, "size must be 1 or more ranks"),
                              (3, 3, "root must be 0 to 2, got 3"), (3, -1, "root must be 0 to 2, got -1")):  # fmt: skip
-        with pytest.raises(ScheduleError, match=re.escape(says)):
+        with pytest.raises(ScheduleError, match=re.escape(message)):
             schedule_of("broadcast", "binomial", size, root=root)
     for name, size, root, ordered in (("binomial_in_order", 5, 0, True), ("binomial_in_order", 5, 2, True),
                                       ("binomial", 4, 0, True), ("binomial", 4, 1, False)):  # fmt: skip
@@ -645,8 +645,8 @@ def test_sizes_and_roots_that_are_none() -> None:
     assert "root" not in schedule_of("all_gather", "ring", 4).name
 
 
-def test_values_are_numbers_of_trees() -> None:
-    """The same operands make the same value; mirrored trees have one shape, others another; order is that of ranks."""
+def test_symbols_number_reduction_trees() -> None:
+    """Equal operands have one value; mirrored trees share a shape; values know their rank order."""
     symbols = Symbols()
     a, b, c, d = (symbols.leaf(rank, 5) for rank in (1, 2, 4, 6))
     assert symbols.leaf(2, 5) == b != symbols.leaf(2, 6)
@@ -656,21 +656,21 @@ def test_values_are_numbers_of_trees() -> None:
     assert (
         len({symbols.shape[symbols.combine(one, two)] for one, two in ((a, c), (b, c), (a, d), (c, d))}) == 4
     )
-    whole = symbols.combine(left, symbols.combine(c, d))
-    assert symbols.tree(whole) == ((1, 2), (4, 6)) and symbols.depth[whole] == 2
-    assert members(symbols.ranks[whole]) == [1, 2, 4, 6] and symbols.chunk[whole] == 5
+    all_ranks = symbols.combine(left, symbols.combine(c, d))
+    assert symbols.tree(all_ranks) == ((1, 2), (4, 6)) and symbols.depth[all_ranks] == 2
+    assert members(symbols.ranks[all_ranks]) == [1, 2, 4, 6] and symbols.chunk[all_ranks] == 5
     ordered = [
         left,
         mirrored,
         other,
-        whole,
+        all_ranks,
         symbols.combine(other, b),
         symbols.combine(a, symbols.combine(b, c)),
     ]
     assert [symbols.sorted[value] for value in ordered] == [True, False, True, True, False, True]
 
 
-def test_verdicts_of_few_ranks() -> None:
+def test_barriers_without_all_messages_are_found() -> None:
     one = verify(schedule_of("all_reduce", "ring", 1))
     assert (one.depth, one.in_order, one.raise_if_wrong()) == (0, True, one)
     late = {0: [[send(1, ())]], 1: [[recv(0, ())], [send(2, ())], [send(3, ())]], 2: [[], [recv(1, ())]], 3: [[], [], [recv(1, ())]]}  # fmt: skip
@@ -685,7 +685,7 @@ def test_verdicts_of_few_ranks() -> None:
     assert [text[-6:] for text in heard] == ["rank 1", "rank 0", "rank 0"]
 
 
-def test_reasons_of_a_librarys_choice() -> None:
+def test_a_librarys_choice_has_its_reason() -> None:
     for library, name, size, nbytes, why in (
         ("mpich", "allreduce", 6, 6000, "always"),
         ("mpich", "allgather", 6, 100, "bytes <81920"),
@@ -695,7 +695,7 @@ def test_reasons_of_a_librarys_choice() -> None:
         assert choose(library, name, size, nbytes).why == why
 
 
-def test_as_many_chunks_are_followed_as_is_said(monkeypatch):
+def test_schedules_of_more_than_most_chunks_are_refused(monkeypatch):
     schedule = schedule_of("all_gather", "ring", 4)
     monkeypatch.setattr("spmdsim.collectives.round_table.MOST_CHUNKS", schedule.chunk_count)
     assert not RoundTable(schedule).findings

@@ -1,4 +1,4 @@
-"""Fitting: known machines are found again from noisy samples, and protocol changes are seen."""
+"""Fits recover known machines from noisy samples and find protocol changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]
 
 
 def samples(pieces, noise: float, seed: int, sizes=SIZES):
-    """Times of (limit, alpha, beta) pieces with relative noise."""
+    """Return (size, seconds) pairs of pieces (limit, alpha, beta) with relative noise."""
     rng = np.random.default_rng(seed)
     pairs = []
     for size in sizes:
@@ -32,7 +32,7 @@ def samples(pieces, noise: float, seed: int, sizes=SIZES):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_line_is_found_again(seed: int) -> None:
+def test_one_line_is_recovered(seed: int) -> None:
     fit = fit_pieces(samples([(inf, 3e-6, 2e-10)], 0.03, seed))
     assert len(fit.pieces) == 1
     assert fit.pieces[0].alpha == pytest.approx(3e-6, rel=0.1)
@@ -91,7 +91,7 @@ def test_impossible_samples_are_refused(wrong, words: str) -> None:
         fit_pieces(wrong)
 
 
-def test_disturbed_sizes_are_taken_from_larger_ones() -> None:
+def test_disturbed_sizes_are_replaced_by_larger_ones() -> None:
     clean = samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.0, 0)
     disturbed = [(m, t * (20 if k % 5 == 2 else 1)) for k, (m, t) in enumerate(clean)]
     machine = calibrate("busy", disturbed, clean, clean, clean).machine
@@ -135,7 +135,7 @@ def test_nine_of_ten_checks_lie_in_the_interval(seed: int) -> None:
     assert error_interval(checks(ratios[::-1])) == (low, high)
 
 
-def test_few_checks_say_nothing() -> None:
+def test_few_checks_are_refused() -> None:
     with pytest.raises(InputError, match="9 checks are too few"):
         error_interval(checks([1.0] * 9))
 
@@ -168,7 +168,7 @@ def test_a_damaged_interval_is_named(text: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "outside"), [(0.9e-6, True), (1e-6, False), (4e-6, False), (4.1e-6, True)]
 )
-def test_a_measured_time_outside_of_the_interval_is_told(seconds: float, outside: bool) -> None:
+def test_a_measured_time_outside_of_the_interval_is_marked(seconds: float, outside: bool) -> None:
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
     assert row.outside is outside
     assert BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, None).outside is None
@@ -179,26 +179,26 @@ class OneRank:
         return [value]
 
 
-def test_a_loaded_machine_is_told_from_a_wrong_prediction(monkeypatch) -> None:
-    """Others work for 3 s in the first second, not at all in the next; a rank takes one core of as many as there are."""
+def test_a_note_separates_a_loaded_machine_from_a_wrong_prediction(monkeypatch) -> None:
+    """Other programs work for 3 s in the first second and not in the next; a rank uses one core."""
     now = iter([(0.0, 10.0), (1.0, 13.0), (2.0, 13.0)])
     monkeypatch.setattr(measure, "read_other_seconds", lambda comm: next(now))
     cores = measure.watch_other_programs(OneRank())
     assert cores() == 3.0 and cores() == 1.5
-    there = len(os.sched_getaffinity(0))
-    assert measure.noise_note(OneRank(), there - 1.0) == ""
-    note = measure.noise_note(OneRank(), float(there))
-    assert f"kept {there}.0 of the {there} cores busy" in note
-    cores = [frozenset({0}), frozenset({1})]  # each rank is bound to one
-    on_two = SimpleNamespace(allgather=lambda value: [(value[0], part) for part in cores])
+    core_count = len(os.sched_getaffinity(0))
+    assert measure.noise_note(OneRank(), core_count - 1.0) == ""
+    note = measure.noise_note(OneRank(), float(core_count))
+    assert f"kept {core_count}.0 of the {core_count} cores busy" in note
+    cores = [frozenset({0}), frozenset({1})]  # each rank is bound to one core
+    on_two = SimpleNamespace(allgather=lambda value: [(value[0], core_set) for core_set in cores])
     assert measure.noise_note(on_two) == ""
     cores.append(cores[0])
     assert measure.noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
     row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
-    told = list(format_footer([row], 0, note))
-    assert "1 of 1 times lie outside" in told[-2] and "says nothing against the predictions" in told[-1]
-    told = list(format_footer([row], 0, ""))
-    assert "1 of 1 times lie outside" in told[-1]
+    lines = list(format_footer([row], 0, note))
+    assert "1 of 1 times lie outside" in lines[-2] and "says nothing against the predictions" in lines[-1]
+    lines = list(format_footer([row], 0, ""))
+    assert "1 of 1 times lie outside" in lines[-1]
 
 
 def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
@@ -209,19 +209,23 @@ def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
     assert sum(column.width + 1 for column in narrow) < 80
 
 
-def test_what_was_measured_once_is_measured_again_only_while_there_is_time() -> None:
+def test_measurements_are_repeated_until_the_time_is_over() -> None:
     looks = count()
-    told: list[str] = []
+    messages: list[str] = []
     alone = SimpleNamespace(bcast=lambda value: value)
-    assert list(Pace(alone, 3, told.append, lambda: next(looks)).passes("rounds", "abcd")) == [
+    assert list(Pace(alone, 3, messages.append, lambda: next(looks)).passes("rounds", "abcd")) == [
         *"abcd",
         *"ab",
     ]  # a second per look
-    assert told == ["rounds: pass 1 of 3", "rounds: pass 2 of 3", "rounds: the 3 s for more of them are over"]
-    assert list(Pace(alone, 99, told.append).passes("rounds", "ab")) == [*"ab"] * 3
+    assert messages == [
+        "rounds: pass 1 of 3",
+        "rounds: pass 2 of 3",
+        "rounds: the 3 s for more of them are over",
+    ]
+    assert list(Pace(alone, 99, messages.append).passes("rounds", "ab")) == [*"ab"] * 3
 
 
-def test_of_slow_calls_fewer_are_timed() -> None:
+def test_fewer_slow_calls_are_timed() -> None:
     calls: list[int] = []
 
     def call() -> None:

@@ -1,4 +1,4 @@
-"""The event simulator: published results exactly, a slow reference, and programs that cannot end."""
+"""The event simulator has published results, equals a slow reference and explains deadlocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.cost.test_price import NAMES
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "collectives.json").read_text())
 
 
-def test_published_dissemination_of_16_ranks() -> None:
+def test_a_dissemination_of_16_ranks_has_the_published_time() -> None:
     program = EventProgram(16)
     before: list[tuple[int, ...]] = [()] * 16
     for distance in (1, 2, 4, 8):
@@ -30,12 +30,12 @@ def test_published_dissemination_of_16_ranks() -> None:
     assert simulate_program(program).makespan == 22000
 
 
-def test_published_binomial_reduce_of_8_ranks() -> None:
+def test_a_binomial_reduction_of_8_ranks_has_the_published_times() -> None:
     ends = simulate_program(program_of(schedule_of("reduce", "binomial", 8), 1024)).rank_ends
     assert sorted(ends) == sorted([34914, 24776, 13138, 13138, 1500, 1500, 1500, 1500])
 
 
-def test_every_collective_with_default_parameters() -> None:
+def test_collectives_with_default_parameters_have_the_published_times() -> None:
     rows = VECTORS["loggops_default_parameters"]["rows"]
     assert len(rows) > 20
     for row in rows:
@@ -85,7 +85,7 @@ def test_waiting_for_a_start_is_less_than_waiting_for_the_end() -> None:
     assert (run.starts[at_start], run.starts[at_end]) == (0, 100)
 
 
-def test_messages_of_one_channel_match_in_order_and_tags_keep_them_apart() -> None:
+def test_messages_match_in_order_per_tag() -> None:
     program = EventProgram(2)
     a = program.send(0, 1, 1, tag=7)
     b = program.send(0, 1, 1, tag=8, after=[a])
@@ -96,8 +96,8 @@ def test_messages_of_one_channel_match_in_order_and_tags_keep_them_apart() -> No
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_programs_against_a_plain_reference(seed: int) -> None:
-    """Chains of operations per rank, in random order: the simulator agrees with a slow, direct one."""
+def test_random_programs_equal_a_slow_reference(seed: int) -> None:
+    """Programs have a chain of operations per rank, created in random order."""
     rng = random.Random(seed)
     ranks = rng.randint(2, 5)
     program = EventProgram(ranks)
@@ -110,11 +110,14 @@ def test_random_programs_against_a_plain_reference(seed: int) -> None:
         if rng.random() < 0.3:
             last[a] = (program.calc(a, rng.randint(1, 5000), last[a]),)
     parameters = LogGOPS(S=rng.choice([100, 65535]))
-    assert simulate_program(program, parameters).rank_ends == _reference(program, parameters)
+    assert simulate_program(program, parameters).rank_ends == simulate_slowly(program, parameters)
 
 
-def _reference(program: EventProgram, p: LogGOPS) -> tuple[float, ...]:
-    """Time moves from event to event; each rank does one thing at a time, in program order."""
+def simulate_slowly(program: EventProgram, p: LogGOPS) -> tuple[float, ...]:
+    """Simulate a program event by event; return the end of each rank.
+
+    Each rank runs one operation at a time in program order.
+    """
     total = len(program)
     done: dict[int, float] = {}
     started: set[int] = set()
@@ -129,6 +132,7 @@ def _reference(program: EventProgram, p: LogGOPS) -> tuple[float, ...]:
     now = 0.0
 
     def key(op: int) -> tuple[int, int, int]:
+        """Return the sender, the receiver and the tag of an operation."""
         peer, rank, tag = program.peers[op], program.ranks[op], program.tags[op]
         return (rank, peer, tag) if program.kinds[op] == 0 else (peer, rank, tag)
 
@@ -192,7 +196,7 @@ def _reference(program: EventProgram, p: LogGOPS) -> tuple[float, ...]:
             cpu[rank] = now + program.sizes[op]
             ends[rank] = max(ends[rank], cpu[rank])
             done[op] = now
-    # A receive or long send that had to wait ends when it is matched.
+    # A receive or a long send that waits ends when its partner matches it.
     return tuple(max(end, _last_match(program, done, rank)) for rank, end in enumerate(ends))
 
 

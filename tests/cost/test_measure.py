@@ -1,4 +1,4 @@
-"""Measuring commands: results that are checked by rule, and the commands themselves on a few real ranks."""
+"""Measuring commands check results, detect algorithms and run on real ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ real_ranks = pytest.mark.usefixtures("launcher")
 @pytest.mark.parametrize("name", [name for name in COLLECTIVES if name != "barrier"])
 @pytest.mark.parametrize("n", [2, 3, 4])
 def test_right_results_pass_and_every_wrong_element_is_counted(name: str, n: int) -> None:
-    """The rule for expected values agrees with an algorithm run in one process."""
+    """The rule of expected values agrees with an algorithm in one process."""
     chosen = next(a for a in algorithms(name) if a.fits(n))
     count = n * (3 * PERIOD + 2)
     cases = [MeasuredCase(name, n, rank, count, np.dtype(np.float32)) for rank in range(n)]
@@ -52,7 +52,7 @@ def test_swapped_blocks_are_noticed() -> None:
 
 
 @pytest.mark.parametrize("name", ["ring", "ring_openmpi", "rabenseifner", "linear"])
-def test_bits_tell_the_algorithm(name: str) -> None:
+def test_bits_identify_the_algorithm(name: str) -> None:
     n = 6
     vectors = [draw_wide_range((0, rank), 2048, np.dtype(np.float32)) for rank in range(n)]
     observed = emulate(schedule_of("all_reduce", name, n), vectors)
@@ -64,7 +64,7 @@ def test_bits_tell_the_algorithm(name: str) -> None:
 
 # ------------------------------------------------------------------------------ on real ranks
 
-#: Runs commands one after the other on the ranks of one job.
+#: A program that runs commands in turn on the ranks of one job.
 SEVERAL = """\
 import json, sys
 from mpi4py import MPI
@@ -77,19 +77,19 @@ for words in json.loads(sys.argv[1]):
 
 
 def run_commands(folder: Path, ranks: int, commands: list[str]) -> list[str]:
-    """Run commands in one job; return what each of them printed."""
+    """Run commands in one job; return the output of each command."""
     script = folder / "several.py"
     script.write_text(SEVERAL)
     done = run_python("-m", "spmdsim", "launch", "-n", ranks, script, json.dumps(commands), cwd=folder)
     assert done.returncode == 0, done.stderr
-    *outputs, rest = done.stdout.split("END OF COMMAND\n")
-    assert len(outputs) == len(commands) and not rest.strip()
+    *outputs, remaining_output = done.stdout.split("END OF COMMAND\n")
+    assert len(outputs) == len(commands) and not remaining_output.strip()
     return outputs
 
 
 @pytest.fixture(scope="module")
 def on_two_ranks(launcher: object, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """Return a folder with a machine and a table that commands wrote, and what they printed."""
+    """Return a folder with the files that commands wrote, and their outputs."""
     folder = tmp_path_factory.mktemp("measured")
     commands = [
         "calibrate -e 1K -o lab.json",
@@ -171,10 +171,10 @@ def test_every_kind_is_right_and_detected_on_three_ranks(tmp_path) -> None:
         ("calibrate -e 10", "fitting needs sizes up to 1K"),
     ],
 )
-def test_wrong_requests_are_one_line(arguments: str, words: str, capsys) -> None:
+def test_wrong_requests_are_refused_in_one_line(arguments: str, words: str, capsys) -> None:
     assert main(["collective", *arguments.split()]) == 2
-    said = capsys.readouterr().err
-    assert words in said and len(said.strip().splitlines()) == 1
+    message = capsys.readouterr().err
+    assert words in message and len(message.strip().splitlines()) == 1
 
 
 def test_measuring_without_ranks_is_refused() -> None:

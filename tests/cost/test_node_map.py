@@ -1,4 +1,4 @@
-"""The node of each rank: every notation, every placement, and clear refusals."""
+"""A node map reads every notation of nodes and refuses wrong ones."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from spmdsim.errors import InputError, UsageTypeError
         (9, [0, 0, 0, 0, 0], 5),
     ],
 )
-def test_every_notation_gives_the_node_of_each_rank(nodes, expected, ranks_per_node):
+def test_every_notation_defines_the_node_of_each_rank(nodes, expected, ranks_per_node):
     node_map = NodeMap.of(nodes, 5)
     assert node_map.nodes.tolist() == expected
     assert node_map.ranks_per_node == ranks_per_node
@@ -55,6 +55,6 @@ def test_text_names_hosts_and_ranks():
         (True, UsageTypeError, "nodes must be a number of ranks per node"),
     ],
 )
-def test_a_wrong_map_is_one_clear_line(nodes, error, text):
+def test_a_wrong_map_is_refused(nodes, error, text):
     with pytest.raises(error, match=text):
         NodeMap.of(nodes, 5)

@@ -1,4 +1,4 @@
-"""Line plots: where points land, what is refused."""
+"""Line plots have points, titles and grid lines at the right positions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_lines_of_the_grid_are_at_round_numbers_in_units(label, low, high, words
     assert texts[at : at + len(words)] == words
 
 
-def test_numbers_a_logarithm_cannot_show_are_refused() -> None:
+def test_numbers_without_a_logarithm_are_refused() -> None:
     with pytest.raises(InputError, match="must be above 0"):
         plot_canvas(Plot("t", "x", "y", (Line("a", ((0.0, 1.0),)),)))
     with pytest.raises(InputError, match="at least one point"):

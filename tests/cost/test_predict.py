@@ -1,4 +1,4 @@
-"""Predictions: tables, crossovers, what is left out; and the command around them."""
+"""Predictions have prices, crossovers and reasons of omissions; the command prints and draws them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_points_are_the_prices_of_the_schedules() -> None:
 
 
 RANGES = (Piece(1024, 1e-6, 4e-9), Piece(65536, 3e-6, 1e-9))
-#: Messages that get dearer per byte, and ones that get cheaper; reductions whose price depends on the size; nodes.
+#: Machines whose prices per byte rise or fall with the message size, and a machine with nodes.
 UNEVEN = (
     Machine("plain", 2e-6, 1e-9, 1e-10),
     Machine("cheaper", 5e-6, 1e-10, 1e-10, pieces=RANGES, reduce_pieces=(Piece(4096, 0.0, 1e-9),)),
@@ -60,7 +60,7 @@ UNEVEN = (
 @pytest.mark.parametrize("machine", UNEVEN, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("collective", sorted({one.collective.name for one in algorithms()}))
 def test_no_algorithm_beats_the_bound_on_any_machine(machine: Machine, collective: str) -> None:
-    """Whatever the sizes of its messages and the ports it uses."""
+    """The bound holds for any message sizes and ports."""
     sizes = [0, 64, 1000, 4096, 1 << 20]
     points = predict(collective, machine, [1, 2, 3, 4, 5, 8, 9, 13], sizes).points
     ratios = [seconds / one.bound for one in points for seconds in one.seconds.values() if one.bound]
@@ -68,8 +68,8 @@ def test_no_algorithm_beats_the_bound_on_any_machine(machine: Machine, collectiv
 
 
 @pytest.mark.parametrize("machine", UNEVEN[:3], ids=lambda machine: machine.name)
-def test_a_network_without_shared_links_costs_what_the_machine_does(machine: Machine) -> None:
-    """Messages have the latency and bandwidth of their size on links, too."""
+def test_a_flat_network_has_the_prices_of_the_machine(machine: Machine) -> None:
+    """Messages on links have the latency and bandwidth of their size, too."""
     for collective, name in (
         ("all_reduce", "ring"),
         ("broadcast", "binomial"),
@@ -85,17 +85,17 @@ def test_a_network_without_shared_links_costs_what_the_machine_does(machine: Mac
                 ).seconds == pytest.approx(alone)
 
 
-def test_the_bound_is_its_largest_part() -> None:
-    """Three ranks hear of one another in one round of two ports, six in one more; 5/3 and 5/6 of the bytes."""
+def test_the_bound_is_the_maximum_of_latency_bandwidth_and_reduction() -> None:
+    """Two-port rounds reach three ranks, then six; the ranks receive 5/3 and add 5/6 of the bytes."""
     for prices, expected in [((100.0, 0, 0), 250), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]:
         assert least_seconds("all_reduce", Machine("m", *prices), 6, 600) == pytest.approx(expected)
     assert least_seconds("all_to_all", Machine("m", 1.0, 0.0), 3, 0) == 1.5
-    # 10 bytes for 1.5 is the best there is, as one of many messages in a round: 0.05 of half of alpha and 0.1 per byte.
+    # Messages of 10 bytes are cheapest: half of alpha is 0.05 per byte, and each byte takes 0.1.
     ranges = Machine("m", 9.0, 1.0, pieces=(Piece(10, 1.0, 0.1),))
     assert least_seconds("broadcast", ranges, 2, 1000) == pytest.approx(150)
 
 
-def test_events_say_that_they_have_one_latency(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_loggops_warns_that_it_has_one_latency(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "ranges.json")
     save_machine(UNEVEN[1], file)
     common = [
@@ -116,13 +116,14 @@ def test_events_say_that_they_have_one_latency(tmp_path, capsys: pytest.CaptureF
     assert "LogGOPS has one latency and bandwidth for all sizes" in capsys.readouterr().err
 
 
-def test_what_a_prediction_on_links_leaves_out_is_said(capsys) -> None:
-    """That events know neither links nor nodes, and from which rank count on unequal messages are not told apart."""
+def test_a_prediction_has_notes_of_ignored_options(capsys) -> None:
+    """Notes name ignored links and nodes, and the rank count above which unequal messages are averaged."""
     common = ["collective", "predict", "reduce_scatter", "-b", "8", "-e", "8", "-n"]
     for topology, ranks in ("torus:8x8", "64"), ("torus:4x4", "16"):
         for links in [], ["--links", "butterfly"]:
             assert main([*common, ranks, "--topology", topology, *links]) == 0
-            lines = capsys.readouterr().out.splitlines()  # the remark names no row: --links has no (bound)
+            # The note must not name the row (bound), because --links does not print it.
+            lines = capsys.readouterr().out.splitlines()
             assert any(one.startswith("above 32 ranks") for one in lines) == (ranks == "64")
     for ignored in ["--topology", "torus:4x4"], ["--machine", "cluster"]:
         assert main([*common, "16", *ignored, "--model", "loggops"]) == 0
@@ -137,7 +138,7 @@ def test_crossover_is_where_the_closed_forms_cross() -> None:
     assert crossover.nbytes == pytest.approx(3e-6 / (1.25e-9 + 2.125 * 2e-10), rel=0.01)
 
 
-def test_what_does_not_run_is_left_out_with_its_reason() -> None:
+def test_algorithms_that_cannot_be_priced_are_left_out_with_their_reason() -> None:
     large = predict("broadcast", Machine.cluster(), [1 << 17], [1000], topology="")
     assert "too many messages" in large.left_out["linear"]
     for machine in Machine.cluster(), UNEVEN[1]:
@@ -151,14 +152,14 @@ def test_what_does_not_run_is_left_out_with_its_reason() -> None:
     assert several.left_out == {"double_binary_tree": expected}
 
 
-def test_the_command_says_on_which_ranks_an_algorithm_is_left_out(capsys) -> None:
+def test_the_command_prints_the_ranks_on_which_an_algorithm_is_left_out(capsys) -> None:
     words = ("-n", "64,128,256", "-b", "1M", "--algorithms", "ring,double_binary_tree")
     assert main(["collective", "predict", "all_reduce", *words]) == 0
     line = "left out: double_binary_tree: too many messages to look at each on 128, 256 ranks\n"
     assert capsys.readouterr().err == line
 
 
-def test_the_library_appears_where_it_was_measured() -> None:
+def test_native_times_appear_if_they_were_measured() -> None:
     rows = tuple(Measurement("all_reduce", "native", 4, size, size * 1e-9) for size in (100, 10_000))
     machine = Machine("measured", 1e-6, 1e-9, measured=rows)
     prediction = predict("all_reduce", machine, [2, 4], [1000], ["ring", "native"])
@@ -184,13 +185,13 @@ def test_options_reach_the_algorithms_that_have_them() -> None:
     assert by_node.points[0].seconds["two_level_ring"] < by_pair.points[0].seconds["two_level_ring"]
 
 
-def test_topology_slows_down_what_it_does_not_fit() -> None:
+def test_a_topology_slows_down_algorithms_that_do_not_fit_it() -> None:
     flat = predict("all_reduce", MACHINE, [16], [1 << 20], ["recursive_doubling"]).points[0]
     ring = predict("all_reduce", MACHINE, [16], [1 << 20], ["recursive_doubling"], topology="ring").points[0]
     assert ring.seconds["recursive_doubling"] > 2 * flat.seconds["recursive_doubling"]
 
 
-def test_wrong_requests() -> None:
+def test_wrong_requests_are_refused() -> None:
     with pytest.raises(InputError, match="no algorithm 'rong'"):
         predict("all_reduce", MACHINE, [4], [100], ["rong"])
     with pytest.raises(InputError, match="predict: ranks must be a list of numbers of 1 or more"):
@@ -200,23 +201,23 @@ def test_wrong_requests() -> None:
 def test_emulated_time_counts_copies_and_the_call() -> None:
     machine = Machine("c", 1e-6, 1e-9, 1e-10, beta_memory=1e-10, call_seconds=5e-6)
     schedule = schedule_of("all_gather", "ring", 2)
-    # One exchange of half the bytes; the own half is copied from input to output.
+    # Half of the bytes are exchanged; the rank's own half is copied from input to output.
     assert emulated_seconds(schedule, machine, 1000, 4) == pytest.approx(5e-6 + 1e-6 + 2e-6 + 2e-7)
 
 
-def test_emulated_time_of_input_that_rests_is_less() -> None:
+def test_emulated_time_is_less_for_buffers_that_were_not_written() -> None:
     still = (Piece(float("inf"), 1e-6, 1e-10),)
     machine = Machine("c", 1e-6, 1e-9, still_pieces=still)
-    # Two ranks in a ring: the first round sends input, the second what was just reduced.
+    # In a ring of two ranks, the first round sends input and the second sends new sums.
     ring = schedule_of("all_reduce", "ring", 2)
     assert emulated_seconds(ring, machine, 2000, 1) == pytest.approx(2e-6 + 1e-7 + 1e-6)
     assert emulated_seconds(ring, Machine("c", 1e-6, 1e-9), 2000, 1) == pytest.approx(2e-6 + 2e-6)
-    # After the scatter the root sends input on, but its partner what it has just received.
+    # After the scatter, the root sends input, but its partner sends received data.
     scatter = schedule_of("broadcast", "scatter_ring", 2)
     assert emulated_seconds(scatter, machine, 2000, 1) == pytest.approx(2e-6 + 1e-7 + 1e-6)
 
 
-def test_growing_numbers() -> None:
+def test_growing_ranges_are_parsed() -> None:
     assert growing_counts("2..16x2") == [2, 4, 8, 16]
     assert growing_counts("3,5..7") == [3, 5, 6, 7]
     assert growing_sizes(8, 64, 2) == [8, 16, 32, 64]
@@ -236,7 +237,7 @@ def test_the_plot_has_the_points() -> None:
     assert [x for x, _ in over_ranks.lines[0].points] == [2, 4, 8] and over_ranks.x_label == "ranks"
 
 
-def test_who_is_the_fastest_somewhere_is_drawn_and_who_is_not_drawn_is_named() -> None:
+def test_the_fastest_algorithms_are_drawn_and_the_others_named() -> None:
     sizes = [1024 * 4**k for k in range(9)]
     prediction = predict("reduce", load_machine("laptop"), [6], sizes)
     fastest = {min(point.seconds, key=point.seconds.__getitem__) for point in prediction.points}
@@ -249,26 +250,26 @@ def test_who_is_the_fastest_somewhere_is_drawn_and_who_is_not_drawn_is_named() -
     assert words in figure(prediction).svg and words in figure(prediction).html
     assert not prediction_plot(prediction).undrawn
     few = [line.name for line in prediction_plot(prediction, 1).lines]
-    assert {*few} == fastest  # never fewer than those that are the fastest somewhere
+    assert {*few} == fastest  # every algorithm that is fastest at a point is drawn
 
 
-def test_times_beyond_the_measured_sizes_are_called_a_guess(tmp_path, capsys) -> None:
+def test_times_beyond_the_measured_sizes_have_a_note(tmp_path, capsys) -> None:
     rows = tuple(Measurement("all_reduce", "native", 4, size, size * 1e-9) for size in (1024, 65_536))
     machine, words = (
         Machine("measured", 1e-6, 1e-9, measured=rows),
         "native was measured up to 64 KiB: beyond",
     )
     save_machine(machine, tmp_path / "m.json")
-    for largest, said in (("64K", 0), ("256K", 1)):
+    for largest, note_count in (("64K", 0), ("256K", 1)):
         command = f"collective predict all_reduce -n 4 -e {largest} --machine {tmp_path / 'm.json'}"
         assert main(command.split()) == 0
-        assert capsys.readouterr().out.count(words) == said
+        assert capsys.readouterr().out.count(words) == note_count
     beyond = predict("all_reduce", machine, [4], [1024, 262_144])
     assert words in figure(beyond).svg
     assert words not in figure(predict("all_reduce", machine, [4], [1024, 262_144], ["ring"])).svg
 
 
-def test_a_picture_says_what_is_left_out() -> None:
+def test_a_picture_has_notes_of_omissions() -> None:
     long = predict("broadcast", MACHINE, [6], [64 * 2**k for k in range(12)])
     assert "the table has the first 10 of 12 points" in figure(long).notes
     few = replace(long, left_out={"linear": "too many messages"})
@@ -327,7 +328,7 @@ def test_command_shows_the_busiest_links(capsys) -> None:
         (["all_reduce", "--svg", "/no/such/folder/x.svg"], "cannot write"),
     ],
 )
-def test_wrong_arguments_are_one_line(arguments, words, capsys) -> None:
+def test_wrong_arguments_are_refused_in_one_line(arguments, words, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         raise SystemExit(main(["collective", "predict", *arguments]))
     assert stopped.value.code == 2
@@ -337,17 +338,17 @@ def test_wrong_arguments_are_one_line(arguments, words, capsys) -> None:
 
 @pytest.mark.parametrize("machine", [Machine.laptop(), Machine.cluster(), Machine.accelerators()], ids=str)
 @pytest.mark.parametrize("ranks", [2, 3, 6, 8, 64])
-def test_what_plans_count_is_shown(machine: Machine, ranks: int) -> None:
-    """The same call costs the same in a prediction, in a plan and in a search."""
+def test_predictions_have_the_prices_of_plans_and_searches(machine: Machine, ranks: int) -> None:
+    """A call has one price in a prediction, a plan and a search."""
     mesh = Mesh((ranks,), ("x",))
     shape = (ranks * ranks * 32, 48)
     nbytes = 4 * shape[0] * shape[1]
-    split, whole = mesh("x", None), mesh(None, None)
+    split, replicated = mesh("x", None), mesh(None, None)
     moves = MovePrices(Settings(machine=machine))
     for collective, src, dst, size in (
-        ("all_gather", split, whole, nbytes),
+        ("all_gather", split, replicated, nbytes),
         ("reduce_scatter", mesh(None, None, partial="x"), split, nbytes),
-        ("all_reduce", mesh(None, None, partial="x"), whole, nbytes),
+        ("all_reduce", mesh(None, None, partial="x"), replicated, nbytes),
     ):
         route = plan(src, dst, shape, "float32", machine)
         point = predict(collective, machine, [ranks], [size], ["ring"]).points[0]

@@ -1,4 +1,4 @@
-"""The timeline of a predicted run: its times are the prediction's, its arrows the schedule's messages."""
+"""The timeline of a predicted run has the times of the prediction and the messages of the schedule."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ EVENTS = LogGOPS.from_machine(MACHINE, eager_bytes=100)
 
 
 def of_kind(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    """Return the events of one kind (phase) of a trace."""
     return [event for event in document["traceEvents"] if event["ph"] == kind]
 
 
@@ -59,7 +60,7 @@ def test_slices_of_one_lane_do_not_overlap(events: LogGOPS | None) -> None:
     lanes: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for one in of_kind(document, "X"):
         lanes.setdefault((one["pid"], one["tid"]), []).append((one["ts"], one["ts"] + one["dur"]))
-    assert len(lanes) == 16  # two ranks drop out and reduce nothing
+    assert len(lanes) == 16  # two ranks reduce nothing and have one lane
     for spans in lanes.values():
         spans.sort()
         assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(spans))

@@ -1,4 +1,4 @@
-"""The lower bound: never above what any schedule receives, and tight; checked against search and linear programmes."""
+"""No schedule receives less than the lower bound; searches and linear programmes reach it."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ APART = [
 
 
 def mesh_layout(*dims: str, pending: str = "") -> Any:
-    """A layout of a mesh to come: axes by their letters."""
+    """Return a function that builds the layout of a mesh; the letters of `dims` are its axes."""
     entries = [None if entry == "-" else tuple(entry) for entry in dims]
     return lambda mesh: mesh(*entries, partial=tuple(pending))
 
 
-def sampled(meshes: list[Mesh], count: int, seed: int, kept: bool = False) -> list:
-    """Pairs with a pending source; with ``kept`` the target may keep some of it pending."""
+def sampled(meshes: list[Mesh], count: int, seed: int, keeps_pending: bool = False) -> list:
+    """Return random pairs with a pending source; with `keeps_pending`, targets may be pending too."""
     choose, cases = random.Random(seed), []
     while len(cases) < count:
         shape = choose.choice([(), (8,), (5,), (4, 6), (3, 5), (1, 5), (2, 3, 4), (0, 3)])
-        here = choose.choice(meshes)
-        there = here if choose.random() < 0.5 else choose.choice(meshes)
-        src = choose.choice([one for one in every_layout(here, len(shape), partial=True) if one.partial])
-        targets = every_layout(there, len(shape), partial=kept and here == there)
+        src_mesh = choose.choice(meshes)
+        dst_mesh = src_mesh if choose.random() < 0.5 else choose.choice(meshes)
+        src = choose.choice([one for one in every_layout(src_mesh, len(shape), partial=True) if one.partial])
+        targets = every_layout(dst_mesh, len(shape), partial=keeps_pending and src_mesh == dst_mesh)
         dst = choose.choice([one for one in targets if {*one.partial} <= {*src.partial}])
         cases.append((src, dst, shape))
     return cases
 
 
-def compared(pairs: list, ways: object) -> Counter[str]:
-    """How often the bound is the optimum; it is never above it."""
+def compare_with_optimum(pairs: list, schedules: object) -> Counter[str]:
+    """Count how often the bound is tight and below the optimum; check that it is never above it."""
     counts: Counter[str] = Counter()
     for src, dst, shape in pairs:
         ranks = {*src.mesh.rank_list, *dst.mesh.rank_list}
-        busiest, total = optimum(kinds(src, dst, shape, max(ranks) + 1), ranks, ways)
+        busiest, total = optimum(kinds(src, dst, shape, max(ranks) + 1), ranks, schedules)
         bound = lower_bound(src, dst, shape)
         assert bound.total == total, (src, dst, shape)
         least = math.ceil(busiest - 1e-6)
@@ -69,42 +69,44 @@ def compared(pairs: list, ways: object) -> Counter[str]:
 
 
 def test_all_schedules_of_few_ranks_are_mixtures_of_the_corners() -> None:
-    """Which the linear programmes for more ranks take for granted."""
+    """The linear programmes for more ranks assume it."""
     layouts = {
         n: [one for mesh in every_mesh(n) for one in every_layout(mesh, 1, partial=True)] for n in (2, 3, 4)
     }
     every_kind: set[Kind] = set()
-    for size, some in layouts.items():
-        for src in some:
-            for dst in some:
+    for size, layouts_of_size in layouts.items():
+        for src in layouts_of_size:
+            for dst in layouts_of_size:
                 if src.partial and not dst.partial:
                     every_kind |= {*kinds(src, dst, (size,), size)}
     checked = 0
     for kind in every_kind:
         if sum(max(c, 0) for c in kind.holds) + len(kind.lines) > 7:
-            continue  # seconds of search
+            continue  # the search would take seconds
         ranks = range(len(kind.holds))
-        one, other = (optimum(Counter({kind: 12}), ranks, ways) for ways in (every_schedule, corners))
+        one, other = (
+            optimum(Counter({kind: 12}), ranks, schedules) for schedules in (every_schedule, corners)
+        )
         assert one == pytest.approx(other), kind
         checked += 1
     assert checked > 20
 
 
-def test_the_bound_is_that_of_all_schedules_on_up_to_four_ranks() -> None:
-    pairs = sampled([*every_mesh(2), *every_mesh(3)], 40, 1, kept=True)
+def test_the_bound_equals_the_optimum_of_all_schedules_on_up_to_four_ranks() -> None:
+    pairs = sampled([*every_mesh(2), *every_mesh(3)], 40, 1, keeps_pending=True)
     small = [mesh for mesh in every_mesh(4) if mesh.shape == (2, 2)]
-    pairs += [pair for pair in sampled(small, 60, 2, kept=True) if len(pair[0].partial) < 2]
-    counts = compared(pairs, every_schedule)
+    pairs += [pair for pair in sampled(small, 60, 2, keeps_pending=True) if len(pair[0].partial) < 2]
+    counts = compare_with_optimum(pairs, every_schedule)
     assert counts["tight"] == len(pairs)
 
 
 @pytest.mark.parametrize("meshes", [every_mesh(6), every_mesh(8), APART], ids=["6", "8", "apart"])
-def test_the_bound_is_that_of_linear_programmes(meshes: list[Mesh]) -> None:
-    pairs = sampled(meshes, 120, 3, kept=True)
-    assert compared(pairs, corners)["tight"] == len(pairs)
+def test_the_bound_equals_the_optimum_of_linear_programmes(meshes: list[Mesh]) -> None:
+    pairs = sampled(meshes, 120, 3, keeps_pending=True)
+    assert compare_with_optimum(pairs, corners)["tight"] == len(pairs)
 
 
-def test_pending_targets_share_what_their_lines_receive() -> None:
+def test_pending_targets_are_at_or_above_the_bound() -> None:
     mesh, checked = Mesh((2, 2), ("a", "b")), 0
     for src in every_layout(mesh, 1, partial=True):
         for dst in every_layout(mesh, 1, partial=True):
@@ -118,34 +120,34 @@ def test_pending_targets_share_what_their_lines_receive() -> None:
     assert checked > 20
 
 
-def test_values_that_become_pending_come_once_to_every_line() -> None:
+def test_values_that_become_pending_are_received_once_per_group() -> None:
     mesh, world = Mesh((2, 2), ("a", "b")), LockStep(4)
     for src in every_layout(mesh, 2, partial=True):
         for dst in every_layout(mesh, 2, partial=True):
-            pieces, whole = proof.contributions(src, (4, 6), 5)
+            terms, total = proof.contributions(src, (4, 6), 5)
             if {*dst.partial} & {*src.partial}:
                 continue
-            shards = [pieces[proof.contribution(src, rank)][src.slices((4, 6), rank)] for rank in range(4)]
+            shards = [terms[proof.contribution(src, rank)][src.slices((4, 6), rank)] for rank in range(4)]
             route = plan(src, dst, (4, 6), np.int64, partial_target=True)
             after = proof.run(world, route, shards)
             for line in mesh.groups(*dst.partial_axes):
-                part = sum(after[rank] for rank in line)
-                assert np.array_equal(part, whole[dst.slices((4, 6), line[0])]), (src, dst)
+                group_sum = sum(after[rank] for rank in line)
+                assert np.array_equal(group_sum, total[dst.slices((4, 6), line[0])]), (src, dst)
     src, dst = mesh(None, None, partial="a"), mesh(None, None, partial="b")
     route = plan(src, dst, (64, 64), "int8", partial_target=True)
-    assert route.max_nbytes == route.max_lower_bound == 2048  # half of what a copy for every rank takes
+    assert route.max_nbytes == route.max_lower_bound == 2048  # a copy for every rank would be twice the bytes
 
 
-def test_between_disjoint_ranks_every_contribution_travels() -> None:
+def test_disjoint_ranks_receive_every_contribution() -> None:
     src = Mesh((4,), ("x",), ranks=[0, 1, 2, 3])(None, None, partial="x")
     dst = Mesh((4,), ("y",), ranks=[4, 5, 6, 7])("y", None)
     route = plan(src, dst, (64, 64))
     assert route.total_lower_bound == route.total_nbytes == 64 * 1024
-    assert route.max_lower_bound == 8 * 1024  # eight ranks share it
+    assert route.max_lower_bound == 8 * 1024  # eight ranks share the contributions
     assert [route.lower_bound(rank) for rank in (0, 4)] == [0, 8 * 1024]
 
 
-def test_without_dims_there_is_one_element() -> None:
+def test_a_scalar_counts_as_one_element() -> None:
     mesh, nothing = Mesh((4,), ("x",)), Layout(Mesh((4,), ("x",)), ())
     assert lower_bound(nothing, nothing, ()).ranks.tolist() == [0] * 4
     assert plan(nothing, nothing, ()).lower_bound(2) == 0
@@ -166,14 +168,16 @@ def test_without_dims_there_is_one_element() -> None:
         ((2, 4), (None, "b"), (None, "b"), "a", 4096, 4096),
     ],
 )
-def test_copies_help(shape: tuple, src: tuple, dst: tuple, partial: str, nbytes: int, bound: int) -> None:
+def test_replicas_reduce_the_bytes_of_reductions(
+    shape: tuple, src: tuple, dst: tuple, partial: str, nbytes: int, bound: int
+) -> None:
     mesh = Mesh(shape, ("a", "b"))
     route = plan(mesh(*src, partial=partial), mesh(*dst), (64, 64))
     assert (route.max_nbytes, route.max_lower_bound) == (nbytes, bound)
     assert "= the lower bound" in str(route)
 
 
-def test_the_table_says_so_where_the_bound_is_not_reached() -> None:
+def test_the_table_prints_the_ratio_of_a_plan_above_the_bound() -> None:
     mesh = Mesh((2, 4), ("a", "b"))
     route = plan(mesh("a", None, partial="b"), mesh("b", None), (64, 64), machine=Machine.laptop())
     assert route.max_nbytes > route.max_lower_bound
@@ -189,9 +193,7 @@ def test_the_table_says_so_where_the_bound_is_not_reached() -> None:
         ((2, 2, 2), mesh_layout("-", "bc", pending="a"), mesh_layout("a", "cb"), 3416),
     ],
 )
-def test_sums_of_what_is_split_already_are_reduced_directly(
-    shape: tuple, src: Any, dst: Any, nbytes: int
-) -> None:
+def test_sums_of_split_tensors_are_reduced_directly(shape: tuple, src: Any, dst: Any, nbytes: int) -> None:
     mesh = Mesh(shape, ("a", "b", "c")[: len(shape)])
     route = plan(src(mesh), dst(mesh), (64, 64))
     assert [step.collective for step in route.steps] == ["reduce_exchange"]
@@ -202,7 +204,7 @@ def test_sums_of_what_is_split_already_are_reduced_directly(
     assert route.max_sent_nbytes == max(sent)
 
 
-def test_shares_of_adders_are_the_optimum_of_a_linear_programme() -> None:
+def test_shares_of_adders_are_an_optimum_of_a_linear_programme() -> None:
     from scipy.optimize import linprog
 
     for seed in range(40):
@@ -226,7 +228,7 @@ def test_shares_of_adders_are_the_optimum_of_a_linear_programme() -> None:
         )
 
 
-def test_a_mesh_of_many_ranks_is_bounded_at_once() -> None:
+def test_the_bound_of_65536_ranks_is_computed() -> None:
     mesh = Mesh((256, 256), ("a", "b"))
     bound = lower_bound(mesh(None, partial="a"), mesh("a"), (1 << 20,))
     assert bound.total == (1 << 20) * (255 + 255)
@@ -234,7 +236,7 @@ def test_a_mesh_of_many_ranks_is_bounded_at_once() -> None:
     assert np.all(bound.ranks == bound.busiest)
 
 
-def test_gradients_of_a_bucket_are_reduced_with_the_help_of_copies() -> None:
+def test_replicas_help_to_reduce_the_gradients_of_a_bucket() -> None:
     mesh, world = Mesh((4, 2), ("dp", "tp")), LockStep(8)
     gradients: list[list[np.ndarray]] = []
     for merge, collectives in (
@@ -256,7 +258,7 @@ def test_gradients_of_a_bucket_are_reduced_with_the_help_of_copies() -> None:
         np.testing.assert_allclose(one, other, rtol=1e-6)
 
 
-def test_what_a_reduction_sends_is_what_the_others_take() -> None:
+def test_sent_bytes_of_a_reduction_equal_received_bytes() -> None:
     mesh = Mesh((2, 4), ("a", "b"))
     src = mesh(None, None, partial="a")
     for dst in (mesh("b", "a"), mesh("a", None), mesh(("a", "b"), None), mesh(None, "a")):
@@ -271,22 +273,27 @@ def test_what_a_reduction_sends_is_what_the_others_take() -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 5])
-def test_results_of_16_bits_may_travel_as_such(ranks: int) -> None:
-    """The first ``n - 1`` receptions of each element are of sums in 32 bits, the others of the rounded result."""
+def test_16_bit_results_are_counted_with_2_bytes(ranks: int) -> None:
+    """The first `n - 1` receptions of each element are 32-bit sums; the others are rounded results."""
     mesh, shape = Mesh((ranks,), ("x",)), (8 * ranks, 3)
-    pending, whole, split = mesh(None, None, partial="x"), mesh(None, None), mesh("x", None)
+    pending, replicated, split = mesh(None, None, partial="x"), mesh(None, None), mesh("x", None)
     for dtype, numbers in (("bfloat16", (4, 2)), ("float16", (4, 2)), ("float32", (4, 4))):
-        ways = [plan(*ends, shape, dtype) for ends in ((pending, split), (split, whole), (pending, whole))]
+        routes = [
+            plan(*ends, shape, dtype)
+            for ends in ((pending, split), (split, replicated), (pending, replicated))
+        ]
         least = 24 * (ranks - 1) * sum(numbers)
-        assert (ways[2].max_lower_bound, ways[2].total_lower_bound) == (least, ranks * least)
-        assert ways[0].max_lower_bound == 24 * (ranks - 1) * numbers[0] == ways[0].max_nbytes
-        assert ways[0].max_nbytes + ways[1].max_nbytes == ways[2].max_lower_bound <= ways[2].max_nbytes
-    kept = plan(pending, pending, shape, "float16")
-    assert kept.max_lower_bound == 0
+        assert (routes[2].max_lower_bound, routes[2].total_lower_bound) == (least, ranks * least)
+        assert routes[0].max_lower_bound == 24 * (ranks - 1) * numbers[0] == routes[0].max_nbytes
+        assert (
+            routes[0].max_nbytes + routes[1].max_nbytes == routes[2].max_lower_bound <= routes[2].max_nbytes
+        )
+    unchanged = plan(pending, pending, shape, "float16")
+    assert unchanged.max_lower_bound == 0
 
 
 def test_no_route_of_16_bits_is_below_the_bound() -> None:
-    compared = 0
+    beaten_by_detours = 0
     for src, dst, shape in sampled([*every_mesh(4), *every_mesh(6)], 300, 5):
         between = random.Random(str(dst)).choice(every_layout(src.mesh, len(shape)))
         route = plan(src, dst, shape, "bfloat16")
@@ -294,8 +301,8 @@ def test_no_route_of_16_bits_is_below_the_bound() -> None:
         received = [sum(leg.nbytes(rank) for leg in legs) for rank in range(6)]
         assert max(received) >= route.max_lower_bound and sum(received) >= route.total_lower_bound
         assert route.max_nbytes >= route.max_lower_bound and route.total_nbytes >= route.total_lower_bound
-        compared += max(received) < route.max_nbytes
-    assert compared > 20
+        beaten_by_detours += max(received) < route.max_nbytes
+    assert beaten_by_detours > 20
 
 
 LONG = (6720,)
@@ -314,24 +321,27 @@ LONG = (6720,)
 def test_sums_between_meshes_of_many_ranks_are_near_the_bound(
     before: int, after: int, nbytes: int, bound: int
 ) -> None:
-    """Within the contributions of two elements; a reduce_scatter and an exchange take up to 16 times as much."""
+    """The plan exceeds the bound by the contributions of two elements at most.
+
+    A reduce_scatter and an exchange would receive up to 16 times as many bytes.
+    """
     src = Mesh((before,), ("a",))(None, partial="a")
     dst = Mesh((after,), ("x",))("x")
     route = plan(src, dst, LONG)
     assert (route.max_nbytes, route.max_lower_bound) == (nbytes, bound)
     assert route.max_nbytes <= route.max_lower_bound + 2 * 4 * before
     assert route.bound_ranks == max(before, after) and f"for these {max(before, after)} ranks" in str(route)
-    pieces, whole = proof.contributions(src, LONG, 5)
+    terms, total = proof.contributions(src, LONG, 5)
     empty = np.zeros(0, np.int64)
-    shards = [pieces[rank] if rank < before else empty for rank in range(max(before, after))]
+    shards = [terms[rank] if rank < before else empty for rank in range(max(before, after))]
     with record() as trace:
         received = proof.run(LockStep(len(shards)), plan(src, dst, LONG, np.int64), shards)
-    assert proof.holds(received, whole, dst, LONG)
+    assert proof.holds(received, total, dst, LONG)
     assert max(sum(event.nbytes[rank] for event in trace.events) for rank in range(len(shards))) == 2 * nbytes
 
 
 @pytest.mark.parametrize("ranks", [24, 32, 64])
-def test_random_sums_of_many_ranks_are_not_beaten_by_two_plans(ranks: int) -> None:
+def test_no_two_plans_receive_less_than_one_plan_of_a_sum(ranks: int) -> None:
     counts: Counter[str] = Counter()
     proof.check_large(ranks, 3, random.Random(ranks), counts)
     assert not [what for what in counts if what.startswith("FAILED")], counts
@@ -340,7 +350,7 @@ def test_random_sums_of_many_ranks_are_not_beaten_by_two_plans(ranks: int) -> No
     assert counts[f"{meshes}: plans near the lower bound"] == counts[f"{meshes}: pending sums"] == 2
 
 
-def test_whole_shares_are_near_the_optimum_of_a_linear_programme() -> None:
+def test_integer_shares_are_near_the_optimum_of_a_linear_programme() -> None:
     for seed in range(30):
         random_of = np.random.default_rng(seed)
         groups, ranks = random_of.integers(1, 9), random_of.integers(2, 9)
@@ -352,12 +362,12 @@ def test_whole_shares_are_near_the_optimum_of_a_linear_programme() -> None:
         assert (loads + (shares * extras).sum(axis=0)).max() <= 1.25 * least.max() + 3, seed
 
 
-def test_the_bound_of_sums_names_its_ranks_since_idle_ones_could_help() -> None:
-    """On 5 of 8 ranks a sum takes 43,008 bytes; by way of all 8 it takes 38,220: the bound is that of the 5."""
+def test_the_bound_of_sums_names_its_ranks_because_idle_ranks_could_help() -> None:
+    """A sum on 5 of 8 ranks receives 43,008 bytes; all 8 ranks need 38,220, but the bound is for 5."""
     five, all_of_them = Mesh((5,), ("a",)), Mesh((8,), ("x",))
-    pending, whole, spread = five(None, partial="a"), five(None), all_of_them("x")
-    alone = plan(pending, whole, LONG)
-    legs = plan(pending, spread, LONG), plan(spread, whole, LONG)
+    pending, replicated, spread = five(None, partial="a"), five(None), all_of_them("x")
+    alone = plan(pending, replicated, LONG)
+    legs = plan(pending, spread, LONG), plan(spread, replicated, LONG)
     assert alone.max_nbytes == alone.max_lower_bound == 43008
     assert max(sum(leg.nbytes(rank) for leg in legs) for rank in range(8)) == 38220
     assert "busiest rank: 42 KiB = the lower bound for these 5 ranks; " in str(alone)

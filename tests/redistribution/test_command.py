@@ -1,4 +1,4 @@
-"""``spmdsim plan`` and its picture."""
+"""`spmdsim plan` prints and draws plans."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from spmdsim.figures.plan_figures import transfers, transfers_list, transfers_pi
 MESH = ("plan", "--mesh", "dp=2,tp=4")
 
 
-def test_a_plan_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_is_printed_with_its_bound(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*MESH, "--src", "dp,None", "--dst", "None,(tp,dp)", "--shape", "64,64"]) == 0
     text = capsys.readouterr().out
     assert "1 KiB = the lower bound" in text and "S(0)R -> S(1)[1]S(1)[0]" in text
 
 
-def test_pending_sources_and_machines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pending_sources_and_machines_are_options(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--src", "dp,None", "--partial", "tp:max", "--dst", "dp,tp", "--shape", "64,64"]
     assert main([*MESH, *arguments, "--machine", "cluster", "--rank", "3"]) == 0
     text = capsys.readouterr().out
     assert "reduce_scatter" in text and "on cluster" in text and "rank 3: receives 6,144 bytes" in text
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_bytes_and_steps(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*MESH, "--src", "dp,tp", "--dst", "None,None", "--shape", "5,7", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["max_nbytes"] == max(one["nbytes"] for one in data["ranks"])
     assert data["ratio"] == 1.0 and data["steps"][0]["collective"] == "all_gather"
 
 
-def test_other_spellings_meshes_and_reshapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_notations_meshes_and_reshapes_are_planned(capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "64,64"]
     assert main(["plan", "--src", "a=2,b=3: a,b", "--dst", "c=3,d=2: c,d", *shape]) == 0
     matrix = ["plan", "--device-matrix", "4,2", "--src", "1,0", "--dst", "0,1", "--style", "mindspore"]
@@ -48,7 +48,7 @@ def test_other_spellings_meshes_and_reshapes(capsys: pytest.CaptureFixture[str])
     assert "float32[8x16] to 128" in capsys.readouterr().out
 
 
-def test_wrong_arguments_say_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_named_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*MESH, "--src", "dp,tq", "--dst", "dp,tp", "--shape", "4,4"]) == 2
     assert main([*MESH, "--src", "dp", "--dst", "dp,tp", "--shape", "4"]) == 2
     assert main([*MESH, "--src", "dp", "--dst", "tp", "--shape", "4", "--dtype", "float33"]) == 2
@@ -72,7 +72,7 @@ def test_the_picture_shows_every_transfer_once() -> None:
 
 
 def test_own_notation_is_read_without_dialects() -> None:
-    """Other notations load them: the test would see it."""
+    """Only other notations load the modules of dialects."""
     code = (
         "import sys; from spmdsim.cli.main import main; main(sys.argv[1:]); "
         "print([name for name in sys.modules if name.startswith('spmdsim.dialects')])"

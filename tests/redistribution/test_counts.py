@@ -1,4 +1,4 @@
-"""Counts and prices of small plans, counted by hand; test_bound.py, test_exact.py and test_plan.py judge large samples."""
+"""Counts and prices of small plans equal counts by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spmdsim.redistribution.step_counts import busiest_received, step_messages
 from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 
 
-def test_an_exchange_adds_nothing_up() -> None:
+def test_an_exchange_refuses_reductions() -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     pending, other = mesh(None, partial="a"), mesh("a")
     for ask in (receives, sends):
@@ -29,7 +29,7 @@ def test_an_exchange_adds_nothing_up() -> None:
     assert [t.count for t in receives(pending, mesh("b", partial="a"), (4,), 1)] == [2]
 
 
-def test_times_rise_where_no_piece_begins_below_the_end_of_the_one_before() -> None:
+def test_prices_rise_with_bytes_if_no_piece_starts_below_the_end_of_the_last() -> None:
     def rising(*pieces: Piece, measured: str | None = None) -> bool:
         measurements = (Measurement(measured, 2, 8, 8, 1.0),) if measured else ()
         return Prices(
@@ -62,7 +62,7 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
     assert step_messages(back) == 2 and step_messages(scan) == 1 and price_step(back, 2, None)[0] == 4
 
 
-def test_what_shares_a_message_is_counted_by_hand() -> None:
+def test_merged_messages_are_counted_by_hand() -> None:
     mesh = Mesh((4, 2), ("a", "b"))
     received = {
         kind: Merge(kind, mesh, ("a",), op).received_elements(8.0)
@@ -78,7 +78,7 @@ def test_what_shares_a_message_is_counted_by_hand() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 2), (2, 2, 2), (4, 3)])
-def test_reductions_of_one_dim_are_priced_as_they_are_planned(sizes):
+def test_reductions_of_one_dim_are_priced_like_their_plans(sizes):
     mesh = Mesh(sizes, ("a", "b", "c")[: len(sizes)])
     for pending, target in (("a", ("a", "b")), ("b", ("b", "a")), ("a", ("b",)), ("b", ())):
         src = mesh(next(axis for axis in mesh.axes if axis != pending), partial={pending: "sum"})
@@ -88,7 +88,7 @@ def test_reductions_of_one_dim_are_priced_as_they_are_planned(sizes):
 
 
 @pytest.mark.parametrize("parts", [(2, 3), (4,), (3, 2, 2)], ids=str)
-def test_cuts_are_those_of_nested_blocks(parts):
+def test_cuts_equal_nested_blocks(parts):
     for size in range(14):
         cut, blocks = Cuts(size, parts), nested_blocks(size, parts)
         assert list(zip(cut.start, cut.stop - cut.start)) == blocks, size
@@ -98,7 +98,7 @@ def test_cuts_are_those_of_nested_blocks(parts):
         ]
 
 
-def test_ranks_of_two_meshes_are_not_busy_one_after_the_other():
+def test_steps_on_disjoint_ranks_do_not_add_up():
     low, high = Mesh((2,), ("x",)), Mesh((2,), ("x",), (2, 3))
     steps = [plan(mesh("x"), mesh(None), (8,), "float32").steps[0] for mesh in (low, high)]
     assert busiest_received(steps) == 4 and busiest_received([steps[0], steps[0]]) == 8

@@ -1,4 +1,4 @@
-"""DTensor's default planner, against its published runs."""
+"""The imitation of DTensor's planners has the states and collectives of published runs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def layouts(vector: dict) -> tuple[Layout, Layout]:
     return pair[0], pair[1]
 
 
-def test_states_collectives_and_volumes_agree() -> None:
+def test_states_collectives_and_bytes_equal_published_runs() -> None:
     checked = 0
     for vector in PEERS["redistribute_runs"]["vectors"]:
         wanted = vector.get("dtensor_greedy")
@@ -53,7 +53,7 @@ def test_states_collectives_and_volumes_agree() -> None:
     assert checked > 200
 
 
-def test_it_is_shown_beside_ours() -> None:
+def test_a_dtensor_plan_prints_the_best_plan_too() -> None:
     mesh = Mesh((2, 2, 2), ("a", "b", "c"))
     theirs = plan(mesh("c", None), mesh(None, ("a", "b", "c")), (64, 64), "int8", style="dtensor")
     assert theirs.nbytes == 2048 and theirs.ours.max_nbytes == 256
@@ -61,7 +61,7 @@ def test_it_is_shown_beside_ours() -> None:
     assert json.loads(json.dumps(theirs.to_dict()))["trace"] == theirs.trace
 
 
-def test_what_it_refuses() -> None:
+def test_unsupported_transitions_are_refused() -> None:
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((4,), ("x",))
     with pytest.raises(PlanError, match="one mesh only"):
         plan(mesh("a"), other("x"), (4,), style="dtensor")
@@ -78,8 +78,8 @@ def test_what_it_refuses() -> None:
 ORDERED = PEERS["dtensor_ordered_traces_asserted"]
 
 
-def written(text: str, mesh: Mesh) -> Layout:
-    """``S0,S0,R order 1,0``: a placement per axis, and how the axes of a dim follow each other."""
+def parse_ordered_layout(text: str, mesh: Mesh) -> Layout:
+    """Parse `S0,S0,R order 1,0`: a placement per axis and the order of axes that split one dim."""
     placements, _, order = text.partition(" order ")
     entries = placements.split(",")
     axes = [int(k) for k in order.split(",")] if order else range(len(entries))
@@ -93,9 +93,9 @@ def written(text: str, mesh: Mesh) -> Layout:
 @pytest.mark.parametrize(
     "vector", ORDERED["vectors"], ids=lambda v: f"{v['src']} to {v['dst']} {v.get('planner', '')}"
 )
-def test_traces_of_ordered_axes(vector: dict) -> None:
+def test_traces_of_ordered_axes_equal_published_traces(vector: dict) -> None:
     mesh, shape = Mesh(ORDERED["mesh"], ("a", "b", "c")), tuple(ORDERED["shape"])
-    src, dst = written(vector["src"], mesh), written(vector["dst"], mesh)
+    src, dst = parse_ordered_layout(vector["src"], mesh), parse_ordered_layout(vector["dst"], mesh)
     if vector.get("planner") == "greedy":
         assert DTensorPlan(src, dst, shape, 4, None).trace == vector["trace"]
         return
@@ -106,7 +106,7 @@ def test_traces_of_ordered_axes(vector: dict) -> None:
         assert theirs.planner == "graph" and theirs.trace == vector["trace"]
 
 
-def test_the_cheapest_path_takes_the_published_collectives() -> None:
+def test_the_cheapest_path_has_the_published_collectives() -> None:
     agree, runs = 0, PEERS["redistribute_runs"]["vectors"]
     for vector in runs:
         steps = ordered_steps(*layouts(vector), math.prod(vector["shape"]) * 4)
@@ -114,13 +114,13 @@ def test_the_cheapest_path_takes_the_published_collectives() -> None:
         del names["slice"]
         wanted = vector["dtensor_mincost_small"]["comms"]
         agree += dict(names) == wanted
-        # Elsewhere theirs takes more collectives: it does not try every path.
+        # In other runs DTensor needs more collectives, because it does not try every path.
         assert sum(names.values()) <= sum(wanted.values())
     assert agree >= len(runs) - 6
 
 
 def path_cost(steps: Sequence[AxisTransition], src: Layout, nbytes: int = 1) -> float:
-    """The price of a path from a layout, in microseconds."""
+    """Return the price of a path from a layout in microseconds."""
     total, layout = 0.0, src
     for step in steps:
         total += next(price for price, other in transitions(layout, nbytes) if other == step)
@@ -141,7 +141,7 @@ def test_no_detour_is_cheaper(shape: tuple[int, ...]) -> None:
         assert prices[src, dst] <= prices[src, middle] + prices[middle, dst] + 1e-6
 
 
-def test_plans_of_ordered_axes_stand_beside_ours() -> None:
+def test_plans_of_ordered_axes_print_the_best_plan_too() -> None:
     mesh = Mesh((2, 4), ("a", "b"))
     theirs = plan(mesh(("b", "a"), None), mesh("a", "b"), (64, 64), style="dtensor")
     assert theirs.to_dict()["planner"] == "graph" and "DTensor's graph planner" in str(theirs)

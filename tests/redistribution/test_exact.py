@@ -1,4 +1,4 @@
-"""Any layout to any layout: the right data, at the lower bound, and the wrong version is noticed."""
+"""Plans between any layouts return the right data at the lower bound."""
 
 from __future__ import annotations
 
@@ -93,20 +93,20 @@ def test_no_route_of_three_redistributions_beats_the_plan_of_a_pending_sum(size:
     assert reached > checked * 0.4
 
 
-def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
+def test_layouts_of_meshes_of_other_orders_and_subsets_reach_each_other() -> None:
     pairs = [(src, dst, shape) for src, dst, shape in odd_pairs(400, 1)]
     counts: Counter[str] = Counter()
     world = LockStep(8)
     for number, (src, dst, shape) in enumerate(pairs):
-        pieces, whole = proof.contributions(src, shape, number)
+        terms, total = proof.contributions(src, shape, number)
         nothing = np.zeros((0,) * len(shape), np.int64)
         shards = [
-            pieces[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
+            terms[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
             for r in range(8)
         ]
         route = plan(src, dst, shape, np.int64)
         after = proof.run(world, route, shards)
-        proof.note(counts, "right", proof.holds(after, whole, dst, shape), route)
+        proof.note(counts, "right", proof.holds(after, total, dst, shape), route)
         if not src.partial:
             bound = 8 * max(lower_bound(src, dst, shape).ranks.tolist(), default=0)
             proof.note(counts, "at the bound", route.max_nbytes == bound, route)
@@ -115,7 +115,7 @@ def test_meshes_of_other_orders_subsets_and_sizes_reach_each_other() -> None:
 
 
 @pytest.mark.parametrize("few, pairs", [(direct.FEW, 100), (0, 8)], ids=["few ranks", "as among many"])
-def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, few, pairs) -> None:
+def test_each_received_box_is_sent_by_a_replica_that_owns_it(monkeypatch, few, pairs) -> None:
     monkeypatch.setattr(direct, "FEW", few)
     choose = random.Random(5)
     layouts = [layout for mesh in [*every_mesh(8), *ODD_MESHES] for layout in every_layout(mesh, 2)]
@@ -127,19 +127,21 @@ def test_what_one_rank_receives_another_sends_and_replicas_share(monkeypatch, fe
             assert incoming == outgoing
             traffic = exchange_counts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
             for position, rank in enumerate(dst.mesh.rank_list):
-                mine = receives(src, dst, shape, rank)
-                others = [t for t in mine if t.peer != rank]
-                held = overlap(src.bounds(shape, rank), dst.bounds(shape, rank)) if rank in src.mesh else None
-                assert [t.box for t in mine if t.peer == rank] == [held] * (held is not None)
+                transfers = receives(src, dst, shape, rank)
+                others = [t for t in transfers if t.peer != rank]
+                own_box = (
+                    overlap(src.bounds(shape, rank), dst.bounds(shape, rank)) if rank in src.mesh else None
+                )
+                assert [t.box for t in transfers if t.peer == rank] == [own_box] * (own_box is not None)
                 assert traffic.received[position] == sum(t.count for t in others)
                 if shared_transfers(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape)) is None:
                     assert traffic.messages[position] == len(others)
-                assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in mine)
-                assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(mine, 2))
+                assert all(overlap(src.bounds(shape, t.peer), t.box) == t.box for t in transfers)
+                assert not any(overlap(a.box, b.box) for a, b in itertools.combinations(transfers, 2))
 
 
-def test_a_shared_box_is_cut_only_where_an_owner_has_enough() -> None:
-    """The first owner sends a row and three elements; all else is the second one's, in two boxes."""
+def test_a_shared_box_is_cut_only_where_an_owner_has_its_share() -> None:
+    """The first owner sends a row and three elements; the second owner sends the remainder in two boxes."""
     shares = share_boxes([(9, ((0, 3), (0, 5)))], [0, 1])
     assert [(owner, box) for owner, _, box in shares] == [
         (0, ((0, 1), (0, 5))),
@@ -156,16 +158,18 @@ def test_many_replicas_keep_their_own_boxes_without_a_warning() -> None:
             assert [*list_transfers(mesh(None), mesh("a"), (4096,), 5)] == [(5, ((10, 12),))]
 
 
-def test_transfers_of_many_ranks_are_made_when_asked_for() -> None:
+def test_transfers_of_many_ranks_are_built_on_demand() -> None:
     mesh = Mesh((64, 32), ("a", "b"))
     src, dst, shape = mesh(("a", "b"), None), mesh("b", "a"), (4099, 100)
     for rank in (0, 5, 2047):
-        for transfers, mine, theirs in (
+        for transfers, layout, other_layout in (
             (receives(src, dst, shape, rank), dst, src),
             (sends(src, dst, shape, rank), src, dst),
         ):
             assert isinstance(transfers, Transfers)
-            boxes = [overlap(mine.bounds(shape, rank), theirs.bounds(shape, peer)) for peer in range(2048)]
+            boxes = [
+                overlap(layout.bounds(shape, rank), other_layout.bounds(shape, peer)) for peer in range(2048)
+            ]
             expected = sorted((peer, box) for peer, box in enumerate(boxes) if box)
             assert sorted(transfers) == expected and len(transfers) == len(expected) > 1
             assert [transfers[k] for k in range(len(transfers))] == list(transfers)
@@ -180,21 +184,22 @@ def elements_of(layout: Layout, shape: tuple[int, ...], rank: int) -> frozenset[
 
 
 def most_shares(holders: int, boxes: int) -> int:
-    """Return how many of equal shares of a line the box that lies worst overlaps, if the line has so many equal boxes."""
+    """Return how many equal shares of a line its worst-placed box overlaps, if its boxes are equal."""
     spans = [(box * holders, (box + 1) * holders) for box in range(boxes)]  # shares are `boxes` long
     return max(sum(a < (k + 1) * boxes and k * boxes < b for k in range(holders)) for a, b in spans)
 
 
 def count_by_elements(src: Layout, dst: Layout, shape: tuple[int, ...], few: bool) -> tuple:
     """Count elements received, messages and the elements that the busiest rank sends, element by element."""
-    apart = [
+    unused_axes = [
         axis
         for axis in src.mesh.axes
         if src.mesh == dst.mesh and axis not in (*src.split_axes, *dst.split_axes)
     ]
 
     def group(layout: Layout, rank: int) -> tuple[int, ...]:
-        return tuple(layout.mesh.coords(rank)[layout.mesh.axis_index(axis)] for axis in apart)
+        """Return the coordinates of a rank along the axes that neither layout uses."""
+        return tuple(layout.mesh.coords(rank)[layout.mesh.axis_index(axis)] for axis in unused_axes)
 
     blocks: dict[tuple, list[int]] = {}
     for rank in src.mesh.rank_list:
@@ -226,8 +231,11 @@ def test_an_exchange_is_counted_like_its_elements(monkeypatch, few: bool) -> Non
     for shape in [(), (13,), (1,), (0,), (16, 8), (7, 5), (5, 3, 7), (1, 2, 3)]:
         layouts = {mesh: every_layout(mesh, len(shape)) for mesh in meshes}
         for _ in range(30):
-            here = choose.choice(meshes)
-            src, dst = choose.choice(layouts[here]), choose.choice(layouts[choose.choice([here, *meshes])])
+            src_mesh = choose.choice(meshes)
+            src, dst = (
+                choose.choice(layouts[src_mesh]),
+                choose.choice(layouts[choose.choice([src_mesh, *meshes])]),
+            )
             if src.canonical != src or dst.canonical != dst:
                 continue
             counts = ExchangeCounts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, shape))
@@ -243,7 +251,7 @@ def test_an_exchange_is_counted_like_its_elements(monkeypatch, few: bool) -> Non
 
 
 @pytest.mark.parametrize("holders", [1, 2, 3])
-def test_all_holders_send_a_part_to_the_one_that_wants_it_all(holders) -> None:
+def test_all_owners_send_a_share_to_one_rank_that_needs_all(holders) -> None:
     src, dst = Mesh((holders,), ("x",))(None), Mesh((1,), ("y",), ranks=(5,))(None)
     counts = exchange_counts(Ends(src.mesh, src.dims, dst.mesh, dst.dims, (12,)))
     peers = [transfer.peer for transfer in receives(src, dst, (12,), 5)]
@@ -251,8 +259,8 @@ def test_all_holders_send_a_part_to_the_one_that_wants_it_all(holders) -> None:
 
 
 @pytest.mark.parametrize("ranks, copies, size", [(3, 5, 7), (3, 7, 9), (3, 8, 9), (4, 7, 8), (5, 7, 4)])
-def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copies, size) -> None:
-    """Of each element come all contributions but one, and then all copies but one; those are dealt out evenly."""
+def test_ranks_without_contributions_help_to_reduce(ranks, copies, size) -> None:
+    """The receptions of contributions and copies are distributed evenly among the target's ranks."""
     src, dst = Mesh((ranks,), ("x",))(None, partial="x"), Mesh((copies,), ("s",))(None)
     received, sent = count_totals(src, dst, (size,))
     assert sum(received) == sum(sent) >= size * (ranks - 1 + copies - 1)
@@ -262,7 +270,7 @@ def test_a_rank_without_a_contribution_relieves_those_that_have_one(ranks, copie
 
 
 def test_the_busiest_ranks_of_equal_blocks_are_counted_without_arrays() -> None:
-    """Replicas, axes that neither split uses; unequal blocks are counted with arrays, and so are shares of unequal numbers."""
+    """Shapes with unequal blocks or shares are counted with arrays."""
     choose, checked = random.Random(9), 0
     for shape in ((8, 6), (4, 4, 4), (2, 2, 16), (40,), (2, 2, 2), (4, 3), (2, 4, 4)):
         mesh = Mesh(shape, ("a", "b", "c")[: len(shape)])
@@ -279,7 +287,7 @@ def test_the_busiest_ranks_of_equal_blocks_are_counted_without_arrays() -> None:
 
 
 def test_the_busiest_rank_of_an_uneven_all_gather_is_counted_without_arrays() -> None:
-    """One dimension is gathered, along one axis or two; blocks may be empty."""
+    """The gather runs along one axis or two; blocks may be empty."""
     mesh, checked = Mesh((3, 4, 2), ("a", "b", "c")), 0
     for size, other in itertools.product(range(1, 40), (1, 5, 6)):
         for src, dst in ((mesh(("a", "b"), "c"), mesh("a", "c")), (mesh(("a", "b"), "c"), mesh(None, "c"))):
@@ -292,7 +300,7 @@ def test_the_busiest_rank_of_an_uneven_all_gather_is_counted_without_arrays() ->
 
 
 def test_counted_senders_and_messages_are_close_to_those_of_the_transfers() -> None:
-    """Messages, where replicas share a block, depend on the place of a box in its line: most agree."""
+    """Messages depend on the position of a box if replicas share a block, so most counts agree."""
     sizes, choose = (144, 288), random.Random(8)
     counted: Counter[str] = Counter()
     for mesh in [mesh for ranks in (4, 6, 8, 12) for mesh in every_mesh(ranks)]:
@@ -322,15 +330,15 @@ TIMES = [
 
 
 @pytest.mark.parametrize("machine", TIMES, ids=lambda machine: getattr(machine, "name", "bytes"))
-def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine | None) -> None:
+def test_quick_prices_equal_the_machines_and_quick_bounds_hold(machine: Machine | None) -> None:
     choose = random.Random(7)
     mesh = Mesh((2, 4), ("a", "b"))
     prices, model = Prices(machine, mesh), machine_on(machine, mesh)
     for collective in ("all_gather", "all_to_all", "all_reduce", "reduce_scatter", "exchange"):
         for axes, nbytes in itertools.product([("a",), ("b",), ("a", "b")], [0, 40, 4096, 10**6]):
             group = mesh.axis_size(*axes)
-            said = model.seconds(collective, group, nbytes, axes, messages=3) if nbytes else 0.0
-            assert prices.seconds(collective, group, nbytes, axes, 3) == pytest.approx(said, rel=1e-12)
+            seconds = model.seconds(collective, group, nbytes, axes, messages=3) if nbytes else 0.0
+            assert prices.seconds(collective, group, nbytes, axes, 3) == pytest.approx(seconds, rel=1e-12)
     tight = 0
     for shape in [(13,), (1, 3), (16, 8), (5, 3, 7)]:
         layouts = [one for mesh in [*every_mesh(8), *ODD_MESHES] for one in every_layout(mesh, len(shape))]
@@ -348,8 +356,8 @@ def test_quick_prices_are_the_machine_s_and_quick_bounds_hold(machine: Machine |
 
 
 @pytest.mark.parametrize("machine", TIMES, ids=lambda machine: getattr(machine, "name", "bytes"))
-def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
-    """The planner leaves out what cannot win; with everything built, the same kind of plan wins, ties included."""
+def test_plans_that_are_not_built_would_not_win(machine: Machine | None) -> None:
+    """The planner builds no plan that cannot win; building all plans selects an equal kind of plan."""
     choose, reduced = random.Random(11), 0
     for size, shape in itertools.product((4, 8), [(5,), (1, 2), (3, 5), (64, 32), (1, 2, 3), (13, 30, 7)]):
         layouts = [one for mesh in every_mesh(size) for one in every_layout(mesh, len(shape), partial=True)]
@@ -359,14 +367,14 @@ def test_what_is_not_built_would_have_lost(machine: Machine | None) -> None:
             taken = build_candidates(task)[0]
             best = next(one for one in build_candidates(task, everything=True) if one.allowed)
             reduced += taken.kind == REDUCED
-            if machine is None and src.partial:  # what loses step by step may gain where steps are added up
+            if machine is None and src.partial:  # a plan with slower steps may have a smaller sum of seconds
                 assert taken.seconds == pytest.approx(best.seconds)
                 continue
             assert taken.order == best.order, (src, dst, shape, taken.steps, best.steps)
     assert reduced > 5
 
 
-def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:
+def test_replicas_of_a_block_send_in_turn() -> None:
     mesh = Mesh((2, 4), ("a", "b"))
     src, dst = mesh("a", None), Mesh((4,), ("x",), ranks=[8, 9, 10, 11])(None, None)
     served = Counter(t.peer for rank in (8, 9, 10, 11) for t in receives(src, dst, (8, 8), rank))
@@ -374,7 +382,7 @@ def test_equal_pieces_are_sent_by_their_holders_in_turn() -> None:
 
 
 @pytest.mark.parametrize("size", [6, 8])
-def test_copies_of_a_piece_send_equally_much(size: int) -> None:
+def test_replicas_of_a_block_send_equal_bytes(size: int) -> None:
     choose = random.Random(size)
     layouts = [layout for mesh in every_mesh(size) for layout in every_layout(mesh, 2)]
     shape, ratios = (64, 60), []
@@ -398,7 +406,7 @@ def test_copies_of_a_piece_send_equally_much(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [4, 12, 32])
-def test_the_busiest_sender_is_close_to_the_least_in_whole_elements(size: int) -> None:
+def test_the_busiest_sender_is_close_to_the_least(size: int) -> None:
     counts: Counter[str] = Counter()
     proof.check_senders(size, 60, random.Random(size), counts)
     assert {what: count for what, count in counts.items() if "at most" in what} == {
@@ -408,25 +416,25 @@ def test_the_busiest_sender_is_close_to_the_least_in_whole_elements(size: int) -
 
 
 @pytest.mark.ranks(4)
-@pytest.mark.parametrize("way", ["typed", "packed", "messages"])
-def test_what_is_sent_element_by_element_arrives(world, monkeypatch, way: str) -> None:
-    """Two of 7 x 13 hold what two others want: no box is half of that, so each sends rows and a part of one."""
+@pytest.mark.parametrize("implementation_name", ["typed", "packed", "messages"])
+def test_shares_that_are_no_boxes_arrive(world, monkeypatch, implementation_name: str) -> None:
+    """Two ranks own 7 x 13 elements that two others need, so each sends rows and part of a row."""
     mesh, shape = Mesh((2, 2), ("a", "b")), (7, 13)
     src, dst = mesh(None, "a"), mesh(None, "b")
     boxes = [receives(src, dst, shape, rank) for rank in range(4)]
-    assert any(len({t.peer for t in some}) < len(some) for some in boxes)
+    assert any(len({t.peer for t in transfers}) < len(transfers) for transfers in boxes)
     step = Step("exchange", (), src, dst, shape)
     assert max(len(pairs(step, rank)) for rank in range(4)) == step_messages(step) == 2
     if not isinstance(world, LockStep):
-        monkeypatch.setattr(world, "choices", replace(world.choices, first=(way,)))
-    whole = np.arange(91).reshape(shape)
-    after = Tensor.from_global(whole, src, world).to(dst)
+        monkeypatch.setattr(world, "choices", replace(world.choices, first=(implementation_name,)))
+    full_array = np.arange(91).reshape(shape)
+    after = Tensor.from_global(full_array, src, world).to(dst)
     for rank, shard in zip(world.ranks, after.stored_shards):
-        np.testing.assert_array_equal(shard, whole[dst.slices(shape, rank)])
+        np.testing.assert_array_equal(shard, full_array[dst.slices(shape, rank)])
 
 
-def test_a_piece_that_few_need_is_sent_by_all_who_hold_it() -> None:
-    """Half the columns on four ranks each, wanted in eighths: no rank sends more than a sixteenth."""
+def test_all_replicas_of_a_block_share_the_sending() -> None:
+    """Four replicas of half the columns send eighths to two ranks; no rank sends more than a sixteenth."""
     src, dst = Mesh((4, 2), ("a", "b"))(None, "b"), Mesh((8,), ("x",))(None, "x")
     route = plan(src, dst, (64, 64))
     assert (route.max_nbytes, route.max_sent_nbytes) == (4 * 64 * 8, 4 * 64 * 4)
@@ -434,35 +442,35 @@ def test_a_piece_that_few_need_is_sent_by_all_who_hold_it() -> None:
 
 
 @pytest.mark.parametrize("op,fold", [("sum", np.sum), ("max", np.max), ("min", np.min), ("prod", np.prod)])
-def test_pending_values_of_every_reduction(op: str, fold: object) -> None:
+def test_pending_values_of_every_reduction_are_reduced(op: str, fold: object) -> None:
     mesh = Mesh((2, 4), ("a", "b"))
     world = LockStep(8)
     for number, src in enumerate(every_layout(mesh, 2, partial=True, op=op)):
         if not src.partial:
             continue
         shape = (5, 6)
-        pieces, _ = proof.contributions(src, shape, number)
-        pieces = pieces % 7 + 1
-        whole = fold(pieces, axis=0)  # type: ignore[operator]
-        shards = [pieces[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
+        terms, _ = proof.contributions(src, shape, number)
+        terms = terms % 7 + 1
+        reduced = fold(terms, axis=0)  # type: ignore[operator]
+        shards = [terms[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
         for dst in every_layout(mesh, 2):
             after = proof.run(world, plan(src, dst, shape, np.int64), shards)
-            assert proof.holds(after, whole, dst, shape), (src, dst)
+            assert proof.holds(after, reduced, dst, shape), (src, dst)
 
 
 def test_a_reduction_may_leave_other_axes_pending() -> None:
     mesh = Mesh((2, 2, 2), ("a", "b", "c"))
     src, shape = mesh(None, "c", partial=("a", "b")), (6, 4)
-    pieces, _ = proof.contributions(src, shape, 3)
-    shards = [pieces[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
+    terms, _ = proof.contributions(src, shape, 3)
+    shards = [terms[proof.contribution(src, rank)][src.slices(shape, rank)] for rank in range(8)]
     for dst in (mesh(None, "c", partial="b"), mesh("a", "c", partial="b"), mesh("c", None, partial="b")):
         route = plan(src, dst, shape, np.int64)
         after = proof.run(LockStep(8), route, shards)
-        left = pieces[0:2] + pieces[2:4]  # summed over a, still one per coordinate on b
+        pending_terms = terms[0:2] + terms[2:4]  # summed over a, still one per coordinate on b
         for rank in range(8):
-            assert np.array_equal(after[rank], left[mesh.coords(rank)[1]][dst.slices(shape, rank)]), (
-                route.trace
-            )
+            assert np.array_equal(
+                after[rank], pending_terms[mesh.coords(rank)[1]][dst.slices(shape, rank)]
+            ), route.trace
 
 
 def test_a_rank_outside_of_a_mesh_has_no_position():

@@ -1,4 +1,4 @@
-"""An operator that can keep no split says once per line what it gathers and what to write instead."""
+"""An operator that keeps no split warns once per line of the gathered bytes and a remedy."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ MESH = Mesh((4,), ("r",))
 SORT = Op("sort_all", Rule.parse("a -> a", whole="a"), np.sort)
 
 
-def test_what_is_gathered_is_said_once_per_line_with_its_bytes():
+def test_gathering_warns_once_per_line_with_its_bytes():
     world = LockStep(4)
-    with pytest.warns(GatheringWarning) as told:
+    with pytest.warns(GatheringWarning) as caught:
         for size in (8, 8, 12):
             x = Tensor.from_global(np.arange(size, 0.0, -1), MESH("r"), world)
             assert SORT(x).full()[0] == 1.0
-    assert len(told) == 1 and told[0].filename == __file__
-    words = str(told[0].message)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    words = str(caught[0].message)
     assert (
         "sort_all cannot keep how f64[8] S(0) is split: everything is gathered, 48 bytes to a rank" in words
     )
     assert "'a -> a'" in words and ".shard" in words
 
 
-def test_nothing_is_said_of_what_was_asked_for_or_stays_split():
+def test_requested_moves_and_kept_splits_do_not_warn():
     world = LockStep(4)
-    x, whole = (Tensor.from_global(np.ones(8), layout, world) for layout in (MESH("r"), MESH(None)))
+    x, replicated = (Tensor.from_global(np.ones(8), layout, world) for layout in (MESH("r"), MESH(None)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SORT(x.to(MESH(None)))
-        SORT(whole)
-        ops.relu(x) + ops.relu(whole)
-        1.0 / ops.sum(x)  # a pending sum is added up: nothing was split
+        SORT(replicated)
+        ops.relu(x) + ops.relu(replicated)
+        1.0 / ops.sum(x)  # the sum is pending and not split
         x[1:] + x[:-1]
         assert x[3].full() == 1  # one element
 
 
-def test_the_innermost_block_says_whether_operators_may_move_operands():
+def test_the_innermost_block_decides_if_operators_may_move_operands():
     x = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("a",))("a", None), LockStep(2))
     before = len(guards)
     with forbid_redistribution():
@@ -61,9 +61,9 @@ def test_the_innermost_block_says_whether_operators_may_move_operands():
 
 
 @pytest.mark.parametrize("count", [1, 9, 1000])
-def test_distinct_numbers_are_those_of_a_set(count):
+def test_find_distinct_equals_a_set(count):
     for seed in range(12):
         ids = np.random.default_rng(seed).integers(0, count + seed % 2, (2, 1 + seed // 2))
-        rows, index, nobody = find_distinct(ids.reshape(-1), count)
-        assert rows.tolist() == sorted({*ids.flat} - {count}) and nobody == (count in ids)
+        rows, index, has_padding = find_distinct(ids.reshape(-1), count)
+        assert rows.tolist() == sorted({*ids.flat} - {count}) and has_padding == (count in ids)
         assert [[*rows, count][at] for at in index] == [*ids.flat] and index.shape == (ids.size,)

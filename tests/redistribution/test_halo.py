@@ -1,4 +1,4 @@
-"""Slices, rolls, pads and windows of split dims: values, gradients, and not a byte but what a rank reads and does not hold."""
+"""Slices, rolls, pads and windows of split dims receive exactly the elements that a rank lacks."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ def tensor_of(array, layout, world, **more):
     return Tensor.from_global(array, layout, world, **more)
 
 
-def pieces(layout, array):
-    """Every rank's piece of an array, by rank."""
+def shards_of(layout, array):
+    """Return the shard of each rank of the mesh."""
     return {rank: array[layout.slices(array.shape, rank)] for rank in layout.mesh.rank_list}
 
 
-def missing(layout, before, after):
-    """Bytes of the distinct elements that each rank's piece has after, and had not before; and the way back.
+def count_missing_bytes(layout, before, after):
+    """Return each rank's bytes of count_missing_bytes elements, forward and backward.
 
-    ``before`` and ``after`` number elements by where they come from; -1 is nobody's.
+    `before` and `after` number elements by their source; -1 is padding.
     """
-    held, read = pieces(layout, before), pieces(layout, after)
+    owned, read = shards_of(layout, before), shards_of(layout, after)
     forth, back = {}, {}
-    for rank, mine in held.items():
-        own = set(mine.flat)
-        forth[rank] = ITEM * len(set(read[rank].flat) - own - {-1})
-        others = {frozenset(read[k].flat) for k in held if set(held[k].flat) != own}
-        back[rank] = ITEM * sum(len(own & some) for some in others)
+    for rank, shard in owned.items():
+        elements = set(shard.flat)
+        forth[rank] = ITEM * len(set(read[rank].flat) - elements - {-1})
+        others = {frozenset(read[k].flat) for k in owned if set(owned[k].flat) != elements}
+        back[rank] = ITEM * sum(len(elements & read_elements) for read_elements in others)
     return forth, back
 
 
 def check(world, layout, shape, f, reference):
-    """Value, layout, bytes, and the gradient with its bytes, of a function that only moves elements."""
+    """Check value, layout and bytes of a function that moves elements, and of its gradient."""
     a = values(shape)
     ids = np.arange(a.size).reshape(shape)
     expected, taken = reference(a), reference(ids + 1).astype(int) - 1
@@ -63,14 +63,15 @@ def check(world, layout, shape, f, reference):
     with record() as trace:
         y = f(x)
     assert y.layout.canonical == layout.canonical and y.shape == expected.shape
-    forth, back = missing(layout, ids, taken)
+    forth, back = count_missing_bytes(layout, ids, taken)
     assert {*trace.counts()} <= {"halo_exchange"}
     for rank in world.ranks:
         assert trace.nbytes(rank) == forth.get(rank, 0) == trace.planned(rank)
     np.testing.assert_array_equal(y.full(), expected)
     dy = values(expected.shape, 1)
     gradient = np.zeros(a.size + 1)
-    np.add.at(gradient, taken.ravel(), dy.ravel())  # what comes from nowhere goes to the last place, -1
+    # Padding has index -1, so its gradient lands in the last element.
+    np.add.at(gradient, taken.ravel(), dy.ravel())
     seed = tensor_of(dy, layout, world)
     with record() as trace:
         y.backward(seed)
@@ -81,7 +82,7 @@ def check(world, layout, shape, f, reference):
 
 
 @pytest.mark.ranks(1, 2, 3, 4)
-def test_turned_round(world):
+def test_flips_of_a_split_dim_are_right(world):
     mesh = Mesh((world.size,), ("x",))
     for n in (1, 3, 8, 13):
         check(world, mesh("x", None), (n, 2), lambda x: ops.flip(x, 0), lambda a: a[::-1])
@@ -105,16 +106,16 @@ ONE_DIM = [
 
 @pytest.mark.ranks(1, 2, 3, 4, 8)
 @pytest.mark.parametrize("start, stop, step", ONE_DIM)
-def test_slices_of_a_split_dim(start, stop, step, world):
+def test_slices_of_a_split_dim_are_right(start, stop, step, world):
     mesh = Mesh((world.size,), ("x",))
-    part = slice(start, stop, step)
-    check(world, mesh("x", None), (13, 2), lambda x: x[part], lambda a: a[part])
+    index = slice(start, stop, step)
+    check(world, mesh("x", None), (13, 2), lambda x: x[index], lambda a: a[index])
 
 
 @pytest.mark.ranks(1, 2, 4)
 @pytest.mark.parametrize("dims", [("x", None), (None, "x")])
-def test_slices_of_what_came_into_another_shape_give_every_element_its_gradient(dims, world):
-    # No window has all elements: what comes back from several must meet in blocks, and not in one of the windows.
+def test_slices_of_a_reshaped_tensor_return_every_gradient(dims, world):
+    # No window has all elements, so gradients of several windows must be added in blocks and not in a window.
     a, mesh = values((3, 12)), Mesh((world.size,), ("x",))
     x = tensor_of(a, mesh(*dims), world, requires_grad=True)
     flat = ops.flatten(x)
@@ -123,36 +124,36 @@ def test_slices_of_what_came_into_another_shape_give_every_element_its_gradient(
 
 
 @pytest.mark.ranks(1, 3, 8)
-def test_what_is_assigned_to_a_slice_comes_from_neighbours(world):
+def test_values_of_an_assignment_to_a_slice_come_from_neighbours(world):
     mesh = Mesh((world.size,), ("x",))
     zeros = Tensor.zeros((13, 2), layout=mesh("x", None), world=world)
-    for part in [slice(*bounds) for bounds in ONE_DIM]:
+    for index in [slice(*bounds) for bounds in ONE_DIM]:
 
-        def put(a, part=part):
-            whole = np.zeros((13, 2))
-            whole[part] = a
-            return whole
+        def put(a, index=index):
+            result = np.zeros((13, 2))
+            result[index] = a
+            return result
 
-        n = len(range(13)[part])
-        check(world, mesh("x", None), (n, 2), lambda v, part=part: ops.setitem(zeros, part, v), put)
+        n = len(range(13)[index])
+        check(world, mesh("x", None), (n, 2), lambda v, index=index: ops.setitem(zeros, index, v), put)
 
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("n", [3, 5])
-def test_pieces_thinner_than_the_shift(n, world):
+def test_shifts_beyond_a_shard_are_right(n, world):
     mesh = Mesh((world.size,), ("x",))
     for start, stop in itertools.combinations(range(n + 1), 2):
-        part = slice(start, stop)
-        check(world, mesh("x"), (n,), lambda x, part=part: x[part], lambda a, part=part: a[part])
+        index = slice(start, stop)
+        check(world, mesh("x"), (n,), lambda x, index=index: x[index], lambda a, index=index: a[index])
     for shift in range(-n - 1, 2 * n):
         check(world, mesh("x"), (n,), lambda x, k=shift: ops.roll(x, k, 0), lambda a, k=shift: np.roll(a, k))
 
 
 @pytest.mark.ranks(4, 6, 8)
-def test_two_split_dims_with_corners(world):
+def test_windows_of_two_split_dims_have_corners(world):
     mesh = Mesh((2, world.size // 2), ("x", "y"))
-    for part in itertools.product([slice(0, -2), slice(1, -1), slice(2, None), slice(None)], repeat=2):
-        check(world, mesh("x", "y"), (7, 9), lambda x, p=part: x[p], lambda a, p=part: a[p])
+    for index in itertools.product([slice(0, -2), slice(1, -1), slice(2, None), slice(None)], repeat=2):
+        check(world, mesh("x", "y"), (7, 9), lambda x, p=index: x[p], lambda a, p=index: a[p])
     both = mesh(None, ("y", "x"))
     check(world, both, (2, 17), lambda x: x[1:, 1:-2], lambda a: a[1:, 1:-2])
     check(
@@ -172,7 +173,7 @@ def test_two_split_dims_with_corners(world):
 
 
 @pytest.mark.ranks(4)
-def test_axes_that_only_copy_and_what_is_pending(world):
+def test_replica_axes_and_pending_sums_are_kept(world):
     mesh = Mesh((2, 2), ("x", "y"))
     check(world, mesh("x", None), (7, 3), lambda x: x[1:-1], lambda a: a[1:-1])
     a = values((7, 3))
@@ -184,14 +185,14 @@ def test_axes_that_only_copy_and_what_is_pending(world):
 
 
 @pytest.mark.ranks(4)
-def test_a_mesh_of_some_ranks(world):
+def test_slices_on_a_mesh_of_some_ranks_are_right(world):
     mesh = Mesh((3,), ("x",), ranks=[3, 0, 2])
     check(world, mesh("x"), (8,), lambda x: x[3:], lambda a: a[3:])
 
 
 @pytest.mark.ranks(4)
 def test_a_stencil_sends_its_surface_and_stays_split(world):
-    """Rows of a field over 4 ranks: 2 rows come from each neighbour in all, whatever is added."""
+    """A field is split by rows over 4 ranks; a rank receives 2 rows from each neighbour in all."""
     mesh, a = Mesh((4,), ("x",)), values((64, 10))
     u = tensor_of(a, mesh("x", None), world)
     with record() as trace:
@@ -212,22 +213,22 @@ def test_concatenation_stays_split(world):
         tensors = [tensor_of(a, layout, world, requires_grad=True) for a in arrays]
         with record() as trace:
             y = ops.concat(tensors, 0)
-        whole = np.concatenate(arrays)
+        expected = np.concatenate(arrays)
         assert y.layout.canonical == layout.canonical and {*trace.counts()} <= {"halo_exchange"}
-        ids = np.split(np.arange(whole.size).reshape(whole.shape), np.cumsum(sizes)[:-1])
+        ids = np.split(np.arange(expected.size).reshape(expected.shape), np.cumsum(sizes)[:-1])
         for rank in world.ranks:
-            held = {i for part in ids for i in part[layout.slices(part.shape, rank)].flat}
-            wanted = np.concatenate(ids)[layout.slices(whole.shape, rank)]
-            assert trace.nbytes(rank) == 8 * len(set(wanted.flat) - held)
-        np.testing.assert_array_equal(y.full(), whole)
-        dy = values(whole.shape, 7)
+            owned = {i for block in ids for i in block[layout.slices(block.shape, rank)].flat}
+            wanted = np.concatenate(ids)[layout.slices(expected.shape, rank)]
+            assert trace.nbytes(rank) == 8 * len(set(wanted.flat) - owned)
+        np.testing.assert_array_equal(y.full(), expected)
+        dy = values(expected.shape, 7)
         y.backward(tensor_of(dy, layout, world))
-        for tensor, part in zip(tensors, np.split(dy, np.cumsum(sizes)[:-1])):
-            np.testing.assert_array_equal(tensor.grad.full(), part)
+        for tensor, block in zip(tensors, np.split(dy, np.cumsum(sizes)[:-1])):
+            np.testing.assert_array_equal(tensor.grad.full(), block)
 
 
 @pytest.mark.ranks(2)
-def test_half_floats_are_added_up_in_float32(world):
+def test_gradients_of_half_floats_are_added_in_float32(world):
     mesh = Mesh((2,), ("x",))
     x = tensor_of(values((6,)).astype(ml_dtypes.bfloat16), mesh("x"), world, requires_grad=True)
     y = ops.add(x[1:], x[:-1])
@@ -236,7 +237,7 @@ def test_half_floats_are_added_up_in_float32(world):
     np.testing.assert_array_equal(x.grad.full().astype(float), [1, 2, 2, 2, 2, 1])
 
 
-def test_shapes_only_counts_the_same():
+def test_shape_only_worlds_record_equal_events():
     def program(world):
         mesh = Mesh((2, 4), ("x", "y"))
         x = Tensor.from_global(np.zeros((24, 32), "f4"), mesh("x", "y"), world, requires_grad=True)
@@ -258,14 +259,14 @@ def test_65536_ranks_are_planned():
     assert route.max_nbytes == 4 * (18 * 18 - 16 * 16) and route.nbytes(0) == 4 * (17 * 17 - 16 * 16)
 
 
-def test_searches_price_halos_as_they_run():
+def test_searches_predict_the_bytes_of_halos():
     def program(x, w):
         h = ops.matmul(x, w)
         return ops.sum(ops.square(h[:-2] + h[2:] - 2.0 * h[1:-1]))
 
     sizes = {"x": (4096, 16)}, {"w": (16, 16)}
     result = search(program, 4, inputs=sizes[0], parameters=sizes[1], machine=Machine.laptop())
-    arrays = {name: values(shape).astype("f4") for some in sizes for name, shape in some.items()}
+    arrays = {name: values(shape).astype("f4") for shapes in sizes for name, shape in shapes.items()}
     with record() as trace:
         run(program, result, LockStep(4), arrays)
     assert {"halo_exchange", "halo_reduce"} <= {*trace.counts()}
@@ -274,12 +275,12 @@ def test_searches_price_halos_as_they_run():
 
 
 @pytest.mark.parametrize("shape", [(7, 9), (3, 8), (16, 16)])
-def test_plans_are_at_their_bound_and_priced(shape):
+def test_plans_of_halos_are_at_their_bound_and_priced(shape):
     mesh = Mesh((2, 3), ("x", "y"))
     layout = mesh("x", "y")
     for first, width, stride in ((-1, 3, 1), (0, 2, 2), (1, 1, 1), (-2, 5, 1)):
         windows = [Window(len(range(0, n, stride)), first, width, stride) for n in shape]
-        targets = [Windowed(layout, kept) for kept in (windows, [windows[0], None])]
+        targets = [Windowed(layout, window_choice) for window_choice in (windows, [windows[0], None])]
         for ends in [ends for target in targets for ends in ((layout, target), (target, layout))]:
             route = plan(*ends, shape)
             assert route.max_nbytes >= route.max_lower_bound
@@ -299,13 +300,15 @@ def test_plans_are_at_their_bound_and_priced(shape):
 
 
 def halo_steps(mesh, dims, windows, shape):
-    """The steps of all ways there and back."""
+    """Return the steps of all implementations of a window, forward and backward."""
     windowed = Windowed(mesh(*dims), windows)
-    return [step for back in (False, True) for way in build_halo_steps(windowed, shape, back) for step in way]
+    return [
+        step for back in (False, True) for steps in build_halo_steps(windowed, shape, back) for step in steps
+    ]
 
 
-def test_the_busiest_rank_is_that_of_all(monkeypatch):
-    """Of what comes and what goes, counted at every rank."""
+def test_the_busiest_rank_is_the_maximum_of_all_ranks(monkeypatch):
+    """The busiest rank of received and sent elements is the maximum over all ranks."""
     mesh = Mesh((2, 5), ("x", "y"))
     for asked, window in itertools.product((3, 128), (Window(19, -1, 3), Window(16, 3), Window(6, 0, 5, 3))):
         monkeypatch.setattr(halo, "ASKED", asked)
@@ -314,9 +317,9 @@ def test_the_busiest_rank_is_that_of_all(monkeypatch):
                 if step.collective == "window":
                     continue
                 ends = [
-                    (some(step, rank), rank)
+                    (list_boxes(step, rank), rank)
                     for rank in range(10)
-                    for some in (halo.received_boxes, halo.sent_boxes)
+                    for list_boxes in (halo.received_boxes, halo.sent_boxes)
                 ]
                 elements = [
                     sum(p.size for peer, ps in each if peer != rank for p in ps) for each, rank in ends
@@ -326,7 +329,7 @@ def test_the_busiest_rank_is_that_of_all(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "dims, windows, ways",
+    "dims, windows, collectives",
     [
         (("x", "y"), (Window(8, -1, 3), Window(8, -1, 3)), [[HALO_EXCHANGE] * 2, [HALO_EXCHANGE]]),
         (("x", None), (Window(8, -1, 3), Window(7, 1)), [[HALO_EXCHANGE]]),
@@ -335,17 +338,17 @@ def test_the_busiest_rank_is_that_of_all(monkeypatch):
         (("x", None), (None, Window(7, 1)), [["window"]]),
     ],
 )
-def test_split_dims_get_windows_one_by_one_and_all_at_once(dims, windows, ways):
+def test_windows_of_several_dims_are_exchanged_in_turn_or_at_once(dims, windows, collectives):
     layout, shape = Windowed(Mesh((2, 2), ("x", "y"))(*dims), windows), (8, 8)
-    assert [[step.collective for step in way] for way in build_halo_steps(layout, shape)] == ways
-    assert {step.op for way in build_halo_steps(layout, shape) for step in way} == {None}
-    back = [[kind.replace("exchange", "reduce") for kind in way[::-1]] for way in ways]
-    assert [[step.collective for step in way] for way in build_halo_steps(layout, shape, True)] == back
-    assert {step.op for way in build_halo_steps(layout, shape, True) for step in way} == {"sum"}
+    assert [[step.collective for step in steps] for steps in build_halo_steps(layout, shape)] == collectives
+    assert {step.op for steps in build_halo_steps(layout, shape) for step in steps} == {None}
+    back = [[kind.replace("exchange", "reduce") for kind in steps[::-1]] for steps in collectives]
+    assert [[step.collective for step in steps] for steps in build_halo_steps(layout, shape, True)] == back
+    assert {step.op for steps in build_halo_steps(layout, shape, True) for step in steps} == {"sum"}
 
 
-def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
-    """Operands that lie apart: the halo's price beside that of gathering decides."""
+def test_the_cheapest_strategy_keeps_a_sliced_dim_split():
+    """The price of a halo is compared with the price of gathering."""
     mesh, world = Mesh((4,), ("x",)), LockStep(4)
     world.machine = Machine.laptop()
     x = Tensor.from_global(values((4096, 16)), mesh("x", None), world)
@@ -354,7 +357,7 @@ def test_the_cheapest_strategy_leaves_split_what_a_slice_cuts():
     assert trace.counts() == {"halo_exchange": 1}
 
 
-def test_ranks_send_of_a_halo_what_their_neighbours_receive():
+def test_sent_bytes_of_a_halo_equal_the_bytes_of_neighbours():
     layout = Windowed(
         Mesh((4,), ("x",))("x"), [Window(10, 0, 2)]
     )  # each position reads the next element, too
@@ -372,7 +375,7 @@ WINDOWS = [
 
 
 def read_by(window, position, n):
-    """The elements that one position reads, by the definition; those of a wrapped dim as they lie."""
+    """Return the elements that one position reads by definition; a wrapped dim has unwrapped indices."""
     if (position + window.first) % window.spread:
         return []
     position = position if window.spread == 1 else (position + window.first) // window.spread - window.first
@@ -383,7 +386,7 @@ def read_by(window, position, n):
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_windows_read_what_their_definition_says(window):
+def test_windows_read_the_elements_of_their_definition(window):
     n = 6
     for start, stop in itertools.combinations_with_replacement(range(window.size + 1), 2):
         wanted = {e for i in range(start, stop) for e in read_by(window, i, n)}
@@ -421,7 +424,7 @@ def test_mirrored_windows_read_the_elements_that_numpy_pads_with(mirror):
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_the_largest_piece_of_windows_is_some_rank_s(window, ranks):
+def test_the_largest_shard_of_windows_is_a_bound_of_all_shards(window, ranks):
     layout = Windowed(Mesh((ranks,), ("x",))("x"), (window,))
     sizes = [stop - start for rank in range(ranks) for start, stop in layout.bounds((6,), rank)]
     (largest,) = layout.largest_shape((6,))
@@ -429,7 +432,7 @@ def test_the_largest_piece_of_windows_is_some_rank_s(window, ranks):
 
 
 @pytest.mark.parametrize("mirror", ["", "reflect", "symmetric"])
-def test_the_largest_piece_of_two_may_be_the_last(mirror):
+def test_the_largest_of_two_shards_may_be_the_last(mirror):
     for n, lo, hi in itertools.product(range(4, 9), range(4), range(4)):
         window = Window(n, -lo, 1 + lo + hi, mirror=mirror)
         layout = Windowed(Mesh((2,), ("x",))("x"), (window,))
@@ -442,13 +445,13 @@ def test_the_largest_piece_of_two_may_be_the_last(mirror):
     [Window(6, 0, 1, 2), Window(6, 0, 2, 2), Window(9, 0, 3), Window(7, 1, 4), Window(24, 0, spread=2)],
     ids=str,
 )
-def test_the_largest_piece_of_three_is_known_exactly(window):
+def test_the_largest_of_three_shards_is_exact(window):
     layout = Windowed(Mesh((3,), ("x",))("x"), (window,))
     sizes = [stop - start for rank in range(3) for start, stop in layout.bounds((12,), rank)]
     assert layout.largest_shape((12,)) == (max(sizes),)
 
 
-def test_windows_are_equal_by_value_and_no_other_layout():
+def test_windows_are_equal_by_value_and_differ_from_layouts():
     base = Mesh((2,), ("x",))("x")
     layout = Windowed(base, (Window(4, 2),))
     assert layout == Windowed(base, (Window(4, 2),)) != Windowed(base, (Window(4, 1),))
@@ -464,12 +467,14 @@ def test_shifts_to_both_sides_copy_a_block_once(world):
     x = tensor_of(values((40, 6)), mesh("x", None), world)
     above, below = x[:-2, 1:-1], x[2:, 1:-1]
     left, right = (windows.stored_shards[0].base for windows in (above, below))
-    assert left is right and x.stored_shards[0].base is left  # where the block has moved, and stays
+    # The tensor's own shard has moved into the padded buffer.
+    assert left is right and x.stored_shards[0].base is left
     del above, below
     above, below = x[:-2, 1:-1], x[2:, 1:-1]
     assert above.stored_shards[0].base is left and below.stored_shards[0].base is left
     np.testing.assert_array_equal(above.full(), x.full()[:-2, 1:-1])
-    assert x[2:, 2:].stored_shards[0].base is left  # three read the same row, as in a stencil of nine points
+    # Three slices read one row, as in a stencil of nine points.
+    assert x[2:, 2:].stored_shards[0].base is left
     np.testing.assert_array_equal((above + below + x[2:, 2:]).full(), sum_of_three(x.full()))
 
 
@@ -481,7 +486,7 @@ def sum_of_three(a):
 def test_tensors_that_share_a_block_have_their_own_neighbours(world):
     layout = Mesh((world.size,), ("x",))("x")
     a = values((24,))
-    b = np.where(np.arange(24) < 24 // world.size, a, -a)  # the first rank's elements are the same
+    b = np.where(np.arange(24) < 24 // world.size, a, -a)  # the elements of rank 0 are equal
     shared = {}
     x, y = (
         Tensor.from_local(
@@ -506,7 +511,7 @@ def test_tensors_that_share_a_block_have_their_own_neighbours(world):
 
 
 def elements_by_position(layout, shape, rank):
-    """The elements of a rank's piece, position by position of its base, and which piece that is."""
+    """Return the elements that a rank's shard reads, and the coordinates of its block."""
     windows = layout.windows if isinstance(layout, Windowed) else (None,) * len(shape)
     counts = [n if window is None else window.size for n, window in zip(shape, windows)]
     base = layout.base if isinstance(layout, Windowed) else layout
@@ -522,25 +527,32 @@ def elements_by_position(layout, shape, rank):
     return {*itertools.product(*dims)}, tuple(coords.get(axis) for entry in layout.dims for axis in entry)
 
 
-def test_the_bound_is_what_sets_of_elements_say():
-    """Into other blocks than those that windows are made of, on other meshes, and where windows wrap around."""
+def test_the_bound_of_windows_equals_a_count_of_elements():
+    """Targets have other blocks, other meshes and wrapped windows."""
     mesh, other, shape = Mesh((2, 2), ("x", "y")), Mesh((3,), ("z",), ranks=(1, 5, 2)), (9, 4)
     windows = (Window(9, -1, 3), Window(9, -2, 4, wrap=True), Window(4, 1, 2, 2), Window(5, 6))
     bases = (mesh("x", "y"), mesh(("y", "x"), None), mesh(None, "x"))
-    plain = (*bases, mesh(None, None), other("z", None), other(None, "z"))
-    some = [Windowed(base, [window, None]) for base in bases for window in windows]
-    pairs = [ends for one in some for two in plain for ends in ((one, two), (two, one))]
-    apart = 0
-    for src, dst in [*pairs, *itertools.pairwise(some)]:
+    layouts = (*bases, mesh(None, None), other("z", None), other(None, "z"))
+    windowed_layouts = [Windowed(base, [window, None]) for base in bases for window in windows]
+    pairs = [ends for one in windowed_layouts for two in layouts for ends in ((one, two), (two, one))]
+    checked = 0
+    for src, dst in [*pairs, *itertools.pairwise(windowed_layouts)]:
         every = dict(elements_by_position(src, shape, rank)[::-1] for rank in src.mesh.rank_list)
         least = []
         for rank in dst.mesh.rank_list:
-            (_, own), (wanted, _) = (elements_by_position(one, shape, rank) for one in (src, dst))
-            least.append(len(wanted & set().union(*(has for piece, has in every.items() if piece != own))))
+            (_, block), (wanted, _) = (elements_by_position(one, shape, rank) for one in (src, dst))
+            least.append(
+                len(
+                    wanted
+                    & set().union(
+                        *(elements for other_block, elements in every.items() if other_block != block)
+                    )
+                )
+            )
         bound = halo.halo_bound(src, dst, shape)
         assert bound.ranks.tolist() == least and bound[:2] == (max(least), sum(least)), (src, dst)
-        apart += src.mesh == dst.mesh and src.dims != dst.dims
-    assert apart > 50
+        checked += src.mesh == dst.mesh and src.dims != dst.dims
+    assert checked > 50
 
 
 @pytest.mark.parametrize("mirror", ["reflect", "symmetric"])

@@ -1,4 +1,4 @@
-"""The implementations of small steps, with the bytes and nanoseconds of each, counted by hand."""
+"""Implementations of small steps have the bytes and nanoseconds of a count by hand."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from spmdsim.redistribution.steps.group_steps import build_scan_step
 from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HaloStep
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
-#: A byte takes 1 ns, half of one more by a type; a call 1,000, a piece 10. Chunks of 32 bytes, 8 and 128 are tried.
+#: A byte takes 1 ns, with an MPI type 1.5 ns; a call takes 1,000 ns, a block 10 ns; a chunk has 32 bytes.
 HAND = Tuning(
     compose_all_reduce=((2, 33),),
     compose_reduce_scatter=((2, 128),),
@@ -67,7 +67,7 @@ def pending(mesh, *dims):
     return mesh(*dims, partial=dict.fromkeys(mesh.axes, "sum"))
 
 
-#: A step, and each of its implementations with bytes and nanoseconds. A whole array has 128 bytes, a shard of it 32.
+#: A step and its implementations with bytes and nanoseconds. The array has 128 bytes, a shard 32.
 PLACING = {
     "rows together": (
         over("all_gather", FLAT("x", None), FLAT(None, None)),
@@ -109,13 +109,13 @@ PLACING = {
 
 
 @pytest.mark.parametrize("name", PLACING)
-def test_implementations_that_place_boxes(name):
+def test_implementations_of_placing_steps_have_bytes_and_prices_by_hand(name):
     step, expected = PLACING[name]
     listed = implementations_of(step, 0, np.dtype("f4"), HAND)
     assert [(one.name, one.scratch, round(one.nanoseconds, 6)) for one in listed] == expected
 
 
-def test_one_rank_s_array_is_broadcast_to_those_that_want_it_whole():
+def test_an_array_of_one_rank_is_broadcast_to_replicas():
     one = Mesh((1,), ("o",))(None)
     for step, expected in (
         (over("exchange", one, FLAT(None), axes=(), shape=(8,)), [("broadcast", False), ("broadcast", True)]),
@@ -128,8 +128,8 @@ def test_one_rank_s_array_is_broadcast_to_those_that_want_it_whole():
         assert [(one.name, one.fresh) for one in listed] == expected
 
 
-def test_blocks_of_a_reduction_by_hand():
-    """Seven rows of two over three ranks are blocks of 6, 4 and 4 elements in their places; columns have to be packed."""
+def test_blocks_of_a_reduction_have_counts_by_hand():
+    """Seven rows of two on three ranks are direct blocks of 6, 4 and 4 elements; columns are packed."""
     mesh = Mesh((3,), ("x",))
     for dims, shape, direct in ((("x", None), (7, 2), True), ((None, "x"), (2, 7), False)):
         step = over("reduce_scatter", pending(mesh, None, None), mesh(*dims), "sum", shape=shape)
@@ -143,7 +143,7 @@ def test_blocks_of_a_reduction_by_hand():
         assert division.covers_source and division.target == (2, 2)
 
 
-def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only():
+def test_uncountable_shards_and_many_ranks_use_messages_only():
     step = over("all_to_all", FLAT("x", None), FLAT(None, "x"))  # of 8 elements
     names = [
         [one.name for one in implementations_of(step, 0, np.dtype("f4"), HAND, count)] for count in (7, 8)
@@ -158,7 +158,7 @@ def test_the_largest_shard_must_be_countable_and_many_ranks_send_messages_only()
     assert listed[0].nanoseconds == 66 * 4 + 4 * 33 * 1000
 
 
-def test_rows_go_in_chunks_of_the_tuned_size():
+def test_rows_are_gathered_in_chunks_of_the_tuned_size():
     step = over("all_gather", FLAT(None, "x"), FLAT(None, None))
     for chunk, most in (((), 8), (((5, 32),), 8), (((2, 32),), 2), (((2, 64),), 4), (((2, 1),), 1)):
         listed = implementations_of(step, 0, np.dtype("f4"), replace(HAND, chunk=chunk))
@@ -168,17 +168,17 @@ def test_rows_go_in_chunks_of_the_tuned_size():
 ALL_REDUCE = over("all_reduce", pending(FLAT, None), FLAT(None), "sum", shape=(8,))
 ROWS = over("reduce_scatter", pending(FLAT, None, None), FLAT("x", None), "sum")
 COLUMNS = over("reduce_scatter", pending(FLAT, None, None), FLAT(None, "x"), "sum")
-#: A step, a type, what is changed, and its implementations with their bytes, the usual one first.
+#: A step, a dtype, changed settings, and the implementations with their bytes, the preferred one first.
 REDUCING = [
-    # 32 bytes on each of 4 ranks. Composed: blocks of 2 elements from 4 ranks, and the own sum of 2, 4 times 4 bytes.
+    # Each of 4 ranks has 32 bytes. Composed: 4 blocks of 2 elements and the rank's own sums, 4 bytes each.
     (ALL_REDUCE, "i4", {}, [("native", 0), ("gathered", 128), ("composed", 48)]),
     (ALL_REDUCE, "i4", {"gather_reduce": 127}, [("native", 0), ("composed", 48)]),
     (ALL_REDUCE, "i4", {"chunk": ((2, 16),)}, [("native", 0), ("gathered", 128), ("composed", 32)]),
     (ALL_REDUCE, "i4", {"compose_all_reduce": ((4, 32),)}, [("gathered", 128), ("composed", 48), ("native", 0)]),
     (ALL_REDUCE, "i4", {"compose_all_reduce": ((5, 32),)}, [("native", 0), ("gathered", 128), ("composed", 48)]),
-    # Halves add up in 4 bytes: 64 of them gathered, and 8 sums of 4; blocks of 2 + 1 in 8 + 4 bytes.
+    # Half floats are added in 4 bytes: 64 bytes gathered and 8 sums of 4 bytes, or blocks of 8 + 4 bytes.
     (ALL_REDUCE, "f2", {}, [("gathered", 64 + 32), ("composed", 3 * 12)]),
-    # 128 bytes on each rank, of which it keeps 32.
+    # Each rank has 128 bytes and keeps 32 of them.
     (ROWS, "i4", {}, [("small", 128), ("composed", 32), ("native", 0)]),
     (ROWS, "i4", {"small_block": 31}, [("composed", 32), ("small", 128), ("native", 0)]),
     (ROWS, "i4", {"chunk": ()}, [("small", 128), ("composed", 128), ("native", 0)]),
@@ -189,22 +189,22 @@ REDUCING = [
 
 
 @pytest.mark.parametrize("step, dtype, change, expected", REDUCING)
-def test_implementations_that_reduce(step, dtype, change, expected):
+def test_implementations_of_reductions_have_bytes_by_hand(step, dtype, change, expected):
     listed = implementations_of(step, 1, np.dtype(dtype), replace(HAND, **change))
     assert len(listed) <= 3
     assert [(one.name, one.scratch) for one in listed] == expected
 
 
-def test_what_mpi_cannot_count_goes_in_chunks():
+def test_reductions_of_more_elements_than_mpi_can_count_have_chunks():
     for step, count, name in ((ROWS, 31, "composed"), (ROWS, 32, "small")):
         listed = implementations_of(step, 0, np.dtype("i4"), HAND, count)
         assert listed[0].name == name and ("native" in {one.name for one in listed}) == (name == "small")
     (most,) = {one.most for one in implementations_of(ALL_REDUCE, 0, np.dtype("f2"), HAND, 4)} - {0}
-    assert most == 1  # of the blocks of 4 ranks
+    assert most == 1  # one element of the blocks of 4 ranks
 
 
-def test_a_scan_is_gathered_where_that_is_small():
-    """Of 2 integers on each of 4 ranks, 32 bytes."""
+def test_a_small_scan_is_gathered():
+    """Two integers on each of 4 ranks are 32 bytes."""
     step = build_scan_step(FLAT("x", None), ("x",), (2,), "sum")
     for limit, count, expected in (
         (32, 2, ("scan gathered", 32)),
@@ -215,11 +215,12 @@ def test_a_scan_is_gathered_where_that_is_small():
         assert (one.name, one.scratch) == expected
 
 
-def test_a_direct_reduction_holds_what_it_packs_and_what_lands():
-    """8 sums over 4 ranks: 6 contributions go and 6 come, while the 2 sums are the shard after it.
+def test_buffers_of_a_direct_reduction_have_sent_and_received_contributions():
+    """Buffers have the packed and the received contributions.
 
-    On other ranks than its contributions' the 2 sums of an adder are not: 2 to go and 2 that came, or are passed on.
-    Who only gets them has 2 that land.
+    Of 8 sums over 4 ranks, a rank sends 6 contributions and receives 6; its 2 sums are its shard.
+    If the target has other ranks, a source rank packs 2 contributions and has 2 more in its buffer.
+    A target rank only receives 2 sums.
     """
     f4 = np.dtype("f4")
     (one,) = implementations_of(
@@ -231,20 +232,20 @@ def test_a_direct_reduction_holds_what_it_packs_and_what_lands():
     assert [implementations_of(step, rank, f4, HAND)[0].scratch for rank in (0, 2)] == [(2 + 2) * 4, 2 * 4]
 
 
-def test_numbers_of_what_travels_are_kept():
-    """Rank 0 has 0 to 5 of 12, and 0, 1, 4, 5, 8, 9 afterwards: two go and two come; on other ranks 6 go, and 6 come."""
+def test_buffers_of_a_flat_exchange_have_elements_and_indices():
+    """Rank 0 sends 2 elements and receives 2; between disjoint ranks, 6 elements are sent or received."""
     one, other = Mesh((2,), ("x",)), Mesh((2,), ("x",), ranks=(2, 3))
     step = FlatExchange("exchange", (), one("x", None), one(None, "x"), (4, 3), to_shape=(3, 4))
     (one,) = implementations_of(step, 0, np.dtype("f4"), HAND)
     assert (one.name, one.scratch) == ("numbered", 4 * 4 + 4 * (4 + 8))
-    apart = replace(step, dst=other(None, "x"))
-    assert [implementations_of(apart, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 2)] == [
+    disjoint = replace(step, dst=other(None, "x"))
+    assert [implementations_of(disjoint, rank, np.dtype("f4"), HAND)[0].scratch for rank in (0, 2)] == [
         6 * (4 + 8)
     ] * 2
 
 
-def test_a_halo_of_rows_is_a_piece_and_one_of_columns_is_packed():
-    """Each of 4 ranks has 2 rows, or columns, and reads one more on each side that there is."""
+def test_a_halo_of_columns_is_packed_and_one_of_rows_is_not():
+    """The 4 ranks have 2 rows or columns each and read one more from each neighbour."""
     for dims, expected in ((("x", None), [0, 0]), ((None, "x"), [(8 + 8) * 4, (16 + 16) * 4])):
         layout = FLAT(*dims)
         windows = [Window(8, -1, 3) if dim else None for dim in dims]
@@ -254,8 +255,8 @@ def test_a_halo_of_rows_is_a_piece_and_one_of_columns_is_packed():
         ] == expected
 
 
-def test_buffers_of_huge_groups_are_those_of_messages_or_not_counted():
-    """Up to 1,024 ranks: 2 rows of as many columns, of which MPI lands all and numpy puts them in their places."""
+def test_buffers_of_more_than_1024_ranks_are_not_counted():
+    """Up to 1,024 ranks, a gather by rows has a buffer of 2 rows."""
     tuning = replace(HAND, chunk=(), first=("gather rows",))
     for size, buffer in ((1024, 8 * 1024), (1025, 0)):
         mesh = Mesh((size,), ("x",))
@@ -263,7 +264,7 @@ def test_buffers_of_huge_groups_are_those_of_messages_or_not_counted():
         assert step_memory(step, 0, np.dtype("f4"), tuning) == (8 * size, buffer)
 
 
-def test_why_a_step_has_its_implementation():
+def test_a_tuned_step_has_the_reason_of_its_implementation():
     assert TunedStep.of("a", 2, Trial(("one",), 2, 0)).why == "by the model: no other comes near it"
     trial = Trial(("one", "other"), 2, 0)
     assert TunedStep.of("a", 2, trial).why == "by the model: it was not tried yet"
@@ -271,12 +272,12 @@ def test_why_a_step_has_its_implementation():
     assert TunedStep.of("a", 2, trial).why == "by the model: 1 try was made so far"
 
 
-def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monkeypatch) -> None:
+def test_a_tuning_file_is_read_or_refused_in_one_line(tmp_path, monkeypatch) -> None:
     file = tmp_path / "tuning.json"
     monkeypatch.delenv("SPMDSIM_TUNE", raising=False)
     records = {"m": {"s": {"implementation": "gather", "microseconds": {"gather": 2}}}}
-    said = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "implementations": records}
-    file.write_text(json.dumps({"MPICH": said}))
+    settings = {"first": ["typed"], "typed": 0, "chunk": [[2, 64]], "implementations": records}
+    file.write_text(json.dumps({"MPICH": settings}))
     chosen = tuning("MPICH", str(file))
     assert (chosen.first, chosen.typed, chosen.chunk) == (("typed",), 0, ((2, 64),))
     assert chosen.implementations.to_dict() == records
@@ -309,13 +310,13 @@ def test_a_file_of_choices_is_read_whole_and_refused_in_one_line(tmp_path, monke
     assert load_tuning(tmp_path / "none.json") == {}
 
 
-def test_settings_say_yes_no_or_how(monkeypatch) -> None:
-    for said, meant in {"": "first", "off": "off", "full": "full", __file__: "first"}.items():
-        monkeypatch.setenv("SPMDSIM_TUNE", said)
-        assert tune_mode() == meant
+def test_the_tune_setting_is_off_full_or_first(monkeypatch) -> None:
+    for value, mode in {"": "first", "off": "off", "full": "full", __file__: "first"}.items():
+        monkeypatch.setenv("SPMDSIM_TUNE", value)
+        assert tune_mode() == mode
 
 
-def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
+def test_saved_trials_keep_earlier_records(tmp_path) -> None:
     path = tmp_path / "kept.json"
     records = TrialRecords({"m": {"old": TrialRecord("b", {"b": 1.0})}})
     steps = (TunedStep("new", 2, "a", {"a": 3.0}, "tried"), TunedStep("table", 2, "a", {}, "first"))
@@ -328,14 +329,15 @@ def test_what_was_found_is_kept_with_what_was_known(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [None, (3, 1, 0, 2, 7, 5, 6, 4)])
-def test_blocks_of_very_many_ranks_are_counted_as_they_are_listed(ranks: tuple[int, ...] | None) -> None:
-    mesh, seen = Mesh((2, 2, 2), ("a", "b", "c"), ranks=ranks), set()
+def test_counted_blocks_equal_listed_blocks(ranks: tuple[int, ...] | None) -> None:
+    mesh, tested_kinds = Mesh((2, 2, 2), ("a", "b", "c"), ranks=ranks), set()
     for reduced in ("a", "ab", "cb", "abc"):
-        rest = [axis for axis in "abc" if axis not in reduced]
+        other_axes = [axis for axis in "abc" if axis not in reduced]
         for shape in ((8,), (7,), (4, 6), (5, 7), (1, 8), (2, 2, 8)):
             for places in itertools.product(range(len(shape)), repeat=3):
                 before = [
-                    tuple(axis for axis in rest if places["abc".index(axis)] == d) for d in range(len(shape))
+                    tuple(axis for axis in other_axes if places["abc".index(axis)] == d)
+                    for d in range(len(shape))
                 ]
                 after = [
                     (*entry, *[axis for axis in reduced if places["abc".index(axis)] == d])
@@ -351,5 +353,5 @@ def test_blocks_of_very_many_ranks_are_counted_as_they_are_listed(ranks: tuple[i
                         for one in (listed, counted)
                     ]
                     assert facts[0] == facts[1], (step, rank)
-                    seen.add((listed.direct, listed.packed))
-    assert len(seen) == 3
+                    tested_kinds.add((listed.direct, listed.packed))
+    assert len(tested_kinds) == 3

@@ -1,4 +1,4 @@
-"""The lower bound beside sets of elements: what a rank wants and does not have, one element at a time."""
+"""The lower bound equals the number of elements that a rank needs and does not own."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from spmdsim.core import Layout, Partial, Replicate, Shard
 from spmdsim.redistribution.bound.lower_bound import lower_bound
 
 
-def share(indices: list[int], parts: int, place: int) -> list[int]:
-    """A block of a list dealt out in blocks, the longer ones first."""
+def share(indices: list[int], parts: int, position: int) -> list[int]:
+    """Return a block of a list that is divided into `parts` blocks, the longer blocks first."""
     lengths = [len(range(k, len(indices), parts)) for k in range(parts)]
-    start = sum(lengths[:place])
-    return indices[start : start + lengths[place]]
+    start = sum(lengths[:position])
+    return indices[start : start + lengths[position]]
 
 
 def elements(layout: Layout, shape: tuple[int, ...], coordinates: dict[str, int]) -> set[tuple[int, ...]]:
-    kept = [list(range(n)) for n in shape]
+    indices = [list(range(n)) for n in shape]
     for dim, entry in enumerate(layout.dims):
         for axis in entry:
-            kept[dim] = share(
-                kept[dim], dict(zip(layout.mesh.axes, layout.mesh.shape))[axis], coordinates[axis]
+            indices[dim] = share(
+                indices[dim], dict(zip(layout.mesh.axes, layout.mesh.shape))[axis], coordinates[axis]
             )
-    return set(itertools.product(*kept))
+    return set(itertools.product(*indices))
 
 
 def placed(mesh: Mesh, choices: list) -> list[Layout]:
@@ -36,7 +36,7 @@ def placed(mesh: Mesh, choices: list) -> list[Layout]:
 
 @pytest.mark.parametrize("sizes", [(4,), (3,), (2, 2), (2, 3)])
 @pytest.mark.parametrize("shape", [(4, 6), (5, 3)])
-def test_what_moves_is_what_is_missing(sizes, shape):
+def test_the_bound_equals_the_number_of_missing_elements(sizes, shape):
     mesh = Mesh(sizes, ("a", "b")[: len(sizes)])
     layouts = placed(mesh, [Replicate(), Shard(0), Shard(1)])
     places = [dict(zip(mesh.axes, p)) for p in itertools.product(*map(range, sizes))]
@@ -50,8 +50,8 @@ def test_what_moves_is_what_is_missing(sizes, shape):
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_sums_on_paper(ranks):
-    """``n`` contributions per element for ``N`` holders: ``(n - 1) + (N - 1)`` receptions, shared evenly."""
+def test_the_bound_of_sums_equals_a_count_by_hand(ranks):
+    """A sum of `n` contributions for `N` owners has `(n - 1) + (N - 1)` receptions per element."""
     mesh = Mesh((ranks,), ("a",))
     pending, shape = Layout.from_placements(mesh, [Partial()], 1), (30,)
     everywhere, split = mesh(None), mesh("a")

@@ -1,4 +1,4 @@
-"""What plans say of the memory that steps take, against what numpy allocates while they run on real ranks."""
+"""Plans predict the memory that NumPy allocates while steps run on real ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pending(mesh, *dims, op="sum"):
     return mesh(*dims, partial=dict.fromkeys(mesh.axes, op))
 
 
-#: The way that a step takes, the step, and its element type; where it is not the first choice, what is changed.
+#: The name of an implementation, a step, a dtype, and the settings that select the implementation.
 IMPLEMENTATIONS = [
     ("slice", over("slice", FLAT(None, None), FLAT(None, "x")), "f4", {}),
     ("slice", over("slice", FLAT(None, None), FLAT("x", None)), "f4", {}),
@@ -77,7 +77,7 @@ IMPLEMENTATIONS = [
 @pytest.mark.parametrize(
     "name, step, dtype, change", IMPLEMENTATIONS, ids=[f"{one[0]} {one[1]}" for one in IMPLEMENTATIONS]
 )
-def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dtype, change):
+def test_a_step_allocates_the_predicted_memory(world, monkeypatch, name, step, dtype, change):
     if isinstance(world, LockStep):
         pytest.skip("the buffers are MPI's")
     from spmdsim.worlds.mpi import messages
@@ -90,12 +90,15 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
     rank, kind = world.rank, np.dtype(dtype)
     shape = step.src.local_shape(step.shape, rank) if rank in step.src.mesh else (0,) * len(step.shape)
     array = np.ones(shape, kind)
-    told = implementation.implementation_of(step, rank, kind, tuning, messages.MAX_COUNT)
-    assert told.name == name
-    said = math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize * told.fresh + told.scratch
+    chosen = implementation.implementation_of(step, rank, kind, tuning, messages.MAX_COUNT)
+    assert chosen.name == name
+    predicted = (
+        math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize * chosen.fresh
+        + chosen.scratch
+    )
     if name not in ("messages", "fill"):
-        assert sum(step_memory(step, rank, kind, tuning)) == said
-    if name != "numbered":  # whose derivation keeps numbers
+        assert sum(step_memory(step, rank, kind, tuning)) == predicted
+    if name != "numbered":  # FlatExchange stores indices in its first run
         world.run(step, [array])
     tracemalloc.start()
     try:
@@ -106,21 +109,21 @@ def test_a_step_takes_the_memory_that_is_said(world, monkeypatch, name, step, dt
     finally:
         tracemalloc.stop()
     assert len(result) == 1
-    if name == "fill" and rank == 0:  # its values stay where they are
-        said = 0
-    assert abs(taken - said) <= SMALL + 0.01 * said, (taken, said)
+    if name == "fill" and rank == 0:  # the values of rank 0 are not copied
+        predicted = 0
+    assert abs(taken - predicted) <= SMALL + 0.01 * predicted, (taken, predicted)
 
 
-def test_only_a_rank_that_adds_up_takes_room_for_it():
-    """Of halves, sums in float32 of 300,000 elements; the first rank has none to add, the second one array."""
+def test_only_ranks_that_add_have_a_buffer_for_sums():
+    """Half floats are added in float32, 300,000 elements per rank; rank 0 adds nothing."""
     step = build_scan_step(FLAT("x", None), ("x",), (300_000,), "sum")
     implementations = [
         implementation.implementation_of(step, rank, np.dtype("f2"), TABLE["Open MPI"]) for rank in range(4)
     ]
-    assert [told.scratch for told in implementations] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
+    assert [chosen.scratch for chosen in implementations] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
 
 
-def test_the_implementation_that_is_asked_for_comes_first():
+def test_the_requested_implementation_is_first():
     step, tuning = over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), TABLE["Open MPI"]
     for first in ("native", "composed"):
         assert (
@@ -135,16 +138,16 @@ def test_a_rank_outside_of_the_mesh_gets_no_parts():
 
 
 def test_every_implementation_is_measured():
-    told = Path(implementation.__file__).read_text().split('Implementation("')[1:]
-    assert {part.split('"')[0] for part in told} - {name for name, *_ in IMPLEMENTATIONS} == {
+    sources = Path(implementation.__file__).read_text().split('Implementation("')[1:]
+    assert {source.split('"')[0] for source in sources} - {name for name, *_ in IMPLEMENTATIONS} == {
         "nothing",
         "same",
         "identity",
     }
 
 
-def test_the_buffer_of_a_plan_has_what_is_packed_and_what_lands():
-    """A reduce_scatter of columns packs all of its 16 MiB, and lands chunks of 2 MiB; one of rows packs nothing."""
+def test_the_buffer_of_a_plan_has_packed_and_received_elements():
+    """A reduce_scatter of columns packs 16 MiB and receives chunks of 2 MiB; one of rows packs nothing."""
     mesh, shape, mib = FLAT, (4096, 1024), 1 << 20
     columns = plan(pending(mesh, None, None), mesh(None, "x"), shape).to_dict()
     rows = plan(pending(mesh, None, None), mesh("x", None), shape).to_dict()
@@ -153,7 +156,7 @@ def test_the_buffer_of_a_plan_has_what_is_packed_and_what_lands():
     assert [plan["peak_nbytes"] for plan in (columns, rows)] == [38 * mib, 22 * mib]
 
 
-def test_the_peak_of_64_ranks_is_that_of_the_busiest_one():
+def test_the_peak_of_64_ranks_is_the_peak_of_the_busiest_rank():
     mesh, float32 = Mesh((8, 8), ("a", "b")), np.dtype("float32")
     route = plan(mesh(None, partial="a"), mesh(("b", "a")), (1001,), "float32")
     (step,) = route.steps
@@ -161,8 +164,8 @@ def test_the_peak_of_64_ranks_is_that_of_the_busiest_one():
     assert route.peak_nbytes == max(peaks) > peaks[0]
 
 
-def test_the_peak_counts_the_first_shard_and_the_one_in_between():
-    """Of halves, sums in float32: 16 MiB pending, 4 reduced of them, and 16 of the result, rounded to 8 in the end."""
+def test_the_peak_counts_source_and_intermediate_shards():
+    """Sums of half floats have 16 MiB of source and 16 MiB of result in float32, rounded to 8 MiB."""
     shape, mib = (4096, 1024), 1 << 20
     route = plan(FLAT(None, None, partial="x"), FLAT(None, None), shape, "float16")
     assert route.step_dtype == np.float32

@@ -1,4 +1,4 @@
-"""MindSpore's operators of a redistribution, against published cases and against what they do to the data."""
+"""MindSpore's redistribution operators equal published cases and move data to the target."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def pair(inputs: dict) -> tuple[MapLayout, MapLayout]:
     return layout(inputs["from_layout"]), layout(inputs["to_layout"])
 
 
-def plain(ops: list) -> list:
+def to_lists(ops: list) -> list:
     return [op.to_list() for op in ops]
 
 
 @cases("expand_multi_axis")
-def test_tuples_become_dims(inputs: dict, expect: dict) -> None:
+def test_tuples_of_axes_become_dims(inputs: dict, expect: dict) -> None:
     result = expand_tuples(inputs["device_matrix"], inputs["tensor_map"], tuple(inputs["global_shape"]))
     assert [*result.map] == expect["tensor_map"] and [*result.shape] == expect["expanded_shape"]
 
@@ -83,20 +83,20 @@ def test_axes_of_one_are_dropped(inputs: dict, expect: dict) -> None:
 
 
 @cases("expand_device_matrix")
-def test_a_finer_device_matrix(inputs: dict, expect: dict) -> None:
+def test_a_device_matrix_is_refined(inputs: dict, expect: dict) -> None:
     start = layout([inputs["device_matrix"], inputs["tensor_map"], inputs["shape"]])
     result = expand_matrix(start, tuple(inputs["new_device_matrix"]))
     assert [*result.map] == expect["tensor_map"] and [*result.shape] == expect["shape"]
 
 
 @cases("expand_tensor_shape")
-def test_a_finer_shape(inputs: dict, expect: dict) -> None:
+def test_a_shape_is_refined(inputs: dict, expect: dict) -> None:
     start = layout([inputs["device_matrix"], inputs["tensor_map"], inputs["shape"]])
     result = expand_tensor(start, tuple(inputs["new_shape"]))
     assert [*result.matrix] == expect["device_matrix"] and [*result.map] == expect["tensor_map"]
 
 
-def test_a_finer_shape_with_dims_of_one():
+def test_a_shape_with_dims_of_one_is_refined():
     for shape, finer, axes in (
         ((4, 1), (4, 1), (0, -1)),
         ((4, 6), (1, 4, 1, 2, 3, 1), (-1, 0, -1, -1, -1, -1)),
@@ -107,100 +107,100 @@ def test_a_finer_shape_with_dims_of_one():
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 2, 2), (4, 3), ()])
-def test_a_shape_that_is_not_finer(shape):
+def test_a_shape_that_does_not_refine_is_refused(shape):
     with pytest.raises(NotExpandable, match="does not refine"):
         expand_tensor(MapLayout((1,), (-1,), (4,)), shape)
 
 
 @cases("unify_shape_prefix_products")
-def test_prefix_products(inputs: dict, expect: dict) -> None:
+def test_matrices_are_unified_by_prefix_products(inputs: dict, expect: dict) -> None:
     assert [*unify_matrix(inputs["a"], inputs["b"])] == expect["out"]
 
 
 @cases("expand_shape_suffix_products")
-def test_suffix_products(inputs: dict, expect: dict) -> None:
+def test_shapes_are_expanded_by_suffix_products(inputs: dict, expect: dict) -> None:
     assert [*expand_shape(inputs["shape"], inputs["expand"])] == expect["out"]
 
 
 @cases("unify_layouts")
-def test_two_layouts_in_one_form(inputs: dict, expect: dict) -> None:
+def test_two_layouts_are_unified(inputs: dict, expect: dict) -> None:
     one, other = unify(*pair(inputs))
     assert [*one.matrix] == expect["device_matrix"] and [*one.shape] == expect["shape"]
     assert [*one.map] == expect["from_tensor_map"] and [*other.map] == expect["to_tensor_map"]
 
 
 @cases("redistribution_abstract_ops")
-def test_inferred_operators(inputs: dict, expect: dict) -> None:
+def test_inferred_operators_equal_the_vectors(inputs: dict, expect: dict) -> None:
     ops = infer_operators(inputs["device_matrix"], inputs["from_map"], inputs["to_map"], inputs["all2all"])
     assert [[op.name, *op.arguments()] for op in ops] == expect["ops"]
 
 
 @cases("redistribution_ops")
-def test_operators_of_a_rank(inputs: dict, expect: dict) -> None:
+def test_operators_of_a_rank_equal_the_vectors(inputs: dict, expect: dict) -> None:
     before, after = pair(inputs)
     rank = inputs["rank"]
     ops = operators(before, after, rank, inputs.get("rank_list"))
-    assert plain(ops) == expect["ops"]
+    assert to_lists(ops) == expect["ops"]
     moved = expect.get("received_elements_concat", expect.get("received_elements_per_rank_rank0_concat"))
     assert received_elements(ops, before.slice_shape) == moved
     other = operators(before, after, rank, inputs.get("rank_list"), all2all=True)
     moved = expect.get("received_elements_all2all", expect.get("received_elements_per_rank_rank0_all2all"))
     assert received_elements(other, before.slice_shape) == moved
     if "ops_all2all" in expect:
-        assert plain(other) == expect["ops_all2all"]
+        assert to_lists(other) == expect["ops_all2all"]
 
 
 @cases("redistribution_op_names")
-def test_names_of_what_runs(inputs: dict, expect: dict) -> None:
+def test_names_of_operators_equal_the_vectors(inputs: dict, expect: dict) -> None:
     ops = operators(*pair(inputs), inputs["rank"])
-    assert run_names(ops) == expect["op_names"] and plain(ops) == expect["ops_rank0"]
+    assert run_names(ops) == expect["op_names"] and to_lists(ops) == expect["ops_rank0"]
 
 
 @cases("reshape_redistribution")
-def test_reshapes(inputs: dict, expect: dict) -> None:
+def test_operators_of_reshapes_equal_the_vectors(inputs: dict, expect: dict) -> None:
     before, after = pair(inputs)
-    assert plain(operators(before, after, inputs["rank"])) == expect["ops"]
+    assert to_lists(operators(before, after, inputs["rank"])) == expect["ops"]
     assert is_expandable(before, after) == (expect["mode"] == "unified")
 
 
 @cases("needed_ranks")
-def test_needed_ranks(inputs: dict, expect: dict) -> None:
+def test_needed_ranks_equal_the_vectors(inputs: dict, expect: dict) -> None:
     assert needed_ranks(*pair(inputs), inputs["rank"]) == expect["ranks"]
 
 
 @cases("transform_stack")
-def test_the_stack(inputs: dict, expect: dict) -> None:
+def test_stacks_equal_the_vectors(inputs: dict, expect: dict) -> None:
     entries = stack(operator_map(*pair(inputs)), inputs["rank"])
     assert [[rank, level, op.to_list()] for rank, level, op in entries] == expect["stack"]
 
 
 @cases("transform_stack_length")
-def test_how_long_a_stack_is(inputs: dict, expect: dict) -> None:
+def test_lengths_of_stacks_equal_the_vectors(inputs: dict, expect: dict) -> None:
     assert len(stack(operator_map(*pair(inputs)), inputs["rank"])) == expect["length"]
 
 
 @cases("apply_transform")
-def test_operators_applied(inputs: dict, expect: dict) -> None:
+def test_applied_operators_reach_the_target(inputs: dict, expect: dict) -> None:
     before, after = pair(inputs)
     ops = operator_map(before, after)
-    assert plain(ops[inputs["rank"]]) == expect["ops_rank0"]
+    assert to_lists(ops[inputs["rank"]]) == expect["ops_rank0"]
     check_data(before, after, all2all=False)
 
 
 @cases("reshard_operator_map")
-def test_reshard_maps(inputs: dict, expect: dict) -> None:
+def test_reshard_maps_equal_the_vectors(inputs: dict, expect: dict) -> None:
     op_map = reshard_map(inputs["from_layout"], inputs["to_layout"], inputs["rank"], inputs["rank_list"])
-    assert {str(rank): plain(ops) for rank, ops in op_map.items()} == expect["op_map"]
+    assert {str(rank): to_lists(ops) for rank, ops in op_map.items()} == expect["op_map"]
 
 
 @cases("pipeline_operator_map")
-def test_pipeline_maps(inputs: dict, expect: dict) -> None:
+def test_pipeline_maps_equal_the_vectors(inputs: dict, expect: dict) -> None:
     op_map = pipeline_map(inputs["from_layout"][3], inputs["to_layout"][3], inputs["rank"])
-    assert {str(rank): plain(ops) for rank, ops in op_map.items()} == expect["op_map"]
+    assert {str(rank): to_lists(ops) for rank, ops in op_map.items()} == expect["op_map"]
 
 
 @cases("optimizer_shard_layout")
-def test_optimizer_layouts(inputs: dict, expect: dict) -> None:
+def test_optimizer_layouts_equal_the_vectors(inputs: dict, expect: dict) -> None:
     result = optimizer_shard_layout(
         inputs["device_matrix"],
         inputs["tensor_map"],
@@ -213,13 +213,13 @@ def test_optimizer_layouts(inputs: dict, expect: dict) -> None:
 
 
 @cases("merge_all_concat")
-def test_concats_merge(inputs: dict, expect: dict) -> None:
+def test_concats_are_merged(inputs: dict, expect: dict) -> None:
     assert merged_concat(inputs["first"], inputs["second"]) == expect["merged"]
     assert merged_concat(inputs["second"], inputs["first"]) is None
 
 
 @cases("redistribution_cost")
-def test_the_original_cost(inputs: dict, expect: dict) -> None:
+def test_operator_costs_equal_the_vectors(inputs: dict, expect: dict) -> None:
     cost = operator_cost(
         inputs["op"], inputs["slice_elems"], inputs.get("n", 1), inputs.get("dim", 0), inputs["dtype_bytes"]
     )
@@ -231,7 +231,7 @@ def test_the_original_cost(inputs: dict, expect: dict) -> None:
 
 
 @cases("dtensor_redistribute")
-def test_redistribution_of_placements(inputs: dict, expect: dict) -> None:
+def test_redistributions_of_placements_equal_the_vectors(inputs: dict, expect: dict) -> None:
     meshes = [inputs[name if name in inputs else "mesh_shape"] for name in ("src_mesh", "dst_mesh")]
     layouts = []
     for sizes, placements in zip(meshes, (inputs["src"], inputs["dst"])):
@@ -247,10 +247,11 @@ def test_redistribution_of_placements(inputs: dict, expect: dict) -> None:
     assert list(dst.local_shape(shape, 0)) == expect["local_shape"]
 
 
-# -- what the operators do --------------------------------------------------------------------------------
+# -- data that operators move -------------------------------------------------------------------------------
 
 
 def box(layout: MapLayout, rank: int) -> tuple[slice, ...]:
+    """Return the block of a tensor that a rank owns."""
     matrix = layout.matrix
     coords = np.unravel_index(rank, matrix)
     local = layout.slice_shape
@@ -259,14 +260,15 @@ def box(layout: MapLayout, rank: int) -> tuple[slice, ...]:
 
 
 def check_data(before: MapLayout, after: MapLayout, all2all: bool, reordered: bool = False) -> None:
+    """Apply the operators of all ranks to their slices; check that each rank gets its target slice."""
     ranks = range(math.prod(before.matrix))
-    whole = np.arange(math.prod(before.shape)).reshape(before.shape)
+    full_array = np.arange(math.prod(before.shape)).reshape(before.shape)
     ops = {rank: operators(before, after, rank, ranks, all2all) for rank in ranks}
     if reordered:
-        ops = {rank: optimise(some, before.slice_shape) for rank, some in ops.items()}
-    slices = apply(ops, {rank: whole[box(before, rank)] for rank in ranks})
+        ops = {rank: optimise(rank_operators, before.slice_shape) for rank, rank_operators in ops.items()}
+    slices = apply(ops, {rank: full_array[box(before, rank)] for rank in ranks})
     for rank in ranks:
-        wanted = whole.reshape(after.shape)[box(after, rank)]
+        wanted = full_array.reshape(after.shape)[box(after, rank)]
         assert slices[rank].shape == wanted.shape, (before, after, ops[rank])
         assert np.array_equal(slices[rank], wanted), (before, after, ops[rank])
 
@@ -288,7 +290,7 @@ def test_every_pair_of_maps_reaches_its_target(all2all: bool) -> None:
         check_data(MapLayout((2, 2, 2), one, (2, 4, 4)), MapLayout((2, 2, 2), other, (2, 4, 4)), all2all)
 
 
-def test_reordered_operators_do_the_same() -> None:
+def test_reordered_operators_reach_the_target() -> None:
     matrices = [(8,), (2, 4), (2, 2, 2), (8, 1)]
     layouts = [MapLayout(m, dims, (16, 8)) for m in matrices for dims in maps(len(m), 2)]
     changed = 0
@@ -315,7 +317,7 @@ def test_reshapes_reach_their_target_expandable_or_not() -> None:
     assert gathered > 10
 
 
-def test_the_style_is_shown_beside_ours() -> None:
+def test_a_mindspore_plan_prints_the_best_plan_too() -> None:
     a, b = Mesh((4, 2), ("a", "b")), Mesh((8,), ("x",))
     theirs = plan(a("a", "b"), a("b", "a"), (64, 64), style="mindspore")
     assert theirs.nbytes(0) > theirs.ours.max_nbytes
@@ -327,18 +329,18 @@ def test_the_style_is_shown_beside_ours() -> None:
 
 
 @pytest.mark.parametrize("all2all", [False, True])
-def test_plans_begin_and_end_with_the_shards_themselves(all2all: bool) -> None:
-    """Multi-axis dims included: what the operators do to real shards."""
+def test_plans_turn_source_shards_into_target_shards(all2all: bool) -> None:
+    """Operators turn real source shards into target shards, even with several axes on a dim."""
     mesh, other = Mesh((2, 2, 2), ("a", "b", "c")), Mesh((4, 2), ("x", "y"))
     sources = [mesh(("a", "c"), "b"), mesh(("c", "a"), None), mesh(None, ("b", "a", "c")), mesh("a", "b")]
     targets = [*sources, other("y", None), other(("y", "x"), None), mesh(None, None)]
-    whole = np.arange(8 * 16).reshape(8, 16)
+    full_array = np.arange(8 * 16).reshape(8, 16)
     for src, dst in itertools.product(sources, targets):
-        theirs = replace(plan(src, dst, whole.shape, style="mindspore"), all2all=all2all)
+        theirs = replace(plan(src, dst, full_array.shape, style="mindspore"), all2all=all2all)
         ops = {rank: theirs.operators(rank) for rank in range(8)}
-        result = apply(ops, {rank: whole[src.slices(whole.shape, rank)] for rank in range(8)})
+        result = apply(ops, {rank: full_array[src.slices(full_array.shape, rank)] for rank in range(8)})
         for rank in range(8):
-            np.testing.assert_array_equal(result[rank], whole[dst.slices(whole.shape, rank)])
+            np.testing.assert_array_equal(result[rank], full_array[dst.slices(full_array.shape, rank)])
             names = [op.name for op in ops[rank]]
             assert ("Reshape", "Reshape") not in itertools.pairwise(names)
         assert (
@@ -348,7 +350,7 @@ def test_plans_begin_and_end_with_the_shards_themselves(all2all: bool) -> None:
         )
 
 
-def test_what_mindspore_refuses() -> None:
+def test_unsupported_redistributions_are_refused() -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     with pytest.raises(PlanError, match="evenly only"):
         plan(mesh("a", None), mesh(None, "a"), (5, 4), style="mindspore")

@@ -1,4 +1,4 @@
-"""MindSpore's reshards on other rank lists and numbers of devices, and numbers that are no layout."""
+"""MindSpore's reshards support any rank list and device count, and refuse invalid layouts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tests.redistribution.test_mindspore import box
     "ranks", [[*range(8, 16)], [3, 1, 4, 0, 7, 6, 2, 5], [9, 7, 5, 3, 1, 8, 6, 4]], ids=str
 )
 def test_reshards_on_any_rank_list_reach_their_target(ranks: list[int]) -> None:
-    """What is merged follows from where ranks stand in the list, also with several axes on a dim."""
+    """Merged concats depend on the positions of ranks in the list."""
     shape = (16, 16)
-    whole = np.arange(16 * 16).reshape(shape)
+    full_array = np.arange(16 * 16).reshape(shape)
     layouts: list[tuple[tuple[int, ...], list[int | list[int]]]] = [
         ((2, 4), [[1, 0], -1]),
         ((2, 4), [[0, 1], -1]),
@@ -43,28 +43,28 @@ def test_reshards_on_any_rank_list_reach_their_target(ranks: list[int]) -> None:
     merged = 0
     for one, other in itertools.permutations(layouts, 2):
         before, after = (expand_tuples(matrix, entries, shape) for matrix, entries in (one, other))
-        slices = {r: whole.reshape(before.shape)[box(before, i)] for i, r in enumerate(ranks)}
+        slices = {r: full_array.reshape(before.shape)[box(before, i)] for i, r in enumerate(ranks)}
         slices = {r: s.reshape(written_slice((*one, shape))) for r, s in slices.items()}
         for rank in ranks[:3]:
             op_map = reshard_map((*one, shape), (*other, shape), rank, ranks)
-            wanted = whole.reshape(after.shape)[box(after, ranks.index(rank))]
-            piece = apply(op_map, slices)[rank]
-            assert piece.shape == written_slice((*other, shape)), (one, other)
-            assert np.array_equal(piece.ravel(), wanted.ravel()), (one, other)
+            wanted = full_array.reshape(after.shape)[box(after, ranks.index(rank))]
+            slice_of_rank = apply(op_map, slices)[rank]
+            assert slice_of_rank.shape == written_slice((*other, shape)), (one, other)
+            assert np.array_equal(slice_of_rank.ravel(), wanted.ravel()), (one, other)
             groups = [len(op.args) - 1 for op in op_map.get(rank, []) if op.name == "AllConcat"]
             merged += one[0] == (2, 2, 2) and max(groups, default=0) > 2
     assert merged
 
 
 def test_a_reshard_to_more_devices_repeats_the_source() -> None:
-    whole = np.arange(64).reshape(8, 8)
-    slices = {rank: whole[rank % 4 * 2 :][:2] for rank in range(8)}
+    full_array = np.arange(64).reshape(8, 8)
+    slices = {rank: full_array[rank % 4 * 2 :][:2] for rank in range(8)}
     for rank in range(8):
         op_map = reshard_map(([4], [0, -1], [8, 8]), ([8], [-1, 0], [8, 8]), rank)
-        np.testing.assert_array_equal(apply(op_map, slices)[rank], whole[:, rank : rank + 1])
+        np.testing.assert_array_equal(apply(op_map, slices)[rank], full_array[:, rank : rank + 1])
 
 
-def test_layouts_as_lists_are_layouts() -> None:
+def test_layouts_may_be_lists() -> None:
     one, other = [[2, 4], [0, -1], [8, 8]], [[2, 2, 2], [1, -1], [8, 8]]
     before, after = MapLayout((2, 4), (0, -1), (8, 8)), MapLayout((2, 2, 2), (1, -1), (8, 8))
     assert operators(one, other, 3) == operators(before, after, 3)
@@ -75,9 +75,9 @@ def test_layouts_as_lists_are_layouts() -> None:
         operators([[2, 4], [0, -1]], [[2, 4], [0, -1]], 0)
 
 
-def test_a_plan_on_other_ranks_tells_everything_without_being_given_a_rank() -> None:
-    there = Mesh((2, 4), ("a", "b"), [11, 8, 13, 10, 15, 12, 9, 14])
-    theirs = plan(there("a", "b"), there(None, ("b", "a")), (16, 16), style="mindspore")
+def test_a_plan_on_other_ranks_reports_its_first_rank_by_default() -> None:
+    mesh = Mesh((2, 4), ("a", "b"), [11, 8, 13, 10, 15, 12, 9, 14])
+    theirs = plan(mesh("a", "b"), mesh(None, ("b", "a")), (16, 16), style="mindspore")
     assert theirs.operators() == theirs.operators(11) and theirs.nbytes() == theirs.nbytes(11) > 0
     assert set(theirs.to_dict()["operators"]) == {str(rank) for rank in range(8, 16)}
 
@@ -103,6 +103,6 @@ def test_a_plan_on_other_ranks_tells_everything_without_being_given_a_rank() -> 
         (lambda: stack(operator_map(MapLayout((4,), (0,), (8,)), MapLayout((4,), (-1,), (8,))), 5), "rank 5"),
     ],
 )
-def test_numbers_that_are_no_layout_are_refused(call: Callable[[], object], message: str) -> None:
+def test_invalid_layouts_are_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""OneFlow's published transitions between SBP tuples: the plans move their bytes and give their numbers."""
+"""Plans move the bytes and return the numbers of OneFlow's published SBP transitions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def placement(text: str) -> Placement:
 
 
 @pytest.mark.parametrize("case", cases(V, "nd_traffic_exact"))
-def test_exact_traffic(case: dict) -> None:
+def test_total_bytes_equal_published_traffic(case: dict) -> None:
     mesh = Mesh(tuple(case["mesh"]), [f"axis{k}" for k in range(len(case["mesh"]))])
     src, dst = (
         Layout.from_placements(mesh, [*map(placement, case[end])], len(case["shape"]))
@@ -33,7 +33,7 @@ def test_exact_traffic(case: dict) -> None:
 
 
 @pytest.mark.parametrize("case", cases(V, "boxing_1d_same_placement"))
-def test_one_axis(case: dict) -> None:
+def test_total_bytes_on_one_axis_equal_published_bytes(case: dict) -> None:
     side = math.isqrt(case["logical_bytes"] // 2)
     mesh = Mesh((case["p"],), ("x",))
     src, dst = (Layout.from_placements(mesh, [placement(case[end])], 2) for end in ("src", "dst"))
@@ -48,7 +48,7 @@ def test_the_rule_of_merged_splits_is_exact() -> None:
 
 
 @pytest.mark.parametrize("case", cases(V, "boxing_numeric"))
-def test_published_numbers(case: dict) -> None:
+def test_shards_equal_published_numbers(case: dict) -> None:
     world = LockStep(4)
     links = [
         (Mesh((len(link["ranks"]),), ("x",), link["ranks"]), placement(link["sbp"])) for link in case["chain"]
@@ -68,7 +68,7 @@ def test_published_numbers(case: dict) -> None:
         for step in plan(src, dst, shape, np.int64, partial_target=True).steps:
             shards = world.run(step, shards)
     wanted = {int(rank): np.array(values) for rank, values in case["expected_per_rank"].items()}
-    if layouts[-1].partial:  # which rank contributes what is free, the sum is not
+    if layouts[-1].partial:  # the sum is defined, but not the contribution of each rank
         total = sum(shards[rank] for rank in layouts[-1].mesh.rank_list)
         assert np.array_equal(total, sum(wanted.values()))
     else:

@@ -1,4 +1,4 @@
-"""Slices shared out for the optimizer, and what else MindSpore does to layouts before it compares them."""
+"""MindSpore's optimizer shards and repeated layouts equal published cases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cases(kind):
 
 
 @cases("same_device_num_layouts")
-def test_the_smaller_side_repeats(vector):
+def test_the_side_with_fewer_devices_is_repeated(vector):
     inputs, expect = vector["given"], vector["expect"]
     before, after = (
         MapLayout(*map(tuple, (*inputs[k], inputs["shape"]))) for k in ("from_layout", "to_layout")
@@ -35,7 +35,7 @@ def test_the_smaller_side_repeats(vector):
     assert layouts == wanted and same_devices(after, before) == wanted[::-1]
 
 
-def test_device_counts_that_do_not_repeat():
+def test_device_counts_must_be_multiples():
     with pytest.raises(PlanError, match="8 is no multiple of 6"):
         same_devices(MapLayout((2, 3), (0,), (6,)), MapLayout((8,), (0,), (8,)))
     same = MapLayout((4,), (0,), (8,)), MapLayout((2, 2), (1,), (8,))
@@ -43,8 +43,8 @@ def test_device_counts_that_do_not_repeat():
 
 
 @cases("redistribution_kind")
-def test_transitions_by_name(vector):
-    """What a row split becomes, and the operators that MindSpore runs for it."""
+def test_transitions_start_with_the_published_operator(vector):
+    """The first operator of a transition has the published name."""
     mesh = Mesh((4,), ("x",))
     target = {"replicated": mesh(None, None), "column split": mesh(None, "x")}[vector["given"]["to"]]
     theirs = plan(mesh("x", None), target, (8, 8), style="mindspore")
@@ -54,7 +54,7 @@ def test_transitions_by_name(vector):
 
 
 PUBLISHED = [
-    # device matrix, map, step, size, shape, and what comes out
+    # device matrix, map, step, size, shape, and the expected layout
     ((2, 2, 2), (2, 1, -1), 1, -1, (16, 16, 16), ((2, 2, 2), (2, 0, 1, -1), (2, 8, 16, 16))),
     ((4, 4), (0, -1), 4, 2, (16, 8), ((2, 2, 4, 1), (1, 2, -1), (4, 4, 8))),
     ((8, 2), (0, -1), 2, 4, (16, 8), ((2, 4, 2, 1), (1, 2, -1), (2, 8, 8))),
@@ -71,12 +71,12 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("matrix", "entries", "step", "size", "shape", "wanted"), PUBLISHED)
-def test_layouts_for_the_optimizer(matrix, entries, step, size, shape, wanted):
+def test_optimizer_layouts_equal_published_layouts(matrix, entries, step, size, shape, wanted):
     assert optimizer_shard_layout(matrix, entries, step, size, shape) == MapLayout(*wanted)
 
 
-def _rows(layout, rank, shape):
-    """The elements that a rank holds, as numbers of the whole tensor."""
+def elements_of(layout, rank, shape):
+    """Return the flat indices of the elements that a rank owns."""
     coords = np.unravel_index(rank, layout.matrix)
     index = np.arange(math.prod(shape)).reshape(layout.shape)
     at = [coords[len(layout.matrix) - 1 - axis] if axis >= 0 else 0 for axis in layout.map]
@@ -86,8 +86,8 @@ def _rows(layout, rank, shape):
 
 
 @pytest.mark.parametrize("matrix", [(2, 2, 2), (4, 2), (2, 4), (8,), (2, 1, 4)])
-def test_ranks_with_equal_slices_share_them_out(matrix):
-    """Whatever the map and the number of ranks that share: each gets an equal, own part of the slice it has."""
+def test_replicas_of_a_slice_are_divided_among_their_ranks(matrix):
+    """The parts of a slice are equal and disjoint for any map and number of ranks."""
     checked = 0
     axes = range(-1, len(matrix))
     for entries in itertools.product(axes, repeat=2):
@@ -95,8 +95,8 @@ def test_ranks_with_equal_slices_share_them_out(matrix):
             continue
         shape = (64, 8)
         before = MapLayout(matrix, entries, shape)
-        held = {rank: frozenset(_rows(before, rank, shape)) for rank in range(8)}
-        copies = [rank for rank in range(8) if held[rank] == held[0]]
+        owned = {rank: frozenset(elements_of(before, rank, shape)) for rank in range(8)}
+        copies = [rank for rank in range(8) if owned[rank] == owned[0]]
         for size in (-1, 2, 4, 8):
             repeated = [i for i, n in enumerate(matrix) if n > 1 and len(matrix) - 1 - i not in entries]
             step = math.prod(matrix[repeated[0] + 1 :]) if repeated else 1
@@ -106,11 +106,11 @@ def test_ranks_with_equal_slices_share_them_out(matrix):
                 assert len(copies) == 1 or len(copies) % size
                 continue
             count = len(copies) if size < 0 else size
-            parts = {rank: frozenset(_rows(after, rank, shape)) for rank in range(8)}
+            shards = {rank: frozenset(elements_of(after, rank, shape)) for rank in range(8)}
             for rank in range(8):
-                assert parts[rank] <= held[rank] and len(parts[rank]) * count == len(held[rank])
-                mine = {parts[r] for r in range(8) if held[r] == held[rank]}
-                assert len(mine) == count and frozenset().union(*mine) == held[rank]
+                assert shards[rank] <= owned[rank] and len(shards[rank]) * count == len(owned[rank])
+                group_shards = {shards[r] for r in range(8) if owned[r] == owned[rank]}
+                assert len(group_shards) == count and frozenset().union(*group_shards) == owned[rank]
             checked += 1
     assert checked > 2
 
@@ -125,12 +125,12 @@ def test_ranks_with_equal_slices_share_them_out(matrix):
         (((2, 3, 2), (2, -1), 1, 3, (24, 4)), "cannot share along axis 2"),
     ],
 )
-def test_what_cannot_be_shared(arguments, words):
+def test_slices_that_cannot_be_divided_are_refused(arguments, words):
     with pytest.raises(PlanError, match=words):
         optimizer_shard_layout(*arguments)
 
 
-def test_layouts_and_numbers_say_the_same():
+def test_layouts_equal_their_map_of_numbers():
     mesh = Mesh((2, 4, 2), ("a", "b", "c"))
     layout = Layout(mesh, (("c", "a"), "b"))
     assert MapLayout.of(layout, (8, 8)) == expand_tuples((2, 4, 2), [(0, 2), 1], (8, 8))

@@ -1,4 +1,4 @@
-"""Published transitions of DTensor and Shardy: sub-axes, other meshes, size-one axes, gradients, and what is refused."""
+"""Plans support the published transitions of DTensor and Shardy at the bound."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def moving(route):
 # -- Shardy ---------------------------------------------------------------------------------------------------
 
 
-def refined(vector):
-    """The mesh with every axis cut where a sub-axis ``x:(before)size`` begins or ends, and both layouts on it."""
+def refined_layouts(vector):
+    """Return source and target layouts on a mesh whose axes are cut at all sub-axes.
+
+    A sub-axis is written `x:(before)size`.
+    """
     cuts = {axis: {1, size} for axis, size in vector["mesh"].items()}
     entries = [[_sub(a, vector["mesh"]) for a in dim] for side in ("src", "dst") for dim in vector[side]]
     for axis, before, size in itertools.chain(*entries):
@@ -56,6 +59,7 @@ def refined(vector):
     )
 
     def layout(side):
+        """Return the layout of a side on the refined mesh."""
         dims = [
             [
                 f"{axis}{start}"
@@ -76,9 +80,9 @@ def _sub(text, mesh):
 
 
 @pytest.mark.parametrize("vector", [v for v in SHARDY if not v["dst_mesh"]], ids=lambda v: v["name"])
-def test_shardy_on_one_mesh(vector):
-    """Sub-axes included: at the bound, and free exactly where theirs only cuts."""
-    src, dst = refined(vector)
+def test_shardy_transitions_on_one_mesh_are_at_the_bound(vector):
+    """Plans are at the bound and move nothing exactly where Shardy only slices."""
+    src, dst = refined_layouts(vector)
     route = plan(src, dst, vector["shape"], "int8")
     assert route.max_nbytes == route.max_lower_bound
     theirs = [step["op"] for step in vector["steps"]]
@@ -96,8 +100,8 @@ ORDERS = {
 
 @pytest.mark.parametrize("vector", [v for v in SHARDY if v["dst_mesh"]], ids=lambda v: v["name"])
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [0, 2, 1, 3], [2, 3, 0, 1]], ids=str)
-def test_shardy_on_two_meshes(vector, order):
-    """Other orders of devices, other meshes, single devices: the right data, at the bound."""
+def test_shardy_transitions_between_meshes_are_at_the_bound(vector, order):
+    """Meshes may have other device orders, other axes or single devices."""
     sizes, ranks = ORDERS.get(vector["dst_mesh"], (vector["mesh"], order))
     before = Mesh(list(vector["mesh"].values()), list(vector["mesh"]), vector["device_ids"])
     after = Mesh(list(sizes.values()), list(sizes), ranks)
@@ -117,7 +121,7 @@ def test_shardy_on_two_meshes(vector, order):
 @pytest.mark.parametrize(
     "vector", [v for v in DTENSOR if "n_comm" in v], ids=lambda v: f"{v['src']}-{v['dst']}"
 )
-def test_dtensor_needs_no_fewer_collectives(vector):
+def test_plans_have_no_more_collectives_than_dtensor(vector):
     choices = [[t.split("|") for t in vector[side]] for side in ("src", "dst")]
     for src, dst in itertools.product(*(itertools.product(*side) for side in choices)):
         ndim = 1 + max(int(t[1:]) for t in (*src, *dst) if t[0] == "S" and t[1:].isdigit())
@@ -129,7 +133,7 @@ def test_dtensor_needs_no_fewer_collectives(vector):
 @pytest.mark.parametrize(
     "vector", [v for v in DTENSOR if "allowed" in v], ids=lambda v: f"{v['src']}-{v['dst']}"
 )
-def test_dtensor_allows_pending_targets_where_the_source_is_pending(vector):
+def test_dtensor_refuses_pending_targets_of_reduced_sources(vector):
     layouts = layouts_of(vector, vector["src"], vector["dst"], 2)
     if vector["allowed"]:
         assert plan(*layouts, (16, 16)).max_nbytes > 0
@@ -141,7 +145,7 @@ def test_dtensor_allows_pending_targets_where_the_source_is_pending(vector):
 @pytest.mark.parametrize(
     "vector", [v for v in DTENSOR if "backward_comms" in v], ids=lambda v: f"{v['src']}-{v['dst']}"
 )
-def test_gradients_of_a_transition_take_the_published_collectives(vector):
+def test_gradients_of_a_transition_have_the_published_collectives(vector):
     for shape in vector["shapes"]:
         src, dst = layouts_of(vector, vector["src"], vector["dst"], len(shape))
         world = LockStep(src.mesh.size)

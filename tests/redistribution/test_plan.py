@@ -1,4 +1,4 @@
-"""Plans as values: choice, bound, table, errors, planning, and the peers' published cases."""
+"""Plans have the expected steps, bounds, tables and errors, and equal published cases."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_no_more_collectives_than_dtensor_asserts() -> None:
             ours = [name for name in collectives(plan(src, dst, shape)) if name in kinds]
             theirs = sum(vector["comms"].values())
             helpers = src.replicated_axes or any(size % src.mesh.size for size in shape)
-            if src.partial and helpers:  # more steps, but fewer bytes than the one reduction
+            if src.partial and helpers:  # the plan has more steps but fewer bytes than one reduction
                 assert bool(ours) == bool(theirs)
             else:
                 assert len(ours) <= max(theirs, 1) if theirs else not ours, (vector, ours)
@@ -151,13 +151,13 @@ def test_no_more_collectives_than_dtensor_asserts() -> None:
         (CUBE("a", None), CUBE("a", None), []),
     ],
 )
-def test_the_plan_one_expects(src: Layout, dst: Layout, wanted: list[str]) -> None:
+def test_plans_have_the_expected_collectives(src: Layout, dst: Layout, wanted: list[str]) -> None:
     route = plan(src, dst, (64, 64))
     assert collectives(route) == wanted
     assert route.ratio == 1.0
 
 
-def test_layouts_that_need_axes_of_one_are_the_same() -> None:
+def test_axes_of_size_one_change_no_layout() -> None:
     mesh = Mesh((1, 4, 1), ("one", "x", "uno"))
     assert plan(mesh(("one", "x"), None), mesh("x", "uno"), (8, 8)).steps == ()
 
@@ -173,8 +173,8 @@ def test_device_matrices_that_refine_each_other_need_no_exchange() -> None:
     assert refined[0].mesh.shape == (2, 2, 2) and len(set(refined[0].mesh.axes)) == 3
 
 
-def test_a_name_of_both_meshes_is_given_once() -> None:
-    """The outer axis of one is named as the inner one of the other, which gets a part of what it lies in."""
+def test_common_meshes_have_no_axis_name_twice() -> None:
+    """Both meshes have axes x and y; the common mesh cuts one of them into two named parts."""
     outer, inner = Mesh((2, 4), ("x", "y")), Mesh((4, 2), ("y", "x"))
     both, turned = common_mesh(outer, inner), common_mesh(inner, outer)
     assert both is not None and turned is not None
@@ -188,7 +188,7 @@ def test_a_name_of_both_meshes_is_given_once() -> None:
     assert common_mesh(outer, Mesh((4,), ("z",))) is None
 
 
-def test_a_machine_with_dear_messages_prefers_fewer_of_them() -> None:
+def test_a_machine_with_high_latency_gets_fewer_messages() -> None:
     mesh = Mesh((16,), ("x",))
     src, dst, shape = mesh("x", None), mesh(None, "x"), (64, 64)
     machine = Machine("far", alpha=1e-3, beta=1e-9)
@@ -198,28 +198,28 @@ def test_a_machine_with_dear_messages_prefers_fewer_of_them() -> None:
     assert plan(src, dst, shape).max_nbytes == route.max_lower_bound
 
 
-def test_a_target_that_few_ranks_feed_is_spread_first() -> None:
-    few, many = Mesh((2,), ("x",)), Mesh((8,), ("y",), range(8, 16))
+def test_few_sources_send_shards_that_targets_gather() -> None:
+    source_mesh, target_mesh = Mesh((2,), ("x",)), Mesh((8,), ("y",), range(8, 16))
     machine = Machine("plain", alpha=1e-6, beta=1e-9)
-    route = plan(few(None, None), many(None, None), (1024, 1024), "float32", machine)
+    route = plan(source_mesh(None, None), target_mesh(None, None), (1024, 1024), "float32", machine)
     assert collectives(route) == ["exchange", "all_gather"]
     direct = next(one for one in route.alternatives if len(one.steps) == 1)
     assert route.seconds < direct.seconds
 
 
-def test_values_pending_on_another_mesh_are_reduced_there() -> None:
+def test_pending_values_are_reduced_on_their_mesh_if_messages_are_slow() -> None:
     one, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",), [7, 5, 9])
     src, dst = one(None, None, partial=("a", "b")), other("x", None)
     route = plan(src, dst, (8, 6), machine=Machine("far", alpha=1e-3, beta=1e-9))
     assert route.steps[0].dst.mesh == one and collectives(route)[-1] == "exchange"
     assert route.nbytes(0) and route.nbytes(9)
-    shared = plan(src, dst, (8, 6))  # by bytes alone the target's ranks add up, too
+    shared = plan(src, dst, (8, 6))  # without a machine the target's ranks add contributions, too
     assert collectives(shared) == ["reduce_exchange"]
     assert shared.max_nbytes == shared.max_lower_bound < route.max_nbytes
 
 
 @pytest.mark.parametrize("machine", [None, Machine.laptop(), Machine.cluster()])
-def test_no_step_holds_more_than_source_and_target(machine: Machine | None) -> None:
+def test_no_step_needs_more_memory_than_source_and_target(machine: Machine | None) -> None:
     for src in every_layout(CUBE, 2, partial=True)[::5]:
         for dst in every_layout(CUBE, 2)[::3]:
             route = plan(src, dst, (24, 40), "float32", machine)
@@ -244,7 +244,7 @@ def test_bytes_per_rank_add_up() -> None:
     assert route.nbytes(99) == route.lower_bound(99) == 0
 
 
-def test_the_lower_bound_of_reductions() -> None:
+def test_the_lower_bound_of_reductions_is_known_by_hand() -> None:
     group = Mesh((4,), ("x",))
     pending = group(None, partial="x")
     assert plan(pending, group("x"), (64,), "int8").lower_bound(0) == 48
@@ -253,7 +253,7 @@ def test_the_lower_bound_of_reductions() -> None:
     assert plan(CUBE("a", partial=("b", "c")), CUBE(None), (64,), "int8").lower_bound(3) == 80
 
 
-def test_the_table_says_it_all() -> None:
+def test_the_table_has_bytes_bound_and_alternatives() -> None:
     route = plan(CUBE("a", "b"), CUBE("b", "a"), (1024, 1024), "float32", Machine.laptop())
     text = str(route)
     assert "S(0)S(1)R -> S(1)S(0)R" in text
@@ -271,7 +271,7 @@ def test_the_table_says_it_all() -> None:
     assert "nothing to do" in str(plan(CUBE("a"), CUBE("a"), (4,)))
 
 
-def test_the_trace_of_states() -> None:
+def test_the_trace_lists_all_layouts() -> None:
     route = plan(CUBE(None, None, partial="a"), CUBE("b", None), (64, 64))
     assert route.trace == "P(sum)RR -> P(sum)S(0)R -> RS(0)R"
     assert route.states[0] == route.src and route.states[-1] == route.dst
@@ -358,8 +358,8 @@ def test_a_cached_plan_is_looked_up() -> None:
     assert calls(lambda: plan(src, dst, (64, 64))) < 20
 
 
-def test_planning_on_eight_ranks_is_little_work() -> None:
-    """Some hundred calls of functions; in time by scripts/bench/bench_planner.py."""
+def test_planning_on_eight_ranks_needs_few_calls() -> None:
+    """A plan needs some hundred function calls; scripts/bench/bench_planner.py measures its time."""
     layouts = every_layout(CUBE, 2)
     pairs = [(a, b) for a in layouts[::4] for b in layouts[::5]]
     work = sorted(calls(partial(plan, a, b, (64 + 8 * k, 512))) for k, (a, b) in enumerate(pairs))
@@ -396,7 +396,7 @@ def test_no_alternative_has_a_step_that_changes_no_layout() -> None:
         assert steps and all(step.src != step.dst for step in steps), (src, dst)
 
 
-def test_more_memory_only_when_allowed() -> None:
+def test_plans_need_more_memory_only_if_it_is_allowed() -> None:
     src, dst, shape = CUBE("a", "b"), CUBE("b", "a"), (16, 16)
     slow_exchange = Machine("slow exchange", alpha=1e-3, beta=0.0)
     best = plan(src, dst, shape, "float32", slow_exchange)
@@ -406,7 +406,7 @@ def test_more_memory_only_when_allowed() -> None:
     assert {one.allowed for one in best.alternatives} == {True, False}
 
 
-def test_moves_behind_ones_back_are_refused_or_warned_of() -> None:
+def test_unrequested_moves_raise_or_warn() -> None:
     from spmdsim import forbid_redistribution
     from spmdsim.redistribution.guard import RedistributionWarning, guard_redistribution
 
@@ -435,7 +435,7 @@ def test_a_plan_that_sends_nothing_is_local():
         assert plan(src, dst, (8, 9)).kind == "local"
 
 
-def test_units_begin_where_rounding_gives_one_of_them() -> None:
+def test_units_start_where_rounding_reaches_one() -> None:
     sizes = (1023, 2**10, 2**20 - 1, 2**20, 2**30 - 2**20, 2**30)
     assert [bytes_text(size) for size in sizes] == [
         "1023 B",
@@ -446,21 +446,21 @@ def test_units_begin_where_rounding_gives_one_of_them() -> None:
         "1 GiB",
     ]
     assert [bytes_text(1.5 * 2**power) for power in (40, 50, 60)] == ["1.5 TiB", "1.5 PiB", "1.5 EiB"]
-    assert [seconds_text(some) for some in (0.9996e-6, 0.9996e-3, 0.9996, 3600)] == [
+    assert [seconds_text(seconds) for seconds in (0.9996e-6, 0.9996e-3, 0.9996, 3600)] == [
         "1 us",
         "1 ms",
         "1 s",
         "3,600 s",
     ]
-    assert [seconds_text(some) for some in (0, 5e-7, 1e-6, 0.5e-3, 1e-3, 0.5, 1, 60)] == [
+    assert [seconds_text(seconds) for seconds in (0, 5e-7, 1e-6, 0.5e-3, 1e-3, 0.5, 1, 60)] == [
         *("0 s", "500 ns", "1 us", "500 us"),
         *("1 ms", "500 ms", "1 s", "60 s"),
     ]
     assert "busiest rank: nothing is received; all ranks: 0 B" in str(plan(CUBE(None), CUBE("a"), (8,)))
 
 
-def test_which_gradients_may_share_a_message() -> None:
-    """One dim split further by what is pending: not two, nor what is split already, nor pieces that are unlike."""
+def test_gradients_that_scatter_one_dim_may_share_a_message() -> None:
+    """Merged gradients split one dim further by pending axes, with equal shards."""
     pending = CUBE(None, None, partial=("a", "b"))
     for src, dst, shape, expected in (
         (pending, CUBE(("a", "b"), None), (8, 8), ("reduce_scatter", ("a", "b"), 0, ())),
@@ -503,8 +503,8 @@ def over(
     return kind(collective, axes, src, dst, shape, op, to_shape=to_shape)
 
 
-#: A step; per position what it receives, and the most that a rank sends, in elements; messages to the busiest; and
-#: seconds of 4-byte elements where a message takes 1,000, a byte that comes 1 and a copied one 2.
+#: A step, received elements per position, elements that the busiest rank sends, its messages, and seconds of
+#: 4-byte elements. A message takes 1,000 s, a received byte 1 s and a copied byte 2 s.
 BY_HAND: list[tuple[Step, list[int], int, int, float]] = [
     (over("slice", FLAT(None), FLAT("x")), [0] * 4, 0, 0, 2 * 8),
     (over("all_gather", FLAT("x"), FLAT(None)), [6] * 4, 6, 3, 2 * 1000 + 24),
@@ -520,7 +520,7 @@ BY_HAND: list[tuple[Step, list[int], int, int, float]] = [
 
 
 @pytest.mark.parametrize("step, received, sent, messages, seconds", BY_HAND, ids=lambda one: str(one)[:40])
-def test_what_a_step_moves_and_takes_by_hand(
+def test_bytes_messages_and_seconds_of_a_step_equal_counts_by_hand(
     monkeypatch: pytest.MonkeyPatch,
     step: Step,
     received: list[int],
@@ -533,12 +533,12 @@ def test_what_a_step_moves_and_takes_by_hand(
     assert price_step(step, 4, machine) == (max(received), pytest.approx(seconds, rel=1e-12))
     assert price_step(step, 4, None) == (max(received), pytest.approx(4 * max(received) * 1.2e-10, rel=1e-12))
     assert (most_sent(step), step_messages(step)) == (sent, messages)
-    monkeypatch.setattr(step_counts, "LISTED", 1)  # among many ranks it is what even shares would be
+    monkeypatch.setattr(step_counts, "LISTED", 1)  # a mesh above this size assumes even shares
     assert most_sent(step) == sent
 
 
-def test_scans_parts_and_copies_by_hand() -> None:
-    """A scan of four goes in two rounds; of parts all three others send theirs, of 3 elements, two times."""
+def test_scans_parts_and_copies_are_priced_by_hand() -> None:
+    """A scan of four ranks needs two rounds; a rank receives parts of 3 elements from three ranks."""
     machine = Machine("by hand", alpha=1000.0, beta=1.0, beta_memory=2.0)
     scan = build_scan_step(FLAT("x", None), ("x",), (2,), "sum")
     assert (price_step(scan, 4, machine), step_messages(scan)) == ((2, 2 * 1000 + 8), 2)
@@ -551,7 +551,7 @@ def test_scans_parts_and_copies_by_hand() -> None:
     assert Prices(None, FLAT).copying(100) == 0
 
 
-def test_places_in_a_group_follow_the_numbers_of_its_ranks() -> None:
+def test_positions_in_a_group_follow_the_order_of_its_ranks() -> None:
     for ranks in (None, (5, 3, 0, 1, 2, 4), (9, 8, 7, 6, 5, 4)):
         mesh = Mesh((2, 3), ("a", "b"), ranks=ranks)
         for axes in (("a",), ("b",), ("a", "b"), ("b", "a")):
@@ -560,7 +560,7 @@ def test_places_in_a_group_follow_the_numbers_of_its_ranks() -> None:
             assert group_numbers(mesh, axes).tolist() == expected, (ranks, axes)
 
 
-def test_collectives_inside_of_an_operator_cost_the_same_where_plans_may_not_have_them() -> None:
+def test_collectives_of_operators_are_priced_if_plans_may_not_use_them() -> None:
     step = Step("all_reduce", ("a",), CUBE(None, partial="a"), CUBE(None), (64,), "sum")
     laptop, steps = Machine.laptop(), [(step, np.dtype("f4"))]
     assert (

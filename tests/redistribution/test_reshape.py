@@ -1,4 +1,4 @@
-"""Reshapes across layouts: every rank gets its elements, and no more than it misses."""
+"""A reshape between layouts gives every rank its elements and moves only missing ones."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_reshapes_bring_every_element(seed: int) -> None:
+def test_random_reshapes_return_every_element(seed: int) -> None:
     choose = random.Random(seed)
     world = LockStep(8)
     moved = 0
@@ -60,16 +60,17 @@ def test_random_reshapes_bring_every_element(seed: int) -> None:
 
 
 def check(world: LockStep, src: Layout, dst: Layout, shape: tuple, to_shape: tuple, number: int) -> bool:
-    pieces, whole = proof.contributions(src, shape, number)
+    """Run a reshape; check data, bytes and bound; return True if the plan moves data."""
+    terms, total = proof.contributions(src, shape, number)
     nothing = np.zeros((0,) * len(shape), np.int64)
     shards = [
-        pieces[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
+        terms[proof.contribution(src, r)][src.slices(shape, r)] if r in src.mesh else nothing
         for r in range(world.size)
     ]
     route = plan(src, dst, shape, np.int64, to_shape=to_shape)
     with record() as trace:
         after = proof.run(world, route, shards)
-    target = whole.reshape(to_shape)
+    target = total.reshape(to_shape)
     for rank in dst.mesh.rank_list:
         wanted = target[dst.slices(to_shape, rank)]
         assert after[rank].shape == wanted.shape and np.array_equal(after[rank], wanted), (src, dst, shape)
@@ -87,7 +88,7 @@ def check(world: LockStep, src: Layout, dst: Layout, shape: tuple, to_shape: tup
     return bool(route.max_nbytes)
 
 
-def test_what_can_stay_in_place_does() -> None:
+def test_reshapes_of_whole_blocks_move_nothing() -> None:
     mesh = MESHES[0]
     for src, shape, dst, to_shape in [
         (mesh(("a", "b"), "c"), (8, 8), mesh("a", "b", "c"), (2, 4, 8)),
@@ -98,7 +99,7 @@ def test_what_can_stay_in_place_does() -> None:
         assert [step.collective for step in route.steps] == ["reshape"]
 
 
-def test_where_cuts_do_not_divide_there_is_no_common_form() -> None:
+def test_uneven_cuts_have_no_finer_form() -> None:
     mesh = Mesh((2,), ("x",))
     assert find_finer_form(mesh("x", None), mesh("x", None), (4, 3), (3, 4)) is None
     assert find_finer_form(mesh("x", None), mesh("x", None), (4, 6), (2, 12)) is not None
@@ -107,7 +108,7 @@ def test_where_cuts_do_not_divide_there_is_no_common_form() -> None:
     assert [route.nbytes(rank) for rank in range(2)] == [2, 0]
 
 
-def test_sends_mirror_receives_by_numbers() -> None:
+def test_sent_elements_equal_received_elements() -> None:
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((3,), ("x",))
     src, dst = mesh("a", None), other(None, "x")
     incoming = [
@@ -128,7 +129,7 @@ def test_sends_mirror_receives_by_numbers() -> None:
 
 
 @pytest.mark.parametrize("target", [Mesh((8,), ("x",))(None, None), Mesh((8,), ("x",))("x", None)])
-def test_an_exchange_to_another_shape_takes_as_long_as_its_busiest_sender(target: Layout) -> None:
+def test_a_reshaping_exchange_costs_the_bytes_of_its_busiest_sender(target: Layout) -> None:
     source = Mesh((2,), ("a",))("a", None)
     exchange = plan(source, target, (9, 5), to_shape=(5, 9), machine=Machine("one second per byte", 0.0, 1.0))
     sent = [

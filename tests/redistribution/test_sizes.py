@@ -1,4 +1,4 @@
-"""Sizes that no tensor has, in plans and reshapes."""
+"""Plans and reshapes refuse invalid sizes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_numpy_integers_are_sizes() -> None:
     assert plan(MESH("a", None), MESH(None, "a"), (np.int64(4), np.int8(2)), "f4").shape == (4, 2)
 
 
-def test_negative_sizes_of_a_plan_are_said_once() -> None:
+def test_negative_sizes_of_a_plan_are_refused() -> None:
     with pytest.raises(
         PlanError, match=r"^plan: sizes of a shape must be 0 or more, got \(4, -3\) for \[a, -\]"
     ):
         plan(MESH("a", None), MESH(None, "a"), (4, -3), "float32")
 
 
-def test_what_cannot_be_counted_in_64_bits_is_refused() -> None:
+def test_sizes_beyond_64_bits_are_refused() -> None:
     most = 2**61 // MESH.size
     pending = MESH(None, partial="a")
     assert plan(pending, MESH(None), (most,), "c16").total_nbytes == 2 * (MESH.size - 1) * most * 16
@@ -51,7 +51,7 @@ def test_the_sizes_of_a_reshape_are_integers(shape: Any) -> None:
         x.reshape(shape)
 
 
-def test_only_one_size_of_a_reshape_is_left_open() -> None:
+def test_a_reshape_may_have_one_open_size() -> None:
     x = Tensor.from_global(np.ones((7, 5)), MESH("a", None), LockStep(2))
     for shape in ((-5, -7), (-35, -1), (-2, 5)):
         with pytest.raises(RuleError, match=r"no negative sizes but one -1, and got"):
@@ -66,6 +66,6 @@ def test_each_rank_of_an_all_reduce_reduces_its_block() -> None:
 
 
 @pytest.mark.parametrize("shapes", [((0, 4), (2, 0)), ((0,), (0, 3)), ((4, 0), (0,))], ids=str)
-def test_reshapes_of_nothing_receive_nothing(shapes):
+def test_reshapes_of_empty_tensors_receive_nothing(shapes):
     src, dst = (MESH("a", *[None] * (len(shape) - 1)) for shape in shapes)
     assert [flat_receives(src, dst, *shapes, rank) for rank in (0, 1)] == [(), ()]

@@ -1,4 +1,4 @@
-"""A random sample of layout pairs in the world at hand: lock step here, real ranks under mpirun."""
+"""Random plans return the right data in lock step and on real ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DTYPES = [np.int64, np.int32, np.float32, np.float64, np.int16]
 
 
 def meshes(size: int) -> list[Mesh]:
-    """All meshes of the world, and some of other orders and subsets of its ranks."""
+    """Return all meshes of the world, and meshes of reversed ranks and of subsets."""
     ranks = list(range(size))
     odd = [Mesh((size,), ("all",), ranks[::-1])]
     if size > 2:
@@ -57,35 +57,35 @@ def cases(size: int, count: int) -> list[tuple[Layout, Layout, tuple[int, ...], 
 def test_any_layout_reaches_any_layout(world: Any) -> None:
     for number, (src, dst, shape, to_shape) in enumerate(cases(world.size, 200)):
         dtype = DTYPES[number % len(DTYPES)]
-        pieces, whole = proof.contributions(src, shape, number)
+        terms, total = proof.contributions(src, shape, number)
         nothing = np.zeros((0,) * len(shape), dtype)
         shards = [
-            pieces[proof.contribution(src, r)][src.slices(shape, r)].astype(dtype)
+            terms[proof.contribution(src, r)][src.slices(shape, r)].astype(dtype)
             if r in src.mesh
             else nothing
             for r in world.ranks
         ]
-        kept = [array.copy() for array in shards]
+        copies = [array.copy() for array in shards]
         route = plan(src, dst, shape, dtype, to_shape=to_shape)
         with record() as trace:
             after = proof.run(world, route, shards)
-        target = whole.reshape(to_shape or shape).astype(dtype)
+        target = total.reshape(to_shape or shape).astype(dtype)
         for array, rank in zip(after, world.ranks):
             if rank in dst.mesh:
                 wanted = target[dst.slices(target.shape, rank)]
                 assert array.shape == wanted.shape and np.array_equal(array, wanted), (src, dst, shape, rank)
-        assert all(np.array_equal(a, b) for a, b in zip(shards, kept))
+        assert all(np.array_equal(a, b) for a, b in zip(shards, copies))
         assert [trace.planned(rank) for rank in world.ranks] == [route.nbytes(rank) for rank in world.ranks]
         assert all(event.nbytes == event.due for event in trace.events), str(trace)
 
 
 @pytest.mark.ranks(4, 8)
 @pytest.mark.parametrize("rows", [8, 520, 4096], ids=["small", "medium", "composed"])
-def test_reductions_into_parts_of_what_ranks_hold(world: Any, rows: int) -> None:
-    """Blocks that are not all of the source, not in its order, the same for several ranks, or on another mesh."""
+def test_reductions_into_other_blocks_are_right(world: Any, rows: int) -> None:
+    """Blocks cover part of the source, in any order, on several ranks or on another mesh."""
     mesh, other = Mesh((2, world.size // 2), ("a", "b")), Mesh((world.size // 2, 2), ("c", "d"))
     src, shape = mesh(None, None, partial="a"), (rows, 24)
-    pieces, whole = proof.contributions(src, shape, rows)
+    terms, total = proof.contributions(src, shape, rows)
     targets = [
         mesh("b", "a"),
         mesh(("a", "b"), None),
@@ -94,14 +94,14 @@ def test_reductions_into_parts_of_what_ranks_hold(world: Any, rows: int) -> None
         other("c", "d"),
     ]
     for dtype in (np.int64, np.float32, np.int16):
-        shards = [pieces[proof.contribution(src, rank)].astype(dtype) for rank in world.ranks]
+        shards = [terms[proof.contribution(src, rank)].astype(dtype) for rank in world.ranks]
         for dst in targets:
             step = Step("reduce_scatter", ("a",), src, dst, shape, "sum")
             for algorithm in (None, "pairwise"):
                 with record() as trace:
                     after = world.run(step, shards, algorithm)
                 for array, rank in zip(after, world.ranks):
-                    assert np.array_equal(array, whole[dst.slices(shape, rank)].astype(dtype)), (
+                    assert np.array_equal(array, total[dst.slices(shape, rank)].astype(dtype)), (
                         dst,
                         algorithm,
                     )
@@ -110,7 +110,7 @@ def test_reductions_into_parts_of_what_ranks_hold(world: Any, rows: int) -> None
                 ]
 
 
-#: Pending sums whose elements several ranks add up: copies, axes that stay pending, disjoint and overlapping ranks.
+#: Mesh, source, pending axes, target and axes that stay pending of sums that several ranks add.
 DIRECT = [
     ((2, 2, 2), ("-", "a"), "b", ("b", "c"), None),
     ((2, 4), ("-", "a"), "b", ("a", "b"), None),
@@ -120,19 +120,19 @@ DIRECT = [
 
 
 def direct_steps(shape: tuple[int, int]) -> list[Step]:
-    """Direct reductions on eight ranks."""
+    """Return direct reductions on eight ranks, also between disjoint and overlapping meshes."""
     moves = []
-    for sizes, src, pending, dst, kept in DIRECT:
+    for sizes, src, pending, dst, remaining_axis in DIRECT:
         mesh = Mesh(sizes, ("a", "b", "c")[: len(sizes)])
         one, other = ([None if e == "-" else tuple(e) for e in dims] for dims in (src, dst))
-        partial = {} if kept is None else {kept: "sum"}
+        partial = {} if remaining_axis is None else {remaining_axis: "sum"}
         moves.append(
             (mesh(*one, partial=dict.fromkeys(pending, "sum")), Layout(mesh, mesh(*other).dims, partial))
         )
-    four, rest = Mesh((4,), ("x",), [0, 1, 2, 3]), Mesh((2, 2), ("y", "z"), [7, 3, 5, 4])
+    four, other_mesh = Mesh((4,), ("x",), [0, 1, 2, 3]), Mesh((2, 2), ("y", "z"), [7, 3, 5, 4])
     moves += [
-        (four(None, None, partial="x"), rest("z", "y")),
-        (rest("y", None, partial="z"), four(None, "x")),
+        (four(None, None, partial="x"), other_mesh("z", "y")),
+        (other_mesh("y", None, partial="z"), four(None, "x")),
     ]
     return [DirectReduction("reduce_exchange", (), src, dst, shape, "sum") for src, dst in moves]
 
@@ -142,8 +142,8 @@ def direct_steps(shape: tuple[int, int]) -> list[Step]:
 @pytest.mark.parametrize(
     "op,dtype", [("sum", "i8"), ("sum", "f4"), ("avg", "f8"), ("max", "f4"), ("any", "?")]
 )
-def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: str) -> None:
-    """Results as of all contributions together, values in place, and the bytes that the step says, on every rank."""
+def test_direct_reductions_are_right(world: Any, shape: tuple[int, int], op: str, dtype: str) -> None:
+    """Results, bytes and placement are right on every rank."""
     combine = {"sum": np.sum, "avg": np.mean, "max": np.max, "any": np.any}[op]
     for step in direct_steps(shape):
         src, dst = (
@@ -151,10 +151,10 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
         )
         step = DirectReduction("reduce_exchange", (), src, dst, shape, op)
         count = src.mesh.axis_size(*src.partial_axes)
-        pieces = np.random.default_rng(1).integers(-9, 9, (count, *shape)).astype(dtype)
+        terms = np.random.default_rng(1).integers(-9, 9, (count, *shape)).astype(dtype)
         nothing = np.zeros((0, 0), dtype)
         shards = [
-            np.ascontiguousarray(pieces[proof.contribution(src, r)][src.slices(shape, r)])
+            np.ascontiguousarray(terms[proof.contribution(src, r)][src.slices(shape, r)])
             if r in src.mesh
             else nothing
             for r in world.ranks
@@ -164,11 +164,11 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
         for array, rank in zip(after, world.ranks):
             if rank not in dst.mesh:
                 continue
-            part = pieces
-            if dst.partial:  # of the contributions those at this rank's place along what stays pending
+            own_terms = terms
+            if dst.partial:  # select the terms of this rank along the remaining axis
                 last = src.mesh.size_of[src.partial_axes[-1]]
-                part = pieces[proof.contribution(src, rank) % last :: last]
-            wanted = combine(part, axis=0)[dst.slices(shape, rank)]
+                own_terms = terms[proof.contribution(src, rank) % last :: last]
+            wanted = combine(own_terms, axis=0)[dst.slices(shape, rank)]
             np.testing.assert_allclose(array, wanted, rtol=1e-6)
         itemsize = np.dtype(dtype).itemsize
         assert [trace.planned(rank) for rank in world.ranks] == [
@@ -186,19 +186,19 @@ def test_direct_reductions(world: Any, shape: tuple[int, int], op: str, dtype: s
     "dtype,op", [("f8", "sum"), ("f2", "sum"), ("i4", "max"), ("f4", "avg"), ("?", "any")]
 )
 def test_tensors_become_pending(world: Any, dtype: str, op: str) -> None:
-    """Each value is on one rank along the axis; gradients pass through."""
+    """The value of each element is on one rank along a pending axis; gradients pass through."""
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((4,), ("x",))
-    whole = (np.arange(15) % 4).reshape(5, 3).astype(dtype)
+    full_array = (np.arange(15) % 4).reshape(5, 3).astype(dtype)
     for src in (mesh(None, None), mesh("a", None), mesh(("b", "a"), None), other(None, "x")):
         for dims, axes in (((None, None), "ab"), (("b", None), "a"), ((None, "a"), "b")):
             dst = Layout(mesh, dims, dict.fromkeys(axes, op))
-            x = Tensor.from_global(whole, src, world)
+            x = Tensor.from_global(full_array, src, world)
             with record() as trace:
                 y = x.to(dst)
             assert y.layout == dst and (any(src.dims) or not trace.nbytes())
-            np.testing.assert_array_equal(y.full(), whole)
-            np.testing.assert_array_equal(y.reshape((3, 5), dst).full(), whole.reshape(3, 5))
+            np.testing.assert_array_equal(y.full(), full_array)
+            np.testing.assert_array_equal(y.reshape((3, 5), dst).full(), full_array.reshape(3, 5))
             if np.dtype(dtype).kind == "f":
-                z = Tensor.from_global(whole, src, world, requires_grad=True)
-                (z.to(dst) * whole).sum().backward()
-                np.testing.assert_array_equal(z.grad.full(), whole)
+                z = Tensor.from_global(full_array, src, world, requires_grad=True)
+                (z.to(dst) * full_array).sum().backward()
+                np.testing.assert_array_equal(z.grad.full(), full_array)

@@ -1,4 +1,4 @@
-"""Notes of a rank's end are whole or absent."""
+"""Exit notes of a rank are complete or absent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ resource = pytest.importorskip("resource")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The folder of a job's notes, in which this process is rank 0."""
+    """Return the folder of a job's exit notes, in which this process is rank 0."""
     facts: dict[str, str] = {}
     give_job_facts(facts, folder=str(tmp_path))
     for name, value in facts.items():
@@ -23,8 +23,8 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_note_that_cannot_be_written_whole_is_absent(folder):
-    """As on a full disk: half a note would be a failure with another exit code."""
+def test_a_note_that_cannot_be_completed_is_absent(folder):
+    """Half a note on a full disk would be a failure with another exit code."""
     child = os.fork()
     if not child:
         code = 1

@@ -1,4 +1,4 @@
-"""Ranks that wait where MPI starts: whom for is seen from a process beside, and said where it can be known."""
+"""A watching process names the rank that others wait for while MPI starts."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from spmdsim.shutdown.processes import ProcessHandle
 
 
 def without_launcher() -> dict[str, str]:
-    """The variables of a process that no launcher started."""
+    """Return variables that make a process look as if no launcher had started it."""
     return {name: "" for name in os.environ if name.startswith(("PMI_", "OMPI_", "PMIX_", "SLURM_"))}
 
 
-def test_what_is_done_beside_ends_with_the_block(tmp_path):
-    begun, name = tmp_path / "begun", tmp_path / "name"
+def test_a_process_beside_a_block_stops_with_the_block(tmp_path):
+    process_file, unfinished_file = tmp_path / "begun", tmp_path / "name"
 
     def work(watched: phase_watch.WatchedProcess) -> None:
-        name.write_text(str(os.getpid()))
-        name.rename(begun)
+        unfinished_file.write_text(str(os.getpid()))
+        unfinished_file.rename(process_file)
         watched.wait_for_end(3600)
 
     with phase_watch.run_beside(work):
-        while not begun.exists():
+        while not process_file.exists():
             pass
     with pytest.raises(ProcessLookupError):
-        os.kill(int(begun.read_text()), 0)
+        os.kill(int(process_file.read_text()), 0)
 
 
 def test_a_process_that_has_ended_has_no_stacks():
-    """Its end of the pipe is closed: the question ends all the same."""
+    """The request ends because the process's end of the pipe is closed."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     handle, (read_end, write_end) = ProcessHandle(child.pid), os.pipe()
     child.wait()
@@ -85,7 +85,7 @@ def test_a_rank_that_leaves_before_an_import_starts_mpi_is_named_without_a_start
     )
 
 
-#: Rank 1 leaves while rank 0 has loaded mpi4py, does not start MPI, and polls for events.
+#: Rank 1 exits while rank 0 polls for events; rank 0 has loaded mpi4py without starting MPI.
 LOADED = """\
 import asyncio, sys, time
 from spmdsim.launcher import detect
@@ -100,10 +100,10 @@ print("END")
 """
 
 
-@pytest.mark.parametrize("way", ["launch", "mpirun"])
-def test_a_rank_that_loads_mpi_and_does_not_start_it_waits_for_no_rank(way, tmp_path, launcher):
+@pytest.mark.parametrize("starter", ["launch", "mpirun"])
+def test_a_rank_that_loads_mpi_and_does_not_start_it_waits_for_no_rank(starter, tmp_path, launcher):
     (tmp_path / "program.py").write_text(LOADED)
-    if way == "launch":
+    if starter == "launch":
         done = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py")
     else:
         done = run_python("-c", MPIRUN, 2, sys.executable, tmp_path / "program.py", TMPDIR=str(tmp_path))

@@ -1,4 +1,4 @@
-"""Signals reach the process that they are meant for, and no file is removed that a process may use."""
+"""Signals reach the intended process, and files stay while a process may use them."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def test_a_watch_ends_no_process_that_adopts_it():
     assert (done.returncode, done.stdout) == (0, "END\n"), done
 
 
-def test_memory_stays_that_a_process_may_use_which_cannot_be_looked_into(monkeypatch):
-    """As an ordinary user: root may look into every process."""
+def test_memory_stays_while_an_unreadable_process_may_use_it(monkeypatch):
+    """The test runs as an ordinary user, because root may read every process."""
     folder = Path(tempfile.mkdtemp(dir=processes.SHARED))
     monkeypatch.setattr(processes, "SHARED", folder)
     monkeypatch.setattr(processes, "YOUNG", -1.0)
@@ -103,7 +103,7 @@ def test_memory_stays_that_a_process_may_use_which_cannot_be_looked_into(monkeyp
         code = 1
         try:
             assert fcntl  # an ordinary user may not be allowed to read the file of this module
-            code = _remove_unjudged(folder / "mpich_shm_1")
+            code = check_unreadable_user(folder / "mpich_shm_1")
         finally:
             os._exit(code)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -111,8 +111,8 @@ def test_memory_stays_that_a_process_may_use_which_cannot_be_looked_into(monkeyp
     assert code == 0
 
 
-def _remove_unjudged(path: Path) -> int:
-    """Return 0 if a segment stays while an unreadable process maps it, and goes after that; else 2."""
+def check_unreadable_user(path: Path) -> int:
+    """Return 0 if a segment stays while an unreadable process maps it and is removed later, else 2."""
     if os.getuid() == 0:
         os.setgid(65534)
         os.setuid(65534)
@@ -137,9 +137,8 @@ def _remove_unjudged(path: Path) -> int:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_children_of_all_threads_are_listed():
-    with ThreadPoolExecutor(
-        1
-    ) as pool:  # its thread lives until the block ends, and keeps the child in its list
+    # The thread of the pool lives until the block ends and has the child in its list.
+    with ThreadPoolExecutor(1) as pool:
         child = pool.submit(subprocess.Popen, ["sleep", "60"]).result()
         try:
             assert child.pid in list_children(os.getpid())

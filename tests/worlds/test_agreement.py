@@ -1,4 +1,4 @@
-"""Ranks that disagree about a collective, or do not come to it, are named; on real ranks."""
+"""Real ranks report each rank that makes another call than the others or no call at all."""
 
 from __future__ import annotations
 
@@ -32,35 +32,35 @@ for _ in range(50):
     reduce("f8", (64, 64))
 if case == "late" and odd:
     time.sleep(20)
-elif case == "sizes":  # both known: in MPI, whoever has the shorter message is overrun by the longer one, or waits
+elif case == "sizes":  # both calls are known; in MPI the shorter buffer would overflow or its rank would wait
     if odd:
-        time.sleep(0.2)  # else it hardly matters
+        time.sleep(0.2)  # so that the shorter message is sent first
         reduce("f8", (64, 64))
     else:
         reduce()
-elif case == "soon":  # calls that are far apart are compared one by one
+elif case == "soon":  # calls with pauses between them are compared one by one
     for shape in ((2, 8), (2, 8) if odd else (4, 4), *[(4, 4)] * 30):
         time.sleep(0.02)
         print("done", reduce(shape=shape)[0, 0], flush=True)
 elif case == "world":
     if odd:
         MPIWorld()
-elif case == "facts" and not odd:  # one rank leaves while the others tell each other something
+elif case == "facts" and not odd:  # rank 1 ends while rank 0 gathers objects
     world.gather_objects([world.rank])
-elif case == "source" and not odd:  # what tensors are made of is compared in a call, too
+elif case == "source" and not odd:  # creating a tensor is a call that ranks compare, too
     Tensor.from_global(np.ones(6), mesh("x"), world)
 elif case == "replicas":
     a, b = (Tensor.from_local(np.ones(6), mesh(None), world) for _ in range(2))
     for one in (b, a) if odd else (a, b):
         one.check_replicas()
-elif case == "line":  # the same call from two places is a mistake only where lines are compared
+elif case == "line":  # equal calls from two lines differ only if check=True compares lines
     if odd:
         reduce()
     else:
         reduce()
-elif case == "end" and odd:  # what nobody waits for is compared at the end
+elif case == "end" and odd:  # calls that wait for no rank are compared at the end
     world.use(all_reduce="ring")
-elif case == "machine":  # what two ranks measured on the same machine
+elif case == "machine":  # two ranks have different measurements of one machine
     machine = Machine.laptop()
     world.machine = replace(machine, beta=machine.beta * 2) if odd else machine
 if case not in ("facts", "end"):
@@ -72,7 +72,7 @@ print("all the same")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, launcher):
-    """Run a case on two ranks: all it printed, and its exit code."""
+    """Return a function that runs a case on two ranks and returns its output and exit code."""
     script = tmp_path_factory.mktemp("agreement") / "program.py"
     script.write_text(PROGRAM)
 
@@ -135,14 +135,14 @@ REDUCE = "all_reduce (sum) over x of float32 (4, 4)"
         ),
     ],
 )
-def test_who_waits_or_disagrees_is_named_and_the_job_ends(run, case, words):
+def test_a_rank_that_waits_or_disagrees_is_named_and_the_job_ends(run, case, words):
     text, code = run(case)
     assert code != 0 and "all the same" not in text.split("rank", 1)[1], text
     assert all(word in text for word in words), text
     assert "program.py:" in text
 
 
-def test_calls_that_are_far_apart_are_compared_one_by_one(run):
+def test_calls_with_pauses_between_them_are_compared_one_by_one(run):
     text, code = run("soon")
     assert code != 0 and "about call 101 of ranks 0, 1" in text, text
     assert text.count("done") < 2 * 12, text
@@ -193,11 +193,11 @@ try:
     print(f"rank {comm.rank}: {Comparison(comm, 5, 0.3).equal()}", flush=True)
 except DisagreementError as error:
     print(f"rank {comm.rank}: {error}", flush=True)
-time.sleep(3.0 * (not late))  # without calls of MPI, which could complete the late rank's comparison
+time.sleep(3.0 * (not late))  # MPI calls here could complete the late rank's comparison
 """
 
 
-def test_a_rank_that_comes_after_the_others_gave_up_misses_no_rank(tmp_path, launcher):
+def test_a_late_rank_does_not_report_the_ranks_that_gave_up(tmp_path, launcher):
     (tmp_path / "program.py").write_text(LATE)
     result = run_python("-m", "spmdsim", "launch", "-n", 4, tmp_path / "program.py", timeout=120)
     texts = dict(line.split(": ") for line in result.stdout.splitlines() if line.startswith("rank "))

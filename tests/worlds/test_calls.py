@@ -1,4 +1,4 @@
-"""Every call is compared, from the first to the last: on a board in one process, and between real ranks."""
+"""Every call is compared, on boards in one process and between real ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from spmdsim.worlds.provenance import Provenance
 
 @pytest.fixture
 def ranks():
-    """The call logs of three ranks in one process."""
+    """Return the call logs of three ranks in one process."""
     areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
     return [log_on(SharedBoard(areas, (0, 1, 2), me)) for me in range(3)]
 
@@ -56,7 +56,7 @@ def call(log, number=7, tensor=0):
     log.write_end(log.begin(call_of(number), tensor))
 
 
-def test_calls_that_are_alike_never_differ(ranks):
+def test_equal_calls_never_differ(ranks):
     for number in range(5 * RING):
         for calls in ranks:
             call(calls, 7 + number % 2)
@@ -66,7 +66,7 @@ def test_calls_that_are_alike_never_differ(ranks):
 
 
 @pytest.mark.parametrize("wrong", [0, 1, RING - 1, RING, 1000, random.Random(0).randrange(5000)])
-def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
+def test_the_first_different_call_is_found_at_any_number(ranks, wrong):
     for number in range(wrong + 40):
         for rank, calls in enumerate(ranks):
             call(calls, 8 if rank == 1 and number == wrong else 7)
@@ -86,12 +86,12 @@ def test_the_first_call_that_differs_is_found_wherever_it_is(ranks, wrong):
 
 
 def begin(log, number):
-    """Begin a call of a kind that the group knows, as one that moves data."""
+    """Begin a call of a known kind that moves data between ranks."""
     return log.begin(call_of(number, is_local=False))
 
 
 @pytest.mark.parametrize("heavy", [(True, False), (False, True), (True, True)])
-def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much(ranks, heavy):
+def test_the_later_of_two_different_calls_raises_before_mpi_if_either_moves_much_data(ranks, heavy):
     numbers = [number + NUMBERS * is_heavy for number, is_heavy in zip((7, 9), heavy)]
     for log in ranks:
         for number in numbers:
@@ -103,16 +103,16 @@ def test_of_two_unlike_calls_the_later_one_stays_out_of_mpi_if_either_moves_much
 
 
 @pytest.mark.parametrize("members", [(0, 1), (0, 1, 2)])
-def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_what_differs(ranks, members):
+def test_calls_that_move_much_data_compare_only_if_the_last_calls_of_others_differ(ranks, members):
     group = [log_on(log.board, "of some", members) for log in ranks[: len(members)]]
     refused, much = [], NUMBERS + 7
     group[0].compare = lambda: refused.append(group[0].number - 1)
-    for log in group:  # so that they know each other
+    for log in group:  # the group's first call makes its kind known to all logs
         call(log, much)
     assert [log.find_difference() for log in group] == [None] * len(members)
     for number in range(1, 4 * RING):
         others = random.Random(number).sample(group[1:], number % len(members))
-        for log in others:  # before it, and those that go on alone after it
+        for log in others:  # calls before the call of rank 0, and calls of ranks that run ahead
             call(log, much)
         group[0].write_end(begin(group[0], much))
         for log in group[1:]:
@@ -121,14 +121,14 @@ def test_who_moves_much_looks_at_what_the_others_called_last_and_refuses_only_wh
         if number % EVERY == 0:
             assert [log.find_difference() for log in group] == [None] * len(members)
     call(group[-1], much)
-    call(group[-1], 9)  # two calls ahead, the second of them another one
+    call(group[-1], 9)  # the last rank is two calls ahead, and its second call differs
     group[0].write_end(begin(group[0], much))
     assert not refused
     begin(group[0], much)
     assert refused == [4 * RING + 1]
 
 
-def test_another_tensor_is_another_call_and_both_are_said(ranks):
+def test_a_call_with_another_tensor_differs_and_both_tensors_are_described(ranks):
     for rank, log in enumerate(ranks):
         call(log)
         tensor = 100 + (rank == 1)
@@ -142,7 +142,7 @@ def test_another_tensor_is_another_call_and_both_are_said(ranks):
     assert "computed by tanh at test_calls.py:" in text and "computed by relu at test_calls.py:" in text
 
 
-def test_what_an_operator_is_given_beside_tensors_is_the_same_number_in_all_processes():
+def test_arguments_of_operators_have_equal_printable_forms_in_all_processes():
     text = """
 import numpy as np
 from spmdsim.worlds.provenance import make_printable
@@ -168,7 +168,7 @@ def test_a_rank_that_is_far_ahead_must_wait_until_the_others_have_compared(ranks
     assert first.has_space()
 
 
-def test_a_call_that_has_not_ended_is_known_from_the_one_that_stood_there_before(ranks):
+def test_a_call_in_progress_differs_from_the_older_call_in_its_ring_slot(ranks):
     for _ in range(RING + 3):
         call(ranks[0])
     ranks[0].begin(call_of(8))
@@ -177,15 +177,15 @@ def test_a_call_that_has_not_ended_is_known_from_the_one_that_stood_there_before
     assert (entries[-1].number, entries[-1].words[:10]) == (RING + 3, "all_reduce")
 
 
-def test_who_has_not_come_is_known(ranks):
+def test_ranks_that_have_arrived_are_known(ranks):
     call(ranks[0])
     call(ranks[2])
     assert ranks[0].arrived(0) == [0, 2]
     assert ranks[1].board.numbers[ranks[1].start + BEGUN] == 0
 
 
-def test_ranks_that_go_on_while_others_are_read_do_not_wait_for_one_another(ranks, monkeypatch):
-    """What is read one after the other may look like a circle that there never was."""
+def test_ranks_that_proceed_between_two_reads_are_not_stuck(ranks, monkeypatch):
+    """Two reads of all boards must agree, because ranks read in turn may look like a cycle of waits."""
     others = [log_on(one.board, "another") for one in ranks]
     for rank, (one, other) in enumerate(zip(ranks, others)):
         (other if rank == 1 else one).begin(call_of(7))
@@ -195,8 +195,8 @@ def test_ranks_that_go_on_while_others_are_read_do_not_wait_for_one_another(rank
     assert find_stuck_ranks_twice(board) == set()
 
 
-def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):
-    """Two worlds of the same ranks, used in another order by one of them."""
+def test_ranks_that_wait_for_one_another_are_described_once_per_call(ranks):
+    """Rank 1 uses two worlds of equal ranks in another order than ranks 0 and 2."""
     others = [log_on(one.board, "another") for one in ranks]
     for rank, (one, other) in enumerate(zip(ranks, others)):
         (other if rank == 1 else one).begin(call_of(7))
@@ -207,7 +207,7 @@ def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):
     assert (
         text.count("; ranks 0, 2 are in call 0 of ranks 0, 1, 2: all_gather") == 1 and text.count("rank") == 5
     )
-    for one in (ranks[0], ranks[2]):  # these go on
+    for one in (ranks[0], ranks[2]):  # the calls of ranks 0 and 2 end
         one.write_end(0)
     assert find_stuck_ranks(board) == set()
     assert describe_absence(others[1], 0).startswith(
@@ -215,18 +215,18 @@ def test_ranks_that_wait_for_one_another_are_told_once_by_what_they_do(ranks):
     )
 
 
-def test_one_rank_says_why_the_job_ends(ranks):
+def test_one_rank_reports_why_the_job_ends(ranks):
     assert ranks[1].board.is_first_to_report() and not ranks[0].board.is_first_to_report()
     assert not ranks[2].board.is_first_to_report()
 
 
-def test_of_ranks_that_begin_to_say_it_at_once_it_is_the_first(ranks):
+def test_only_one_of_several_concurrent_ranks_is_the_first_to_report(ranks):
     with ThreadPoolExecutor(3) as pool:
-        said = list(pool.map(lambda calls: calls.board.is_first_to_report(), ranks))
-    assert sum(said) == 1
+        are_first = list(pool.map(lambda calls: calls.board.is_first_to_report(), ranks))
+    assert sum(are_first) == 1
 
 
-def test_words_are_kept_for_what_was_told_last(ranks):
+def test_a_board_keeps_the_words_that_were_published_last(ranks):
     one, other = ranks[0].board, ranks[1].board
     for number in range(1000, 9000):
         one.publish(number, f"words of {number} " + "x" * 200)
@@ -265,7 +265,7 @@ def computed(world, mesh):
 
 
 def with_another(change):
-    """A tensor that was computed with a number, and with another one."""
+    """Build a case of two tensors that `change` computes with the numbers 2 and 3."""
 
     def kind(world, mesh):
         x = Tensor.from_global(np.arange(1.0, 7.0), mesh("x"), world)
@@ -323,7 +323,7 @@ TENSORS = [
 @pytest.mark.parametrize("kind", [element_type, reduction, *TENSORS])
 @pytest.mark.ranks(3)
 @pytest.mark.mpi
-def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_a_number_leaves(mpi_comm, kind, before):
+def test_a_rank_that_makes_another_call_of_equal_size_is_named_before_values_are_read(mpi_comm, kind, before):
     world = MPIWorld(mpi_comm, deadline=30)
     mesh, odd = Mesh((3,), ("x",)), world.rank == 1
     one, other = kind(world, mesh)
@@ -347,7 +347,7 @@ def test_a_program_runs_with_an_agreement_that_compares_nothing(mpi_comm):
     mesh = Mesh((3,), ("x",))
     one, other = tensor(world, mesh)
     values = {float((other if world.rank == 1 else one)().shards[0].sum()) for _ in range(2 * RING)}
-    assert values == {8.0} and not world.compares  # with rank 1's elements of the other tensor
+    assert values == {8.0} and not world.compares  # rank 1 has gathered the elements of the other tensor
     world.barrier()
     world.close()
     with pytest.raises(WorldError, match="was closed"):
@@ -356,22 +356,22 @@ def test_a_program_runs_with_an_agreement_that_compares_nothing(mpi_comm):
 
 @pytest.mark.ranks(3)
 @pytest.mark.mpi
-def test_choosing_algorithms_holds_back_who_is_far_ahead(mpi_comm):
+def test_choosing_algorithms_makes_ranks_that_are_far_ahead_wait(mpi_comm):
     world = MPIWorld(mpi_comm, deadline=60)
     x = Tensor.from_global(np.ones(6), Mesh((3,), ("x",))("x"), world)
     if world.rank == 1:
         time.sleep(1.5)
     for _ in range(RING):
-        for ways in ({"all_gather": "ring"}, {"all_reduce": "ring"}, {}):
-            world.use(**ways)
+        for algorithms in ({"all_gather": "ring"}, {"all_reduce": "ring"}, {}):
+            world.use(**algorithms)
     assert x.to(Mesh((3,), ("x",))(None)).shards[0].sum() == 6
 
 
 @pytest.mark.ranks(3)
 @pytest.mark.mpi
-def test_ranks_of_a_world_of_some_are_called_by_their_numbers_in_the_job(mpi_comm):
-    part = mpi_comm.Split(int(mpi_comm.rank > 0), -mpi_comm.rank)
-    world = MPIWorld(part, deadline=30)
+def test_ranks_of_a_smaller_world_have_their_numbers_in_the_job(mpi_comm):
+    comm = mpi_comm.Split(int(mpi_comm.rank > 0), -mpi_comm.rank)
+    world = MPIWorld(comm, deadline=30)
     if world.size == 1:
         return
     one, other = tensor(world, Mesh((2,), ("x",)))
@@ -385,7 +385,7 @@ def test_ranks_of_a_world_of_some_are_called_by_their_numbers_in_the_job(mpi_com
 
 @pytest.mark.ranks(3)
 @pytest.mark.mpi
-def test_ranks_may_look_at_replicated_numbers_alone(mpi_comm):
+def test_one_rank_alone_may_read_replicated_values(mpi_comm):
     world = MPIWorld(mpi_comm, deadline=30)
     mesh = Mesh((3,), ("x",))
     x = Tensor.from_global(np.ones(6), mesh("x"), world).to(mesh(None))
@@ -395,7 +395,7 @@ def test_ranks_may_look_at_replicated_numbers_alone(mpi_comm):
     world.close()
 
 
-EXITS = {
+READS = {
     "local": lambda t, path: t.local(0),
     "shards": lambda t, path: t.shards,
     "full": lambda t, path: t.full(),
@@ -408,8 +408,8 @@ EXITS = {
 }
 
 
-@pytest.mark.parametrize("way", EXITS)
-def test_no_number_leaves_before_the_calls_were_compared(way, tmp_path, monkeypatch):
+@pytest.mark.parametrize("read_name", READS)
+def test_no_values_are_read_before_the_calls_are_compared(read_name, tmp_path, monkeypatch):
     def disagree(world):
         raise WorldError("ranks disagree")
 
@@ -417,4 +417,4 @@ def test_no_number_leaves_before_the_calls_were_compared(way, tmp_path, monkeypa
         t = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("x",))(None, None), world)
         monkeypatch.setattr(LockStep, "verify_calls", disagree)
         with pytest.raises(WorldError, match="ranks disagree"):
-            EXITS[way](t, tmp_path)
+            READS[read_name](t, tmp_path)

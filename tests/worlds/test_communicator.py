@@ -1,4 +1,4 @@
-"""The emulated communicator against the real one: same arguments, same results, on real ranks."""
+"""The emulated communicator returns the results of the real one on real ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture
 def pair(mpi_comm):
-    """The real communicator and its stand-in."""
+    """Yield the real communicator and its emulation."""
     stand_in = EmulatedCommunicator(mpi_comm)
     yield mpi_comm, stand_in
     stand_in.Free()
@@ -27,7 +27,7 @@ def numbers(count, rank, dtype="i8"):
 
 
 def both(pair, call, *outputs):
-    """Run a call on both communicators into fresh copies of the outputs; the results must be equal."""
+    """Run a call on both communicators with copies of the outputs; check that the results are equal."""
     results = []
     for comm in pair:
         copies = [output.copy() for output in outputs]
@@ -39,7 +39,7 @@ def both(pair, call, *outputs):
 
 @pytest.mark.parametrize("dtype", ["i4", "f8", "c8", "u1"])
 @pytest.mark.parametrize("count", [0, 1, 13, 1000])
-def test_reductions(pair, count, dtype):
+def test_reductions_equal_those_of_the_real_communicator(pair, count, dtype):
     comm = pair[0]
     x, out = numbers(count, comm.rank, dtype), np.full(count, 7, dtype)
     # No sums of bytes: some libraries let long ones saturate and short ones wrap around.
@@ -55,40 +55,40 @@ def test_reductions(pair, count, dtype):
 
 
 @pytest.mark.parametrize("count", [0, 1, 13])
-def test_every_root(pair, count):
+def test_rooted_collectives_agree_for_every_root(pair, count):
     comm = pair[0]
     for root in range(comm.size):
-        mine = comm.rank == root
+        is_root = comm.rank == root
         x, out = numbers(count, comm.rank), np.full(count, 7)
         both(pair, lambda c, y, r=root: c.Bcast(y, root=r), x)
         both(pair, lambda c, y, r=root, x=x: c.Reduce(x, y, MPI.SUM, r), out)
-        both(pair, lambda c, y, r=root, x=x, m=mine: c.Reduce(MPI.IN_PLACE if m else x, y, MPI.SUM, r), x)
+        both(pair, lambda c, y, r=root, x=x, m=is_root: c.Reduce(MPI.IN_PLACE if m else x, y, MPI.SUM, r), x)
         blocks = numbers(count * comm.size, comm.rank)
-        both(pair, lambda c, y, r=root, x=x, m=mine: c.Gather(x, y if m else None, r), blocks)
-        both(pair, lambda c, y, r=root, b=blocks, m=mine: c.Scatter(b if m else None, y, r), out)
-        keep = blocks.copy()
-        keep[root * count : (root + 1) * count] = x
+        both(pair, lambda c, y, r=root, x=x, m=is_root: c.Gather(x, y if m else None, r), blocks)
+        both(pair, lambda c, y, r=root, b=blocks, m=is_root: c.Scatter(b if m else None, y, r), out)
+        in_place = blocks.copy()
+        in_place[root * count : (root + 1) * count] = x
         both(
             pair,
-            lambda c, y, r=root, x=x, m=mine: c.Gather(MPI.IN_PLACE if m else x, y if m else None, r),
-            keep,
+            lambda c, y, r=root, x=x, m=is_root: c.Gather(MPI.IN_PLACE if m else x, y if m else None, r),
+            in_place,
         )
 
 
-def test_blocks_of_equal_length(pair):
+def test_collectives_of_equal_blocks_agree(pair):
     comm, count = pair[0], 3
     x, out = numbers(count, comm.rank), np.empty(count * comm.size, "i8")
     both(pair, lambda c, y: c.Allgather(x, y), out)
-    place = numbers(count * comm.size, comm.rank)
-    both(pair, lambda c, y: c.Allgather(MPI.IN_PLACE, y), place)
-    both(pair, lambda c, y: c.Alltoall(place, y), out)
-    both(pair, lambda c, y: c.Alltoall(MPI.IN_PLACE, y), place)
-    both(pair, lambda c, y: c.Reduce_scatter_block(place, y), x)
+    blocks = numbers(count * comm.size, comm.rank)
+    both(pair, lambda c, y: c.Allgather(MPI.IN_PLACE, y), blocks)
+    both(pair, lambda c, y: c.Alltoall(blocks, y), out)
+    both(pair, lambda c, y: c.Alltoall(MPI.IN_PLACE, y), blocks)
+    both(pair, lambda c, y: c.Reduce_scatter_block(blocks, y), x)
     [c.Barrier() for c in pair]
     for c in pair:
-        whole = place.copy()
-        c.Reduce_scatter_block(MPI.IN_PLACE, whole)
-        np.testing.assert_array_equal(whole[:count], sum_of(comm, place)[comm.rank * count :][:count])
+        buffer = blocks.copy()
+        c.Reduce_scatter_block(MPI.IN_PLACE, buffer)
+        np.testing.assert_array_equal(buffer[:count], sum_of(comm, blocks)[comm.rank * count :][:count])
 
 
 def sum_of(comm, array):
@@ -97,7 +97,7 @@ def sum_of(comm, array):
     return total
 
 
-def test_blocks_of_different_length(pair):
+def test_collectives_of_unequal_blocks_agree(pair):
     comm = pair[0]
     n, r = comm.size, comm.rank
     counts = [(k * 2 + 1) % 4 for k in range(n)]
@@ -118,7 +118,7 @@ def test_blocks_of_different_length(pair):
     both(pair, lambda c, y: c.Alltoallv([data, sent], [y, received]), target)
 
 
-def test_specifications_of_buffers(pair):
+def test_buffers_may_have_counts_and_types(pair):
     comm = pair[0]
     x = numbers(12, comm.rank)
     both(pair, lambda c, y: c.Allreduce([x, MPI.INT64_T], [y, 12, MPI.INT64_T]), x)
@@ -126,10 +126,16 @@ def test_specifications_of_buffers(pair):
     both(pair, lambda c, y: c.Allreduce(x.reshape(3, 4), y), x.reshape(3, 4))
 
 
-def test_the_mpi_type_counts_and_not_the_arrays(pair):
+def test_the_mpi_type_decides_and_not_the_dtype_of_the_array(pair):
     comm = pair[0]
-    whole = numbers(6, comm.rank)
-    for array in (whole.view("f8"), whole.view("u1"), whole.view("u4"), whole.view("c16"), whole.view("V8")):
+    integers = numbers(6, comm.rank)
+    for array in (
+        integers.view("f8"),
+        integers.view("u1"),
+        integers.view("u4"),
+        integers.view("c16"),
+        integers.view("V8"),
+    ):
         out = np.zeros_like(array)
         for op in (MPI.SUM, MPI.MIN, MPI.PROD):
             both(
@@ -142,15 +148,15 @@ def test_the_mpi_type_counts_and_not_the_arrays(pair):
                 lambda c, y, op=op, a=array: c.Scan([a, "l"], [y.view(a.dtype), "l"], op),
                 out.view("i8"),
             )
-        both(pair, lambda c, y, a=array: c.Allreduce(MPI.IN_PLACE, [y.view(a.dtype), MPI.INT64_T]), whole)
-        both(pair, lambda c, y, a=array: c.Bcast([y.view(a.dtype), 4, MPI.INT64_T]), whole)
+        both(pair, lambda c, y, a=array: c.Allreduce(MPI.IN_PLACE, [y.view(a.dtype), MPI.INT64_T]), integers)
+        both(pair, lambda c, y, a=array: c.Bcast([y.view(a.dtype), 4, MPI.INT64_T]), integers)
     with pytest.raises(
         UsageTypeError, match="a buffer must have a multiple of 8 bytes, the size of its MPI type, got 20"
     ):
         pair[1].Allreduce([np.zeros(5, "f4"), MPI.DOUBLE], np.zeros(5, "f4"))
 
 
-def test_arrays_stored_column_by_column(pair):
+def test_arrays_in_column_major_order_stay_so(pair):
     comm = pair[0]
     x = np.asfortranarray(numbers(12, comm.rank).reshape(3, 4))
     for call in ("Allreduce", "Bcast"):
@@ -161,8 +167,8 @@ def test_arrays_stored_column_by_column(pair):
         np.testing.assert_array_equal(arrays[1], arrays[0])
 
 
-def test_operations_that_do_not_commute(pair):
-    """2 by 2 integer matrices: their product depends on the order of the ranks."""
+def test_operations_that_do_not_commute_keep_the_order_of_ranks(pair):
+    """The product of 2 x 2 integer matrices depends on the order of the ranks."""
     comm = pair[0]
 
     def product(a, b, datatype):
@@ -186,7 +192,7 @@ def test_operations_that_do_not_commute(pair):
 
 
 @pytest.mark.parametrize(("kind", "name"), [("i4", "TWOINT"), ("f4", "FLOAT_INT"), ("f8", "DOUBLE_INT")])
-def test_largest_with_its_place(pair, kind, name):
+def test_maxloc_and_minloc_agree(pair, kind, name):
     comm, datatype = pair[0], getattr(MPI, name)
     padded = np.dtype([("value", kind), ("rank", "i4")], align=True)
     assert padded.itemsize == datatype.Get_extent()[1]
@@ -200,7 +206,7 @@ def test_largest_with_its_place(pair, kind, name):
             np.testing.assert_array_equal(arrays[1][field], arrays[0][field])
 
 
-def test_any_algorithm_can_be_named(mpi_comm):
+def test_all_reduce_is_right_with_every_algorithm(mpi_comm):
     x = numbers(17, mpi_comm.rank)
     wanted = sum_of(mpi_comm, x)
     for one in algorithms("all_reduce"):
@@ -212,7 +218,7 @@ def test_any_algorithm_can_be_named(mpi_comm):
             stand_in.Free()
 
 
-def test_the_choices_of_either_library(mpi_comm):
+def test_all_reduce_is_right_with_the_choices_of_each_library(mpi_comm):
     for library in ("mpich", "openmpi"):
         stand_in = EmulatedCommunicator(mpi_comm, library)
         for count in (1, 3000, 100_000):
@@ -223,13 +229,13 @@ def test_the_choices_of_either_library(mpi_comm):
         stand_in.Free()
 
 
-def test_all_else_goes_to_the_real_one(pair):
+def test_other_attributes_come_from_the_real_communicator(pair):
     comm, stand_in = pair
     assert (stand_in.rank, stand_in.size, stand_in.Get_size()) == (comm.rank, comm.size, comm.size)
     assert stand_in.allreduce(1) == comm.size
 
 
-def test_mistakes(pair):
+def test_wrong_arguments_raise(pair):
     comm, stand_in = pair
     x = np.zeros((4, 4))
     with pytest.raises(UsageTypeError, match="must be contiguous"):

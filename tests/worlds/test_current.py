@@ -1,4 +1,4 @@
-"""``world()`` is one per process: tensors made without naming a world can meet, with MPI, in notebooks and scripts."""
+"""A process has one `world()`, so tensors without a named world can meet in operators."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ranks = pytest.mark.ranks
 
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A process that no launcher started and that nobody told how many ranks to play."""
+    """Return a monkeypatch for a process without a launcher and without SPMDSIM_RANKS."""
     monkeypatch.setattr("spmdsim.worlds.current.detect", lambda: None)
     monkeypatch.delenv("SPMDSIM_RANKS", raising=False)
     monkeypatch.setattr("spmdsim.worlds.current._played", {})
@@ -44,7 +44,7 @@ def product(mesh: Mesh) -> tuple[Tensor, Tensor]:
 
 @ranks(1, 2, 4, 8)
 def test_tensors_made_without_a_world_meet(world) -> None:
-    """In lock step, and on the first ranks of a job."""
+    """Tensors meet in lock step and on the first ranks of a job."""
     with world:
         assert current() is world and current(world.size) is world
         x, y = product(Mesh((world.size,), ("tp",)))
@@ -62,7 +62,7 @@ def test_tensors_made_without_a_world_meet(world) -> None:
 
 
 @ranks(2)
-def test_a_block_in_a_block(world) -> None:
+def test_with_blocks_of_worlds_nest(world) -> None:
     with LockStep(5) as outer:
         with world:
             with LockStep(3) as inner, ShapeOnly(65536) as huge:
@@ -75,7 +75,7 @@ def test_a_block_in_a_block(world) -> None:
         assert current() is outer
 
 
-def test_a_block_ends_with_an_error_too(process) -> None:
+def test_a_with_block_ends_after_an_error(process) -> None:
     with pytest.raises(ZeroDivisionError), LockStep(3):
         1 / 0
     assert current().size == 1
@@ -89,7 +89,7 @@ def test_a_process_has_one_world(process) -> None:
     assert (x + x).world is current_world()
 
 
-def test_a_world_nobody_gave_a_size_has_the_ranks_of_the_largest_mesh(process) -> None:
+def test_a_world_without_a_given_size_has_the_ranks_of_the_largest_mesh(process) -> None:
     small, _ = product(Mesh((4,), ("tp",)))
     assert current() is small.world and current().size == 4
     large, _ = product(Mesh((6,), ("tp",)))
@@ -103,7 +103,7 @@ def test_a_world_nobody_gave_a_size_has_the_ranks_of_the_largest_mesh(process) -
     assert (small + small).world is small.world
 
 
-def test_asking_for_ranks_first_leaves_room_for_larger_meshes(process) -> None:
+def test_a_world_of_a_given_size_runs_smaller_and_larger_meshes(process) -> None:
     assert current(8).size == 8
     small, large = product(Mesh((4,), ("tp",)))[0], product(Mesh((2, 4), ("dp", "tp")))[0]
     assert small.world is large.world is current()
@@ -116,7 +116,7 @@ def test_asking_for_ranks_first_leaves_room_for_larger_meshes(process) -> None:
     assert fewer.world is current() and (fewer + small).world is small.world
 
 
-def test_a_size_that_was_said_is_kept(process) -> None:
+def test_the_size_of_spmdsim_ranks_is_kept(process) -> None:
     process.setenv("SPMDSIM_RANKS", "4")
     assert product(Mesh((2,), ("tp",)))[0].world is product(Mesh((4,), ("tp",)))[0].world is current()
     with pytest.raises(
@@ -126,13 +126,13 @@ def test_a_size_that_was_said_is_kept(process) -> None:
     assert current(8).size == 8 and current().size == 4
 
 
-def test_a_size_that_is_empty_is_not_said(process) -> None:
+def test_an_empty_spmdsim_ranks_sets_no_size(process) -> None:
     process.setenv("SPMDSIM_RANKS", "")
     assert current().size == 1 and current(3).size == 3
 
 
 def test_gradients_pass_through_a_world_that_grew(process) -> None:
-    """As in a notebook whose cells take larger and larger meshes: against NumPy, with a weight of the smaller world."""
+    """Gradients of a smaller world's weight equal NumPy's when later meshes are larger."""
     a, b = np.arange(96.0).reshape(8, 12) / 50, np.arange(60.0).reshape(12, 5) / 30
     mesh = Mesh((2, 4), ("dp", "tp"))
     w = Tensor.from_global(b, mesh("tp", None), requires_grad=True)
@@ -156,7 +156,7 @@ def test_gradients_pass_through_a_world_that_grew(process) -> None:
     assert np.array_equal(w.full(), b + 1) and len(w.shards) == w.world.size
 
 
-def test_a_model_without_a_world_lives_where_its_meshes_are(process) -> None:
+def test_a_model_without_a_world_is_in_the_world_of_its_meshes(process) -> None:
     mesh, wide = Mesh((2, 4), ("dp", "tp")), Mesh((16,), ("tp",))
     for worlds in ((), (current(),)):
         model = nn.Sequential(nn.Linear(12, 4, mesh("tp", None)), nn.Linear(4, 32, wide(None, "tp")))
@@ -168,15 +168,15 @@ def test_a_model_without_a_world_lives_where_its_meshes_are(process) -> None:
 
 
 @ranks(1, 4)
-def test_one_rank_of_a_world_prints(world) -> None:
-    """Under MPI each process has its own number; the one that plays all ranks is the first."""
+def test_one_process_of_a_world_has_rank_0(world) -> None:
+    """Under MPI each process has its own rank; a process that simulates all ranks has rank 0."""
     with world:
         assert current().rank == world.ranks[0] in range(world.size)
         total = float(np.sum(world.gather_objects([current().rank == 0] * len(world.ranks))))
         assert total == (1 if len(world.ranks) == 1 else world.size)
 
 
-def test_worlds_that_are_made_are_ones_own(process) -> None:
+def test_a_world_that_the_user_makes_is_no_current_world(process) -> None:
     mesh = Mesh((8,), ("tp",))
     x = Tensor.from_global(np.ones((8, 8)), mesh("tp", None))
     y = Tensor.from_global(np.ones((8, 8)), mesh(None, "tp"), LockStep(8))
@@ -189,7 +189,7 @@ def test_worlds_that_are_made_are_ones_own(process) -> None:
         matmul(x, y)
 
 
-def test_a_dialect_is_in_the_same_world(process) -> None:
+def test_a_dialect_uses_the_current_world(process) -> None:
     assert current_world() is current()
     with use_world(LockStep(4)) as chosen:
         assert current_world() is chosen is current()
@@ -199,14 +199,14 @@ def test_a_dialect_is_in_the_same_world(process) -> None:
     assert current_world() is current() and current().size == 1
 
 
-def test_a_launchers_world_is_one_too() -> None:
-    """Under mpirun (where this runs on all ranks) the job, otherwise what the process plays."""
-    here = current()
-    assert here is current() is current(here.size)
-    product(Mesh((here.size,), ("tp",)))
+def test_a_process_under_a_launcher_has_one_world() -> None:
+    """The current world is the job under mpirun and the simulated ranks otherwise."""
+    launched_world = current()
+    assert launched_world is current() is current(launched_world.size)
+    product(Mesh((launched_world.size,), ("tp",)))
 
 
-test_under_mpirun = pytest.mark.mpi(test_a_launchers_world_is_one_too)
+test_under_mpirun = pytest.mark.mpi(test_a_process_under_a_launcher_has_one_world)
 
 
 PROGRAM = """
@@ -222,14 +222,14 @@ print(z.world, check(z, a @ b, depth=12).ok, world() is z.world)
 
 
 @pytest.mark.parametrize(
-    ("start", "says"),
+    ("start", "expected"),
     [
         ([], "LockStep(8) True True"),
         (["-m", "spmdsim", "launch", "-n", "9", "--world", "lockstep"], "LockStep(9) True True"),
         (["-m", "spmdsim", "launch", "-n", "4", "--world", "lockstep"], "the world has 4 ranks"),
     ],
 )
-def test_the_same_script_without_mpi(start: list[str], says: str, tmp_path: Path) -> None:
+def test_a_script_runs_without_mpi(start: list[str], expected: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM, encoding="utf-8")
     unset = ("OMPI_", "PMI", "PRTE", "HYDRA", "SPMDSIM_")
@@ -239,11 +239,11 @@ def test_the_same_script_without_mpi(start: list[str], says: str, tmp_path: Path
         capture_output=True, text=True, timeout=200, check=False, cwd=ROOT,
         env=environment | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert says in done.stdout + done.stderr, done.stderr
+    assert expected in done.stdout + done.stderr, done.stderr
 
 
 @pytest.mark.ranks(2)
-def test_what_lives_in_a_world_is_not_pickled(world):
+def test_worlds_tensors_and_models_refuse_to_be_pickled(world):
     layout = Mesh((2,), ("x",))("x")
     x = Tensor.from_global(np.ones(4), layout, world)
     model = nn.Linear(4, 2, layout.mesh(None, None))

@@ -1,4 +1,4 @@
-"""Collectives by emulated algorithms: the same data as the world's own, and the bytes their schedules move."""
+"""Emulated algorithms return the data of the world's collectives and move their schedules' bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
 def fitting(collective, size):
-    """The algorithms of a collective that run on this many ranks with their default options."""
+    """Return the names of the algorithms of a collective that support `size` ranks by default."""
     return [a.name for a in algorithms(collective) if a.fits(size, dict(a.options))]
 
 
@@ -30,7 +30,7 @@ def steps_of(mesh, shape, collective):
 
 @pytest.mark.ranks(2, 3, 4, 8)
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_every_algorithm_gives_the_same_data(world, collective):
+def test_every_algorithm_returns_the_data_of_the_collective(world, collective):
     n = world.size
     mesh = Mesh((2, n // 2), ("a", "b")) if n > 2 and n % 2 == 0 else Mesh((n,), ("a",), range(n - 1, -1, -1))
     for step in steps_of(mesh, (7, 13), collective):
@@ -44,7 +44,7 @@ def test_every_algorithm_gives_the_same_data(world, collective):
 
 
 @pytest.mark.ranks(2, 3, 4)
-def test_one_word_for_all_collectives(world):
+def test_one_option_chooses_the_algorithm_of_all_collectives(world):
     mesh = Mesh((world.size,), ("a",))
     with world.use(algorithm="auto", all_gather="bruck"):
         assert world.algorithms == dict.fromkeys(COLLECTIVES, "auto") | {"all_gather": "bruck"}
@@ -63,14 +63,14 @@ def test_one_word_for_all_collectives(world):
 @pytest.mark.parametrize(
     "op, dtype", [("max", "float32"), ("avg", "float64"), ("any", "bool"), ("prod", "int16")]
 )
-def test_ring_with_other_reductions(world, op, dtype):
+def test_ring_supports_other_reductions(world, op, dtype):
     for step in reducing_steps(Mesh((4,), ("a",)), (5, 7), op):
         with world.use(all_reduce="ring", reduce_scatter="ring"):
             check_reduction(world, step, dtype, same=op != "avg")
 
 
 @pytest.mark.ranks(4, 8)
-def test_the_trace_counts_what_the_schedule_moves(world):
+def test_the_trace_counts_the_bytes_that_the_schedule_moves(world):
     n, shape = world.size, (16, 8)
     mesh = Mesh((n,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, None, partial="a"), mesh(None, None), shape, "sum")
@@ -86,7 +86,7 @@ def test_the_trace_counts_what_the_schedule_moves(world):
         assert all((result == n).all() for result in results)
 
 
-def test_bytes_are_the_same_without_data():
+def test_bytes_are_equal_without_data():
     mesh, shape = Mesh((8,), ("a",)), (17, 8)
     step = Step("all_gather", ("a",), mesh("a", None), mesh(None, None), shape)
     array = np.ones(shape, np.float32)
@@ -114,11 +114,11 @@ def test_auto_takes_the_cheapest_in_the_model(world):
         with record() as trace, world.use(all_reduce="auto"):
             for result in world.run(step, [np.ones(64, np.float32) for _ in world.ranks]):
                 assert (result == 4).all()
-        chosen[name] = (make_schedule_steps(trace[0].algorithm), trace.nbytes())
+        chosen[name] = (count_rounds(trace[0].algorithm), trace.nbytes())
     assert chosen["latency"][0] < chosen["bandwidth"][0] or chosen["latency"][1] > chosen["bandwidth"][1]
 
 
-def make_schedule_steps(name):
+def count_rounds(name):
     chosen = next(a for a in algorithms("all_reduce") if a.name == name)
     return len(list(make_schedule(chosen, 4).rounds(0)))
 
@@ -132,7 +132,7 @@ def test_a_choice_holds_inside_its_block_and_can_be_taken_back(world):
     assert world.algorithms == {}
 
 
-def test_what_cannot_be_chosen_is_refused(world):
+def test_unknown_algorithms_are_refused(world):
     with pytest.raises(WorldError, match="no algorithm can be chosen for 'slice'"):
         world.use(slice="ring")
     with pytest.raises(ScheduleError, match="all_gather has no algorithm 'rabenseifner'; known are"):
@@ -141,7 +141,7 @@ def test_what_cannot_be_chosen_is_refused(world):
         world.use(algorithm="rung")
     with pytest.raises(ScheduleError, match="written name=value, but got '4'"):
         world.use(all_reduce="hierarchical:4")
-    assert world.algorithms == {}  # nothing of a refused choice holds
+    assert world.algorithms == {}  # a refused choice changes no algorithm
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, partial="a"), mesh(None), (4,), "sum")
     if world.size > 1:

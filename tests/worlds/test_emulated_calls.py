@@ -1,4 +1,4 @@
-"""Ranks of an emulated communicator that disagree about a call are named before it returns; on real ranks."""
+"""Ranks of an emulated communicator that disagree about a call are named before it returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdsim.errors import SpmdError
 from spmdsim.worlds import EmulatedCommunicator
 
 everyone = MPI.COMM_WORLD
-rank, folder, told = everyone.rank, sys.argv[1], {}
+rank, folder, messages = everyone.rank, sys.argv[1], {}
 odd, n = rank == 1, everyone.size
 s, r, g = np.full(8, rank + 1, "f4"), np.zeros(8, "f4"), np.zeros(8 * n, "f4")
 i, j, d, e = s.astype("i4"), r.astype("i4"), s.astype("f8"), r.astype("f8")
@@ -30,12 +30,12 @@ def case(name, usual, other, deadline=30.0):
             for _ in range(warm):
                 usual(comm), other(comm)
             (other if odd else usual)(comm)
-            said = "nothing"
+            message = "nothing"
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        told[f"{name} {warm}"] = said
+            message = f"{type(error).__name__}: {error}"
+        messages[f"{name} {warm}"] = message
 
-def quiet(call):  # for calls that are wrong wherever they are made
+def quiet(call):  # for calls that are wrong on every rank
     return lambda c: call(c) if odd and c._calls._number == 0 else c.Barrier()
 
 case("type", lambda c: c.Allreduce(s, r), lambda c: c.Allreduce(i, j))
@@ -52,10 +52,10 @@ def once(name, call, **algorithms):
     try:
         comm = EmulatedCommunicator(everyone, deadline=30.0, **algorithms)
         call(comm)
-        said = "nothing"
+        message = "nothing"
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    told[name] = said
+        message = f"{type(error).__name__}: {error}"
+    messages[name] = message
 
 once("short", lambda c: c.Allreduce(s, r[:2] if odd else r))
 once("strides", lambda c: c.Allreduce(s[::2] if odd else s[:4], r[:4]))
@@ -76,30 +76,30 @@ try:
     comm.Allreduce(s, r) if odd else \\
         comm.Allreduce(s, r)
 except SpmdError as error:
-    told["lines"] = f"WorldError: {error}"
+    messages["lines"] = f"WorldError: {error}"
 comm = EmulatedCommunicator(everyone, deadline=1.0)
 if odd:
     time.sleep(2.5)
 try:
     comm.Allreduce(s, r)
 except SpmdError as error:
-    told["late"] = str(error)
+    messages["late"] = str(error)
 with open(f"{folder}/{rank}.json", "w") as file:
-    json.dump(told, file)
+    json.dump(messages, file)
 comm = EmulatedCommunicator(everyone, deadline=60.0)
 if not odd:
-    comm.Allreduce(s, r)  # rank 1 leaves
+    comm.Allreduce(s, r)  # rank 1 ends
 """
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory, launcher):
-    """What each of three ranks was told in each case, and how the job ended."""
+def reports(tmp_path_factory, launcher):
+    """Return the messages of three ranks by case, and the result of the job."""
     folder = tmp_path_factory.mktemp("calls")
     (folder / "program.py").write_text(PROGRAM)
     result = run_python("-m", "spmdsim", "launch", "-n", 3, folder / "program.py", folder, timeout=300)
     answers = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(3)]
-    return {name: [told.get(name) for told in answers] for name in answers[0]}, result
+    return {name: [messages.get(name) for messages in answers] for name in answers[0]}, result
 
 
 @pytest.mark.parametrize("warm", [0, 3])
@@ -116,16 +116,16 @@ def said(tmp_path_factory, launcher):
         ("lengths", "collective, ", "all_reduce (SUM)", "rank 1: all_to_all of blocks"),
     ],
 )
-def test_ranks_that_disagree_are_told_both_sides(said, name, what, usual, other, warm):
-    texts = set(said[0][f"{name} {warm}"])
+def test_each_rank_reports_both_sides_of_a_disagreement(reports, name, what, usual, other, warm):
+    texts = set(reports[0][f"{name} {warm}"])
     (text,) = texts
     assert "ranks disagree about call " in text and f" of an emulated communicator in its {what}" in text
     assert "; ranks 0, 2: " in text and "; rank 1: " in text and usual in text and other in text
     assert text.count("program.py:") == 2
 
 
-def test_nothing_wrong_is_found_where_nothing_is(said):
-    assert said[0]["nothing wrong 0"] == said[0]["nothing wrong 3"] == ["nothing"] * 3
+def test_equal_calls_raise_nothing(reports):
+    assert reports[0]["nothing wrong 0"] == reports[0]["nothing wrong 3"] == ["nothing"] * 3
 
 
 @pytest.mark.parametrize(
@@ -147,29 +147,29 @@ def test_nothing_wrong_is_found_where_nothing_is(said):
         ),
     ],
 )
-def test_a_call_that_one_rank_cannot_make_is_told_to_the_others(said, name, who, words):
-    for text in said[0][name]:
+def test_all_ranks_report_a_call_that_one_rank_cannot_make(reports, name, who, words):
+    for text in reports[0][name]:
         assert f"in its arguments; ranks {'1, 2' if who == 'rank 0' else '0, 2'}: " in text
         assert f"; {who}: " in text and f", but {words}" in text
 
 
-def test_algorithms_are_compared_when_the_communicator_is_made(said):
-    (text,) = set(said[0]["algorithm"])
+def test_algorithms_are_compared_when_the_communicator_is_made(reports):
+    (text,) = set(reports[0]["algorithm"])
     assert (
         "algorithms is {'all_reduce': 'recursive_doubling'} on ranks 0, 2, {'all_reduce': 'ring'} on rank 1"
         in text
     )
-    (text,) = set(said[0]["mistake"])
+    (text,) = set(reports[0]["mistake"])
     assert text.startswith("DisagreementError: on rank 1, ") and "rung" in text
 
 
-def test_lines_are_compared_where_that_is_asked_for(said):
-    (text,) = set(said[0]["lines"])
+def test_lines_are_compared_if_check_is_true(reports):
+    (text,) = set(reports[0]["lines"])
     assert "in its source; ranks 0, 2: " in text
 
 
-def test_ranks_that_do_not_come_are_named_and_one_that_left_ends_the_job(said):
-    texts, result = said
+def test_late_ranks_are_named_and_a_rank_that_ended_stops_the_job(reports):
+    texts, result = reports
     for rank in (0, 2):
         assert texts["late"][rank].startswith("rank 1 did not come within 1 s to call 0 of an emulated ")
     assert result.returncode != 0

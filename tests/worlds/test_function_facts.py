@@ -1,4 +1,4 @@
-"""Facts of a user's functions: equal in all processes of a correct program, different if the code differs."""
+"""Facts of equal user functions are equal in all processes; different code has different facts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from processes import run_python
 from spmdsim.worlds.function_facts import facts_of
 
 
-def compared(function):
+def comparable_facts(function):
     return [facts.compared for facts in facts_of(function)]
 
 
@@ -60,11 +60,11 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("pair", DIFFERENT.values(), ids=DIFFERENT)
-def test_other_functions_are_told_apart(pair):
-    assert compared(pair[0]) != compared(pair[1])
+def test_different_functions_have_different_facts(pair):
+    assert comparable_facts(pair[0]) != comparable_facts(pair[1])
 
 
-ALIKE = {
+EQUAL = {
     "whole numbers": (3, 4),
     "truth values": (True, False),
     "text": ("log-0", "log-1"),
@@ -74,15 +74,15 @@ ALIKE = {
 }
 
 
-@pytest.mark.parametrize("pair", ALIKE.values(), ids=ALIKE)
-def test_what_may_be_a_ranks_own_is_not_compared_where_a_function_closes_over_it(pair):
-    assert compared(closing_over(pair[0])) == compared(closing_over(pair[1]))
+@pytest.mark.parametrize("pair", EQUAL.values(), ids=EQUAL)
+def test_closed_over_values_that_ranks_may_choose_themselves_are_not_compared(pair):
+    assert comparable_facts(closing_over(pair[0])) == comparable_facts(closing_over(pair[1]))
 
 
-def test_the_same_code_at_another_place_is_the_same():
+def test_equal_code_on_another_line_has_equal_facts():
     first = lambda x: x * 2  # noqa: E731
     second = lambda y: y * 2  # noqa: E731
-    assert compared(first) == compared(second)
+    assert comparable_facts(first) == comparable_facts(second)
     assert str(facts_of(first)[0]).startswith("test_function_facts.py:")
     assert str(facts_of(first)[0]) != str(facts_of(second)[0])
     assert str(facts_of(partial(first, k=2))[0]).endswith(", k=2")
@@ -93,12 +93,12 @@ def test_a_variable_that_has_no_value_yet_is_left_out():
         return lambda x: x * later
 
     function = before()
-    assert len(compared(function)) == 1
+    assert len(comparable_facts(function)) == 1
     later = 2.0
     assert function(1.0) == later
 
 
-def test_functions_of_the_package_stand_for_those_that_they_hold():
+def test_functions_of_the_package_have_the_facts_of_the_user_functions_in_them():
     from spmdsim.arrays.local.overlap import _make_operator
 
     two, three = (_make_operator("f", function, None) for function in DIFFERENT["a constant"])
@@ -107,7 +107,7 @@ def test_functions_of_the_package_stand_for_those_that_they_hold():
     assert "test_function_facts.py" in str(facts_of_two[0])
 
 
-def test_all_processes_have_the_same_facts():
+def test_all_processes_have_equal_facts():
     text = """
 from functools import partial
 from spmdsim.worlds.function_facts import facts_of
@@ -115,5 +115,5 @@ def function(x, k=("a", None), *, scale=2.5):
     return x in {"a", "b", "c", "d"} or x in ("e", frozenset(("f", "g"))) or (lambda y: y is None)(k)
 print([facts.compared for facts in facts_of(partial(function, {1, 2}, b=3), print)])
 """
-    said = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in ("0", "1", "7")}
-    assert len(said) == 1 and "print" in said.pop()
+    outputs = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in ("0", "1", "7")}
+    assert len(outputs) == 1 and "print" in outputs.pop()

@@ -1,4 +1,4 @@
-"""A rank that leaves the program early is named by those who wait for it; one that is done early disturbs nobody."""
+"""A rank that stops early is named by the ranks that wait for it and disturbs no other rank."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ if case == "outside":
 """
 
 
-def plain(tmp_path, case, **variables):
+def run_with_mpirun(tmp_path, case, **environment):
     (tmp_path / "program.py").write_text(PROGRAM)
-    variables["TMPDIR"] = str(tmp_path)  # where a launcher that is killed leaves its files
+    environment["TMPDIR"] = str(tmp_path)  # a killed launcher leaves its files in this folder
     return run_python(
-        "-c", MPIRUN, 3, sys.executable, tmp_path / "program.py", case, cwd=tmp_path, **variables
+        "-c", MPIRUN, 3, sys.executable, tmp_path / "program.py", case, cwd=tmp_path, **environment
     )
 
 
@@ -64,7 +64,7 @@ def launch(tmp_path, case):
     return run_python("-m", "spmdsim", "launch", "-n", 3, tmp_path / "program.py", case, cwd=tmp_path)
 
 
-def test_who_left_is_named(tmp_path):
+def test_a_rank_that_stopped_is_named(tmp_path):
     result = launch(tmp_path, "leave")
     assert result.returncode == 2
     text = "program.py: error: rank 1 will not come to call 2 of ranks 0, 1, 2: all_to_all over all"
@@ -73,8 +73,8 @@ def test_who_left_is_named(tmp_path):
     assert "program.py:29" in result.stderr
 
 
-def test_ranks_that_are_done_early_disturb_nobody(tmp_path):
-    """Rank 2 before the others compute, rank 1 before rank 0 prints."""
+def test_ranks_that_finish_early_disturb_no_rank(tmp_path):
+    """Rank 2 stops before the others compute, and rank 1 stops before rank 0 prints."""
     result = launch(tmp_path, "outside")
     assert result.returncode == 0 and not result.stderr, result.stderr
     assert sorted(result.stdout.split("\n"))[1:] == ["slow and well", "sum 288.0", "sum 342.0"]
@@ -89,14 +89,16 @@ def test_ranks_that_are_done_early_disturb_nobody(tmp_path):
         ("quick", 5, "rank 1 of 3 leaves with os._exit(5) at program.py:16\n"),
     ],
 )
-def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
-    """As under ``mpirun python script.py``: no guard, no supervisor, only what importing the package sets."""
-    result = plain(tmp_path, case)
-    # Of a process that ends without a word MPICH's launcher tells no code: it ends the others by a signal.
+def test_a_plain_script_reports_the_rank_that_stopped(case, code, words, tmp_path):
+    """Importing the package is enough under `mpirun python script.py`, without guard and supervisor."""
+    result = run_with_mpirun(tmp_path, case)
+    # MPICH's launcher kills all ranks after os._exit and returns the number of the signal.
     assert result.returncode in ((code, 9) if case == "quick" else (code,))
-    said = re.sub(r"(sys\.exit\(3\)), at program\.py:11\n", r"\1\n", result.stderr)  # where Python tells it
-    assert said.count(words) == 1, result.stderr
-    assert case == "vanish" or "will not come" not in result.stderr  # no word of the victims
+    # Only Python versions that report a line for sys.exit add it to the message.
+    message = re.sub(r"(sys\.exit\(3\)), at program\.py:11\n", r"\1\n", result.stderr)
+    assert message.count(words) == 1, result.stderr
+    # Ranks that waited for rank 1 report nothing.
+    assert case == "vanish" or "will not come" not in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -116,8 +118,8 @@ def test_a_plain_script_that_asks_for_nothing(case, code, words, tmp_path):
         ("import threading; t = threading.Thread(target=sys.exit, args=(5,)); t.start(); t.join()", "(0, '')"),
     ],
 )  # fmt: skip
-def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
-    """Whoever raised it: one process, without MPI."""
+def test_the_exit_code_is_known_at_exit(ends, words):
+    """The reason is known in one process without MPI for each kind of exit."""
     hooked = "import atexit, sys\nfrom spmdsim.shutdown import hooks\nhooks.hook_exit()\nhooks.hook_exit()\n"
     result = run_python("-c", f"{hooked}atexit.register(lambda: print(hooks.read_exit_reason()))\n{ends}")
     assert result.stdout.startswith(words), result
@@ -125,7 +127,7 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
 
 
 @pytest.mark.parametrize(
-    ("reasons", "said"),
+    ("reasons", "message"),
     [
         ({0: ("broken", False)}, "rank 0 of 3 stopped, the job ends:\nbroken\n"),
         ({0: ("ranks disagree", True), 2: ("ranks disagree", True)}, "ranks disagree\n"),
@@ -135,13 +137,13 @@ def test_the_code_that_a_program_ends_with_is_known_at_its_end(ends, words):
         ({0: ("a", False), 1: ("b", False)}, "rank 0 of 3 stopped, the job ends:\na\nrank 1 of 3 stopped, the job ends:\nb\n"),
     ],
 )  # fmt: skip
-def test_the_cause_is_said_and_not_its_victims(reasons, said, capsys):
+def test_only_the_rank_that_caused_the_stop_is_reported(reasons, message, capsys):
     stop._print_reasons({rank: stop.Reason(*reason) for rank, reason in reasons.items()}, 3)
-    assert capsys.readouterr().err == said
+    assert capsys.readouterr().err == message
 
 
 def test_a_rank_that_fails_before_mpi_starts_is_named_once(tmp_path):
-    """However often hooks are set: by the package, and by a program that wants another name."""
+    """The package and the program both set hooks for errors."""
     (tmp_path / "program.py").write_text(
         "import sys\nimport spmdsim.launch\nspmdsim.launch.end_job_on_error('one')\n"
         "spmdsim.launch.end_job_on_error('two')\nfrom spmdsim.launcher import detect\n"
@@ -155,8 +157,8 @@ def test_a_rank_that_fails_before_mpi_starts_is_named_once(tmp_path):
     )
 
 
-def test_all_ranks_leave_with_a_code_and_a_caught_exit_is_none(tmp_path):
-    result = plain(tmp_path, "caught")
+def test_a_caught_exit_is_no_exit(tmp_path):
+    result = run_with_mpirun(tmp_path, "caught")
     assert result.returncode == 4 and "stopped" not in result.stderr
     assert result.stdout.count("went on") == 3
 
@@ -171,7 +173,7 @@ if rank == 1:
 """
 
 
-def test_rank_that_left_a_smaller_world_is_named_by_its_number_in_the_job(tmp_path):
+def test_a_rank_that_left_a_smaller_world_is_named_by_its_number_in_the_job(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM_OF_A_SMALLER_WORLD)
     result = run_python("-m", "spmdsim", "launch", "-n", 4, tmp_path / "program.py", cwd=tmp_path)
     assert result.returncode == 2

@@ -1,4 +1,4 @@
-"""Ranks on several nodes see what each other call: copies of boards in one process, and groups of real ranks as nodes."""
+"""Ranks on several nodes read each other's recorded calls through copies of boards."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def couriers():
 
 @pytest.fixture
 def pair(couriers):
-    """The boards of two ranks on two nodes, each with a copy of the other's area."""
+    """Return the boards of two ranks on two nodes, each with a copy of the other rank's area."""
     ends = couriers
     boards = []
     for me, courier in enumerate(ends):
-        far = courier.follow([OtherNode((1 - me,), [ends[1 - me].address], 0)])
-        boards.append(SharedBoard([area(), area()], (0, 1), me, far, courier.refresh))
+        copies = courier.follow([OtherNode((1 - me,), [ends[1 - me].address], 0)])
+        boards.append(SharedBoard([area(), area()], (0, 1), me, copies, courier.refresh))
         courier.serve(boards[me])
     assert [courier.reach(board) for courier, board in zip(ends, boards)] == [None, None]
     return boards
@@ -72,21 +72,21 @@ def call(log, number):
     log.write_end(log.begin(call_of(number)))
 
 
-def read_all(board, place):
-    """All that can be read of a rank."""
-    groups = dict(board.groups(place))
+def read_all(board, rank):
+    """Return the groups, calls, words, current call and exit state that a board has of a rank."""
+    groups = dict(board.groups(rank))
     calls = {
-        (key, number): [int(board.areas[place][locate(at, what, number)]) for what in range(3)]
+        (key, number): [int(board.areas[rank][locate(at, what, number)]) for what in range(3)]
         for at, key in groups.items()
-        for number in board.readable_calls(place, at)
+        for number in board.readable_calls(rank, at)
     }
-    words = {number: board.text(place, number) for number in range(1000)}
-    return groups, calls, words, board.current_call(place), board.state(place, EXIT)
+    words = {number: board.text(rank, number) for number in range(1000)}
+    return groups, calls, words, board.current_call(rank), board.state(rank, EXIT)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_copy_is_what_the_rank_noted(pair, seed):
-    """Whatever it does between two looks: rings that go round, groups that come and go, words that begin anew."""
+def test_a_copy_equals_the_recorded_calls_of_the_rank(pair, seed):
+    """The copy stays right while rings and word areas wrap around and groups open and close."""
     writer, reader = pair
     draw, groups, looks = random.Random(seed), [], 0
     for number in range(60):
@@ -108,12 +108,12 @@ def test_a_copy_is_what_the_rank_noted(pair, seed):
     assert looks > 15 and GROUPS > CLOSED_GROUPS
 
 
-def test_the_first_call_that_a_rank_of_another_node_made_otherwise_is_found(pair):
+def test_the_first_different_call_of_a_rank_on_another_node_is_found(pair):
     ranks = [log_on(board) for board in pair]
     for number in range(100):
         for rank, calls in enumerate(ranks):
             call(calls, 8 if (rank, number) == (1, 70) else 7)
-    assert ranks[0].find_difference() is None  # it has not asked
+    assert ranks[0].find_difference() is None  # rank 0 has not copied the area of rank 1 yet
     assert not ranks[0].have_begun(99, ranks[0].far)
     pair[0].refresh()
     assert ranks[0].have_begun(99, ranks[0].far) and ranks[0].find_difference() == 70
@@ -125,7 +125,7 @@ def test_the_first_call_that_a_rank_of_another_node_made_otherwise_is_found(pair
     assert pair[0].state(1, EXIT) == DONE and pair[0].process_state(1) == RUNNING
 
 
-def test_who_moves_much_looks_at_what_it_knows_of_other_nodes_ranks(pair):
+def test_calls_that_move_much_data_compare_with_copies_of_other_nodes(pair):
     ranks = [log_on(board) for board in pair]
     refused, much = [], NUMBERS + 7
     ranks[0].compare = lambda: refused.append(ranks[0].number - 1)
@@ -139,7 +139,7 @@ def test_who_moves_much_looks_at_what_it_knows_of_other_nodes_ranks(pair):
     assert refused == [3]
 
 
-def test_another_process_of_a_node_answers_where_the_first_one_does_not(monkeypatch):
+def test_the_second_process_of_a_node_answers_if_the_first_does_not(monkeypatch):
     monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
     stopped, works = socket.create_server(("127.0.0.1", 0)), Courier()
     works.serve(SharedBoard([area()], (0,), 0))
@@ -150,34 +150,34 @@ def test_another_process_of_a_node_answers_where_the_first_one_does_not(monkeypa
     assert asking.reach(SharedBoard([area() for _ in range(3)], (0, 1, 2), 0)) is None
 
 
-@pytest.mark.parametrize("why, state", [("ended", ENDED), ("slow", SILENT), ("lost", LOST)])
-def test_ranks_for_which_nobody_answers_are_known(monkeypatch, why, state):
+@pytest.mark.parametrize("condition, state", [("ended", ENDED), ("slow", SILENT), ("lost", LOST)])
+def test_ranks_of_nodes_without_an_answer_are_ended_silent_or_lost(monkeypatch, condition, state):
     monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
     monkeypatch.setattr(other_nodes, "PATIENCE", 0.0)
     monkeypatch.setattr(other_nodes, "FIRST_ANSWER", 0.0)
-    there = socket.create_server(("127.0.0.1", 0), backlog=0)
-    address = Address(("127.0.0.1",), there.getsockname()[1], SECRET)
-    if why == "ended":
-        there.close()
-    if why == "lost":  # the system confirms no connection beyond the backlog
+    server = socket.create_server(("127.0.0.1", 0), backlog=0)
+    address = Address(("127.0.0.1",), server.getsockname()[1], SECRET)
+    if condition == "ended":
+        server.close()
+    if condition == "lost":  # the system confirms no connection beyond the backlog
         waiting = socket.create_connection(("127.0.0.1", address.port))
     asking = Courier()
-    far = asking.follow([OtherNode((1,), [address], 0)])
-    board = SharedBoard([area(), area()], (0, 1), 0, far)
+    copies = asking.follow([OtherNode((1,), [address], 0)])
+    board = SharedBoard([area(), area()], (0, 1), 0, copies)
     assert f"no answer at 127.0.0.1:{address.port}" in asking.reach(board)
     assert board.process_state(1) == state and board.process_state(0) == RUNNING
-    if why == "lost":
+    if condition == "lost":
         waiting.close()
 
 
-def test_a_reply_that_comes_late_is_read(monkeypatch):
+def test_a_late_reply_is_read(monkeypatch):
     monkeypatch.setattr(other_nodes, "ANSWERS", 0.05)
     monkeypatch.setattr(other_nodes, "RESTS", 0.0)
     slow, work = SharedBoard([area(), area()], (0, 1), 1), Courier()
     call(log_on(slow), 7)
     asking = Courier()
-    far = asking.follow([OtherNode((1,), [work.address], 0)])
-    board = SharedBoard([area(), area()], (0, 1), 0, far, asking.refresh)
+    copies = asking.follow([OtherNode((1,), [work.address], 0)])
+    board = SharedBoard([area(), area()], (0, 1), 0, copies, asking.refresh)
     for _ in range(3):
         board.refresh()
         assert not dict(board.groups(1)) and board.process_state(1) == RUNNING
@@ -187,8 +187,8 @@ def test_a_reply_that_comes_late_is_read(monkeypatch):
     assert read_all(board, 1) == read_all(slow, 1)
 
 
-def test_a_slow_process_is_asked_once(monkeypatch):
-    """However often others look meanwhile: a request that is not answered yet is not repeated."""
+def test_a_slow_process_gets_one_request(monkeypatch):
+    """A request without an answer is not repeated, even if ranks refresh several times."""
     monkeypatch.setattr(other_nodes, "ANSWERS", 0.02)
     monkeypatch.setattr(other_nodes, "RESTS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as slow:
@@ -204,7 +204,7 @@ def test_a_slow_process_is_asked_once(monkeypatch):
             slow.accept()
 
 
-def test_who_does_not_know_the_secret_gets_no_answer(pair, couriers):
+def test_a_client_without_the_secret_gets_no_answer(pair, couriers):
     address = couriers[0].address
     with socket.create_connection((address.hosts[0], address.port), 5) as stranger:
         stranger.sendall(b"x" * 16 + b"?")
@@ -237,11 +237,12 @@ print("END", w.rank)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, launcher):
-    """Run a case on four ranks, of which some are treated as nodes: what it printed, and its exit code."""
+    """Return a function that runs a case on four ranks and returns its output and exit code."""
     script = tmp_path_factory.mktemp("nodes") / "program.py"
     script.write_text(PROGRAM)
 
     def run(case, each):
+        """Run a case with `each` ranks per node."""
         result = run_python(
             "-m",
             "spmdsim",
@@ -267,13 +268,13 @@ def run(tmp_path_factory, launcher):
         ("stop", 1, ["rank 2 did not come within 5 s to call 302", "does not answer; when last heard of it was"]),
     ],
 )  # fmt: skip
-def test_what_goes_wrong_on_another_node_is_named(run, case, each, words):
+def test_mistakes_of_a_rank_on_another_node_are_named(run, case, each, words):
     text, code = run(case, each)
     assert code != 0 and all(word in text for word in words) and "program.py" in text, text
     assert "LEFT" not in text and ("END" not in text or case == "skip"), text
 
 
-def test_ranks_on_several_nodes_that_agree_come_to_the_end(run):
+def test_ranks_on_several_nodes_that_agree_finish(run):
     text, code = run("none", 2)
     assert code == 0 and text.count("END") == 4, text
 
@@ -322,8 +323,8 @@ print("END", rank, flush=True)
 """
 
 
-def test_ranks_that_closed_a_world_leave_when_all_have_seen_it(tmp_path, launcher):
-    """Ranks 0 and 1 end at once after close(); rank 2 has begun it, and learns only later that they came."""
+def test_ranks_that_closed_a_world_exit_after_all_ranks_have_seen_it(tmp_path, launcher):
+    """Ranks 0 and 1 exit after close(); rank 2 is stopped in close() and learns later that they came."""
     script = tmp_path / "program.py"
     script.write_text(LEAVING)
     variables = {"SPMDSIM_DEADLINE": "5", "SPMDSIM_RANKS_PER_NODE": "2"}

@@ -1,4 +1,4 @@
-"""Buffers are used again exactly when nobody can see them any more."""
+"""A buffer is reused exactly when no array refers to it any more."""
 
 from __future__ import annotations
 
@@ -20,70 +20,70 @@ def address(array):
     return array.__array_interface__["data"][0]
 
 
-def test_a_dropped_buffer_is_used_again_and_a_held_one_is_not():
-    here = Pool(1 << 30)
-    first = here.empty(BIG, np.float32)
-    place = address(first)
-    second = here.empty(BIG, np.float32)
-    assert address(second) != place
+def test_a_dropped_buffer_is_reused_and_a_live_one_is_not():
+    buffers = Pool(1 << 30)
+    first = buffers.empty(BIG, np.float32)
+    first_address = address(first)
+    second = buffers.empty(BIG, np.float32)
+    assert address(second) != first_address
     del first
-    assert address(here.empty(BIG, np.float32)) == place
+    assert address(buffers.empty(BIG, np.float32)) == first_address
 
 
 def test_any_view_keeps_a_buffer():
-    here = Pool(1 << 30)
+    buffers = Pool(1 << 30)
     for view in (lambda a: a[3:5], lambda a: a.T, lambda a: a.reshape(-1)[::7], memoryview, lambda a: [a]):
-        array = here.empty(BIG, np.float32)
-        place, kept = address(array), view(array)
+        array = buffers.empty(BIG, np.float32)
+        first_address, view_of_array = address(array), view(array)
         del array
-        assert address(here.empty(BIG, np.float32)) != place
-        del kept
-        assert address(here.empty(BIG, np.float32)) == place
+        assert address(buffers.empty(BIG, np.float32)) != first_address
+        del view_of_array
+        assert address(buffers.empty(BIG, np.float32)) == first_address
 
 
 def test_other_shapes_and_types_of_the_same_size_share_a_buffer():
-    here = Pool(1 << 30)
-    place = address(here.empty(BIG, np.float32))
-    other = here.empty((SMALLEST // 4,), np.float64)
-    assert address(other) == place and other.dtype == np.float64 and other.flags.c_contiguous
+    buffers = Pool(1 << 30)
+    first_address = address(buffers.empty(BIG, np.float32))
+    other = buffers.empty((SMALLEST // 4,), np.float64)
+    assert address(other) == first_address and other.dtype == np.float64 and other.flags.c_contiguous
 
 
 def test_small_arrays_are_left_to_the_allocator():
-    here = Pool(1 << 30)
-    here.empty((SMALLEST // 4 - 1,), np.float32)
-    assert here.nbytes == 0
+    buffers = Pool(1 << 30)
+    buffers.empty((SMALLEST // 4 - 1,), np.float32)
+    assert buffers.nbytes == 0
 
 
-def test_free_memory_is_bounded_and_the_least_recently_requested_size_goes_first():
-    here = Pool(8 * SMALLEST)
-    arrays = [here.empty((k * SMALLEST,), np.uint8) for k in (1, 2, 3, 4)]
-    assert here.nbytes == 0
+def test_free_memory_is_bounded_by_dropping_the_least_recently_requested_size():
+    buffers = Pool(8 * SMALLEST)
+    arrays = [buffers.empty((k * SMALLEST,), np.uint8) for k in (1, 2, 3, 4)]
+    assert buffers.nbytes == 0
     while arrays:
         del arrays[0]
-    assert here.nbytes == 7 * SMALLEST  # 1 and 2 were dropped
-    held = [here.empty((3 * SMALLEST,), np.uint8) for _ in range(5)]
-    for number, array in enumerate(held):
+    assert buffers.nbytes == 7 * SMALLEST  # 1 and 2 were dropped
+    live_arrays = [buffers.empty((3 * SMALLEST,), np.uint8) for _ in range(5)]
+    for number, array in enumerate(live_arrays):
         array[:] = number
-    assert all((array == number).all() for number, array in enumerate(held))
-    assert len({*map(address, held)}) == 5
-    del array, held
-    assert here.nbytes <= 8 * SMALLEST
-    here.clear()
-    assert here.nbytes == 0
+    assert all((array == number).all() for number, array in enumerate(live_arrays))
+    assert len({*map(address, live_arrays)}) == 5
+    del array, live_arrays
+    assert buffers.nbytes <= 8 * SMALLEST
+    buffers.clear()
+    assert buffers.nbytes == 0
 
 
 def test_a_size_in_use_outlives_a_size_that_is_no_longer_requested():
-    here = Pool(8 * SMALLEST)
-    frequent = here.allocator((2 * SMALLEST,), np.uint8)
-    place = address(frequent())
-    here.empty((4 * SMALLEST,), np.uint8)
+    buffers = Pool(8 * SMALLEST)
+    frequent = buffers.allocator((2 * SMALLEST,), np.uint8)
+    first_address = address(frequent())
+    buffers.empty((4 * SMALLEST,), np.uint8)
     again = address(frequent())
-    assert again == place
-    assert here.nbytes == 6 * SMALLEST
-    here.empty((3 * SMALLEST,), np.uint8)  # above the limit: 4 * SMALLEST goes
-    assert here.nbytes == 5 * SMALLEST
+    assert again == first_address
+    assert buffers.nbytes == 6 * SMALLEST
+    buffers.empty((3 * SMALLEST,), np.uint8)  # the limit is exceeded, so 4 * SMALLEST is freed
+    assert buffers.nbytes == 5 * SMALLEST
     again = address(frequent())
-    assert again == place
+    assert again == first_address
 
 
 def test_an_array_that_outlives_its_pool_keeps_its_memory():
@@ -93,23 +93,23 @@ def test_an_array_that_outlives_its_pool_keeps_its_memory():
     assert (array == 3).all()
 
 
-def test_arrays_that_only_a_cycle_refers_to_come_back():
-    here = Pool(1 << 30)
-    cycle = [here.empty(BIG, np.float32)]
+def test_arrays_that_only_a_cycle_refers_to_are_reused():
+    buffers = Pool(1 << 30)
+    cycle = [buffers.empty(BIG, np.float32)]
     cycle.append(cycle)
-    place = address(cycle[0])
+    first_address = address(cycle[0])
     del cycle
     gc.collect()
-    assert address(here.empty(BIG, np.float32)) == place
+    assert address(buffers.empty(BIG, np.float32)) == first_address
 
 
 def test_threads_never_share_memory():
-    here, barrier = Pool(1 << 30), threading.Barrier(4)
+    buffers, barrier = Pool(1 << 30), threading.Barrier(4)
 
     def fill(number):
         barrier.wait()
         for _ in range(200):
-            array = here.empty(BIG, np.float32)
+            array = buffers.empty(BIG, np.float32)
             array[:] = number
             if not (array == number).all():
                 return False
@@ -120,16 +120,16 @@ def test_threads_never_share_memory():
 
 
 def test_the_process_has_one_pool():
-    place = address(empty(BIG, np.float32))
+    first_address = address(empty(BIG, np.float32))
     assert pool().nbytes >= 4 * BIG[0] * BIG[1]
-    assert address(pool().empty(BIG, np.float32)) == place
+    assert address(pool().empty(BIG, np.float32)) == first_address
 
 
 def test_buffers_over_the_limit_are_not_kept():
-    here = Pool(SMALLEST)
-    here.empty((SMALLEST,), np.uint8)
-    here.empty((2 * SMALLEST,), np.uint8)
-    assert (here.limit, here.nbytes) == (SMALLEST, SMALLEST)
+    buffers = Pool(SMALLEST)
+    buffers.empty((SMALLEST,), np.uint8)
+    buffers.empty((2 * SMALLEST,), np.uint8)
+    assert (buffers.limit, buffers.nbytes) == (SMALLEST, SMALLEST)
 
 
 def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
@@ -142,17 +142,17 @@ def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
 
 @pytest.mark.parametrize("nbytes", [SMALLEST, SMALLEST + 8, CHUNK // 8 + 8], ids=["chunk", "uneven", "alone"])
 def test_buffers_start_with_a_cache_line(nbytes):
-    """Vector instructions that write across two lines take twice as long."""
-    own = Pool()
-    arrays = [own.empty((nbytes,), np.uint8) for _ in range(3)]
+    """Vector instructions that write across two cache lines take twice as long."""
+    buffers = Pool()
+    arrays = [buffers.empty((nbytes,), np.uint8) for _ in range(3)]
     assert [array.ctypes.data % CACHE_LINE for array in arrays] == [0] * 3
     addresses = {array.ctypes.data for array in arrays}
     view = arrays[0][8:16]
     del arrays
-    assert own.nbytes == 2 * nbytes  # the view keeps the first array's memory
+    assert buffers.nbytes == 2 * nbytes  # the view keeps the first array's memory
     del view
-    assert own.nbytes == 3 * nbytes
-    assert {own.empty((nbytes,), np.uint8).ctypes.data for _ in range(3)} <= addresses
+    assert buffers.nbytes == 3 * nbytes
+    assert {buffers.empty((nbytes,), np.uint8).ctypes.data for _ in range(3)} <= addresses
 
 
 def test_a_reused_output_has_the_broadcast_shape_of_all_operands():

@@ -1,4 +1,4 @@
-"""Provenance: one number on all ranks of a correct program, explained in words if ranks differ."""
+"""Tensors have one provenance number on all ranks; words explain numbers that differ."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAIRS = (
 
 
 def random_mesh(draw: random.Random, ranks: int) -> Mesh:
-    """Return a mesh of some of the ranks, in any order, with one axis of size 1 at least."""
+    """Return a mesh of random ranks in random order with at least one axis of size 1."""
     size = draw.randint(1, ranks)
     shape = draw.sample([size, 1, *[1] * draw.randrange(2)], k=2)
     shape = shape if size in shape else [size, *shape]
@@ -45,7 +45,7 @@ def test_values_and_gradients_have_one_provenance_on_all_ranks(world):
             draw.choice([*dims, []]).append(axis)
         x = Tensor.from_global(np.ones((4, 4)), mesh(*map(tuple, dims)), world, requires_grad=True)
         values = [x]
-        # A trace takes another way through the code, which must lead to the same numbers.
+        # Recording a trace runs other code, which must derive equal provenance numbers.
         with record() if seed % 3 == 0 and 0 in world.ranks else nullcontext():
             for _ in range(draw.randint(1, 4)):
                 a, b = draw.choices(values[-2:], k=2)
@@ -82,8 +82,8 @@ def test_compiled_functions_have_one_provenance_on_all_ranks(world):
         assert total.item() == 13
 
 
-class Comparing(LockStep):
-    """Lock step whose tensors have provenance numbers, as those of real ranks have."""
+class NumberedLockStep(LockStep):
+    """A lock-step world whose tensors have provenance numbers like those of real ranks."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -91,8 +91,8 @@ class Comparing(LockStep):
 
 
 def numbered(value: float = 0.0):
-    """Return a comparing world, and a tensor in it of the provenance number that all these tensors have."""
-    world = Comparing(2)
+    """Return a lock-step world with provenance numbers and a tensor of 8 elements in it."""
+    world = NumberedLockStep(2)
     return world, Tensor.from_global(np.arange(8.0) + value, Mesh((2,), ("a",))("a"), world)
 
 
@@ -115,49 +115,51 @@ def gradient_of_selection(x: Tensor, t: float) -> Tensor:
 
 
 @pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
-def test_chosen_entries_come_from_the_operand_and_the_mask(select):
+def test_selected_entries_have_the_provenance_of_operand_and_mask(select):
     world, x = numbered()
-    world.provenance_number = lambda meta: 17  # else each new tensor has another number
+    world.provenance_number = lambda meta: 17  # so that equal selections have equal numbers
     first, again, other = select(x, 2.0), select(x, 2.0), select(x, 3.0)
     assert first.provenance_number == again.provenance_number != 0
     assert other.provenance_number not in (first.provenance_number, 17)
 
 
-def sides_of(*programs):
-    """Return in words where the tensors of several ranks differ, each rank computing its own in a world of its own."""
-    told, numbers = [], []
+def describe_results(*programs):
+    """Return a description of the differing tensor of each program; each runs in a world of its own."""
+    ancestors_by_rank, numbers = [], []
     for program in programs:
         world, x = numbered()
         x.provenance_number = 5
         number = program(x).provenance_number
-        told.append(dict(world.provenance.ancestors(number)))
+        ancestors_by_rank.append(dict(world.provenance.ancestors(number)))
         numbers.append(number)
-    return describe_ancestors([*enumerate(numbers)], lambda place, number: told[place].get(number))
+    return describe_ancestors([*enumerate(numbers)], lambda rank, number: ancestors_by_rank[rank].get(number))
 
 
-def test_the_last_operator_that_differs_is_said_with_its_line_on_all_sides():
-    relu, tanh = sides_of(lambda x: ops.relu(x) + 1, lambda x: ops.tanh(x) + 1)
+def test_the_last_different_operator_is_described_with_its_line_on_all_sides():
+    relu, tanh = describe_results(lambda x: ops.relu(x) + 1, lambda x: ops.tanh(x) + 1)
     assert relu.startswith("from a tensor computed by relu at test_provenance.py:")
     assert tanh.startswith("from a tensor computed by tanh at test_provenance.py:")
 
 
-def test_a_number_a_parameter_and_a_line_that_differ_are_said():
+def test_a_different_number_or_parameter_is_described():
     factors = [2.0, 3.0]
-    two, three = sides_of(*[lambda x, factor=factor: ops.exp(x * factor) for factor in factors])
+    two, three = describe_results(*[lambda x, factor=factor: ops.exp(x * factor) for factor in factors])
     assert "computed by multiply at" in two and two.endswith("from the number 2.0")
     assert three.endswith("from the number 3.0")
-    wide, narrow = sides_of(*[lambda x, axis=axis: ops.sum(ops.reshape(x, (2, 4)), axis) for axis in (0, 1)])
+    wide, narrow = describe_results(
+        *[lambda x, axis=axis: ops.sum(ops.reshape(x, (2, 4)), axis) for axis in (0, 1)]
+    )
     assert "sum(dims=[0]" in wide and "sum(dims=[1]" in narrow
 
 
-def test_what_is_not_known_is_told_apart_by_its_number():
+def test_unknown_tensors_are_described_by_their_provenance_numbers():
     world, _ = numbered()
-    words = describe_ancestors([(0, 0xABC), (1, 0xDEF)], lambda place, number: "")
+    words = describe_ancestors([(0, 0xABC), (1, 0xDEF)], lambda rank, number: "")
     assert words == ["a tensor computed otherwise (number 0abc)", "a tensor computed otherwise (number 0def)"]
     assert 0xABC not in world.provenance and [*world.provenance.ancestors(0xABC)] == [(0xABC, "")]
 
 
-def test_of_a_gradient_the_forward_call_is_said_too():
+def test_a_gradient_is_described_with_its_forward_call():
     def gradient(function):
         def program(x):
             leaf = Tensor(x.world, x.meta, x.stored_shards, True, provenance_number=x.provenance_number)
@@ -166,11 +168,11 @@ def test_of_a_gradient_the_forward_call_is_said_too():
 
         return program
 
-    relu, tanh = sides_of(gradient(ops.relu), gradient(ops.tanh))
+    relu, tanh = describe_results(gradient(ops.relu), gradient(ops.tanh))
     assert "relu.backward at test_provenance.py:" in relu and ", of the call at test_provenance.py:" in tanh
 
 
-def test_the_latest_calculations_are_known_and_sources_outlive_them():
+def test_the_latest_operators_and_all_source_tensors_are_known():
     world, _ = numbered()
     world.provenance.note(3, TENSOR, parameters=("f64[8]", 1))
     for number in range(10, 10 + 3 * MOST):

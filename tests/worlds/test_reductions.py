@@ -1,4 +1,4 @@
-"""Reducing and filling steps, in LockStep and under mpirun, judged by numpy on the global arrays."""
+"""Reducing and filling steps equal NumPy's reductions of global arrays in lock step and under MPI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CASES += [("bool", op) for op in ("all", "any", "max", "min")]
 
 
 def values(shape, dtype, seed):
-    """Small numbers of both signs: their sums and products are exact in every type, and differ by rank."""
+    """Return small random numbers whose sums and products are exact in every dtype; `seed` is the rank."""
     rng = np.random.default_rng(seed)
     if dtype == "bool":
         return rng.integers(0, 4, shape) > 0
@@ -46,7 +46,7 @@ def expected(op, arrays):
 
 
 def reducing_steps(mesh, shape, op):
-    """Reductions over the last axis, over all axes, and with the rest of the mesh split or still pending."""
+    """Yield reductions over the last axis and over all axes; other axes may split a dim or be pending."""
     last, every = mesh.axes[-1], mesh.axes
     for axes in dict.fromkeys([(last,), every]):
         src = mesh(None, None, partial=dict.fromkeys(axes, op))
@@ -59,20 +59,20 @@ def reducing_steps(mesh, shape, op):
         both = mesh(None, None, partial={first: op, last: op})
         yield Step("reduce_scatter", (first, last), both, mesh(first, last), shape, op)
         yield Step("all_reduce", (last,), mesh(first, None, partial={last: op}), mesh(first, None), shape, op)
-        rest = mesh(None, last, partial={first: op})
-        yield Step("reduce_scatter", (last,), both, rest, shape, op)
+        half_reduced = mesh(None, last, partial={first: op})
+        yield Step("reduce_scatter", (last,), both, half_reduced, shape, op)
         split = mesh(None, first, partial={last: op})
         yield Step("reduce_scatter", (last,), split, mesh(None, (first, last)), shape, op)
 
 
 def check(world, step, dtype, same=True):
-    """Every rank holds its own array; the group's reduction, cut by the target layout, is the result."""
+    """Run a step on one array per rank; check each result against NumPy's reduction of its group."""
     everyone = [values(step.shape, dtype, seed=rank) for rank in range(world.size)]
     shards = [np.ascontiguousarray(everyone[r][step.src.slices(step.shape, r)]) for r in world.ranks]
-    kept = [g.copy() for g in shards]
-    for rank, before, shard, result in zip(world.ranks, kept, shards, world.run(step, shards)):
-        whole = expected(step.op, [everyone[m] for m in step.group(rank)])
-        wanted = whole[step.dst.slices(step.shape, rank)]
+    copies = [g.copy() for g in shards]
+    for rank, before, shard, result in zip(world.ranks, copies, shards, world.run(step, shards)):
+        reduced = expected(step.op, [everyone[m] for m in step.group(rank)])
+        wanted = reduced[step.dst.slices(step.shape, rank)]
         assert (result.dtype, result.shape) == (wanted.dtype, wanted.shape)
         assert result.flags.c_contiguous
         if same:
@@ -88,14 +88,14 @@ def meshes(n):
 
 
 @pytest.mark.parametrize("dtype, op", CASES, ids=lambda case: getattr(case, "__name__", str(case)))
-def test_reductions_of_every_element_type(world, dtype, op):
+def test_reductions_are_right_for_every_element_type(world, dtype, op):
     for mesh in meshes(world.size)[-2:]:
         for step in reducing_steps(mesh, (5, 7), op):
             check(world, step, dtype, same=op != "avg")
 
 
 @pytest.mark.parametrize("shape", [(8, 8), (7, 13), (1, 3), (0, 4), (3, 0), (64, 129)], ids=str)
-def test_reductions_of_every_shape(world, shape):
+def test_reductions_are_right_for_every_shape(world, shape):
     for mesh in meshes(world.size):
         for step in reducing_steps(mesh, shape, "sum"):
             check(world, step, "float32")
@@ -104,8 +104,8 @@ def test_reductions_of_every_shape(world, shape):
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 @pytest.mark.parametrize("shape", [(16, 8), (7, 13), (1, 2)], ids=str)
 @pytest.mark.parametrize("small_block", [0, 1 << 20], ids=["in chunks", "at once"])
-def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
-    """Thresholds and chunks made small: all reductions are composed, in several chunks with a rest."""
+def test_composed_reductions_are_right(world, monkeypatch, shape, dtype, small_block):
+    """Small thresholds and chunks force composed reductions in several chunks with a remainder."""
     import spmdsim.redistribution.implementations.tuning as table
 
     if hasattr(world, "choices"):
@@ -124,7 +124,7 @@ def test_composed_reductions(world, monkeypatch, shape, dtype, small_block):
 
 
 @pytest.mark.ranks(2, 4, 8)
-def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
+def test_reductions_of_more_elements_than_mpi_can_count_are_right(world, monkeypatch):
     if hasattr(world, "comm"):
         from spmdsim.worlds.mpi import messages
 
@@ -133,7 +133,7 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
         check(world, step, "float32")
 
 
-def test_a_number_without_dims(world):
+def test_scalars_are_reduced(world):
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_reduce", ("a",), mesh(partial="a"), mesh(), (), "sum")
     for result in world.run(step, [np.array(rank + 1.0) for rank in world.ranks]):
@@ -150,7 +150,7 @@ def test_integers_are_exact_beyond_the_precision_of_floats(world):
 @pytest.mark.parametrize("dtype", ["int8", "uint16"])
 @pytest.mark.parametrize("count", [3, 100_000])
 def test_small_integers_wrap_around_at_any_length(world, count, dtype):
-    """As numpy's do; a library that adds them in vector units may saturate instead, for long arrays only."""
+    """Sums wrap around like NumPy's; an MPI library may saturate long arrays in vector units."""
     mesh, largest = Mesh((world.size,), ("a",)), np.iinfo(dtype).max
     pending = mesh(None, partial="a")
     for step in (
@@ -173,15 +173,15 @@ def test_a_nan_stays_in_a_maximum(world):
 
 @pytest.mark.ranks(8)
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16], ids=str)
-@pytest.mark.parametrize("way", [None, "ring", "recursive_doubling", "pairwise", "shared"])
+@pytest.mark.parametrize("method", [None, "ring", "recursive_doubling", "pairwise", "shared"])
 @pytest.mark.parametrize("size", [8, 1 << 16])
-def test_16_bit_sums_are_rounded_once(world, dtype, way, size):
-    """Rounded after each addition, 256 + 7 * 0.75 would stay 256 in bfloat16; the exact sum is 261.25."""
+def test_16_bit_sums_are_rounded_once(world, dtype, method, size):
+    """Rounding after each addition would keep 256 + 7 * 0.75 at 256 in bfloat16; the exact sum is 261.25."""
     mesh = Mesh((8,), ("a",))
-    if way == "shared":
+    if method == "shared":
         world.use(replicated="shared")
     for collective, dst in (("all_reduce", mesh(None)), ("reduce_scatter", mesh("a"))):
-        named = way if way in [algorithm.name for algorithm in algorithms(collective)] else None
+        named = method if method in [algorithm.name for algorithm in algorithms(collective)] else None
         step = Step(collective, ("a",), mesh(None, partial="a"), dst, (size,), "sum")
         big = 256 if dtype != "float16" else 2048
         shards = [np.full(size, big if rank == 0 else 0.75, np.float32).astype(dtype) for rank in world.ranks]
@@ -211,23 +211,24 @@ def test_reductions_without_meaning_are_refused_in_one_line(world, dtype, op, wo
 
 @pytest.mark.parametrize("op", ["sum", "prod", "max", "min", "avg"])
 @pytest.mark.parametrize("dtype", ["float32", "float16", ml_dtypes.bfloat16], ids=str)
-def test_filling_and_reducing_give_the_values_back(world, op, dtype):
+def test_reducing_a_filled_tensor_returns_its_values(world, op, dtype):
     check_fill(world, op, dtype)
 
 
 @pytest.mark.parametrize("dtype, op", [("int8", "max"), ("int8", "min"), ("uint16", "prod"), ("bool", "all")])
-def test_filling_integers_and_bools(world, dtype, op):
+def test_filled_integers_and_bools_reduce_to_their_values(world, dtype, op):
     check_fill(world, op, dtype)
 
 
 def check_fill(world, op, dtype):
+    """Fill replicas into a pending layout and check that reducing them returns the values."""
     shape = (5, 6)
     array = values(shape, dtype, seed=1)
     for mesh in meshes(world.size):
         last = mesh.axes[-1]
         for src in (mesh(None, None), mesh(last, None), mesh(None, mesh.axes)):
-            rest = [[a for a in entry if a != last] for entry in src.dims]
-            pending = mesh(*rest, partial={last: op})
+            other_axes = [[a for a in entry if a != last] for entry in src.dims]
+            pending = mesh(*other_axes, partial={last: op})
             shards = [array[src.slices(shape, r)] for r in world.ranks]
             filled = world.run(Step("fill", (last,), src, pending, shape, op), shards)
             back = Step("all_reduce", (last,), pending, pending.reduced, shape, op)

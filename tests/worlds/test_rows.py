@@ -1,4 +1,4 @@
-"""Steps of rows: the same bodies in LockStep and under mpirun, judged by numpy's lookup in the whole table."""
+"""Row steps equal NumPy's lookup in the global table in lock step and under MPI."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ def table_of(rows, width, dtype="float32"):
     return (1 + np.arange(rows * width) % 113).reshape(rows, width).astype(dtype)
 
 
-def some_ids(shape, rows, seed=0, least=0):
+def random_ids(shape, rows, seed=0, least=0):
     return np.random.default_rng(seed).integers(least, rows, shape)
 
 
 def step_of(mesh, ids, table, target, rows, width, padding=None, split="tp"):
-    """The step from a table split over ``split`` to the target; ``ids`` is the layout's dims."""
+    """Return a function that builds a row step for ids of a shape.
+
+    The table is split over `split`; `ids` has the dims of the ids' layout.
+    """
     columns = table.dims[1]
     src = Layout(mesh, [*mesh(*ids).dims, columns], split if mesh.axis_size(*table.dims[0]) > 1 else ())
     return lambda shape: build_row_step(src, table, target, (*shape, width), rows, padding)
 
 
 def run(world, step, ids, table):
-    """Run a step on the pieces of global arrays; the results and the event."""
+    """Run a row step on shards of global arrays; return the results and the recorded event."""
     with record() as trace:
         results = world.run_rows(
             step,
@@ -49,13 +52,13 @@ def looked_up(ids, table, padding=None):
     return out
 
 
-def needed(step, ids, table, rank):
-    """Bytes of the rows (or parts of rows) that a rank's ids name and it does not hold, each once: by brute force."""
+def count_missing_bytes(step, ids, table, rank):
+    """Count the bytes of a table's distinct rows that a rank looks up and does not own, by brute force."""
     if rank not in step.src.mesh:
         return 0
-    *part, columns = step.dst.slices(step.shape, rank)
+    *index, columns = step.dst.slices(step.shape, rank)
     (start, stop), _ = step.table.bounds(table.shape, rank)
-    named = {int(i) for i in ids[tuple(part)].flat if i != step.padding}
+    named = {int(i) for i in ids[tuple(index)].flat if i != step.padding}
     return sum(not start <= i < stop for i in named) * (columns.stop - columns.start) * table.itemsize
 
 
@@ -70,7 +73,7 @@ def check(world, step, ids, table):
             assert result.shape == (0,) * len(step.shape)
             continue
         np.testing.assert_array_equal(result, wanted[step.dst.slices(step.shape, rank)])
-        assert planned == needed(step, ids, table, rank), (str(step), rank)
+        assert planned == count_missing_bytes(step, ids, table, rank), (str(step), rank)
         assert nbytes == moves * planned
     assert event.collective == step.collective and event.axes == step.axes and not event.expected
     if table.dtype.kind != "S" and step.returning is not None:
@@ -79,7 +82,7 @@ def check(world, step, ids, table):
 
 
 def check_returned(world, step, ids, table):
-    """Gradients of looked-up rows come back to the rows' owners, added up."""
+    """Check that gradients of looked-up rows are added up at the owners of the rows."""
     slopes = (np.arange(math.prod(step.shape)).reshape(step.shape) % 5 - 2).astype(table.dtype)
     with record() as trace:
         results = world.run_rows(
@@ -94,10 +97,10 @@ def check_returned(world, step, ids, table):
         if rank not in step.src.mesh:
             assert result.size == nbytes == 0
             continue
-        part = step.src.slices(step.shape, rank)[:-1]
-        real = ids[part] != step.padding if step.padding is not None else np.ones(ids[part].shape, bool)
+        index = step.src.slices(step.shape, rank)[:-1]
+        real = ids[index] != step.padding if step.padding is not None else np.ones(ids[index].shape, bool)
         gradient = np.zeros_like(table)
-        np.add.at(gradient, ids[part][real], slopes[part][real])
+        np.add.at(gradient, ids[index][real], slopes[index][real])
         np.testing.assert_array_equal(result, gradient[step.table.slices(table.shape, rank)])
         wanted = 0
         for other in step.group(rank):
@@ -110,7 +113,7 @@ def check_returned(world, step, ids, table):
 
 
 def targets(mesh, ndim, columns=None):
-    """Whole, and split over tp in each dim in turn."""
+    """Yield a collective and a layout: replicated, and split over tp in each dim in turn."""
     yield "gather_rows", mesh(*[None] * ndim, columns)
     for dim in range(ndim + (columns is None)):
         yield (
@@ -123,9 +126,9 @@ def targets(mesh, ndim, columns=None):
 
 @pytest.mark.parametrize("rows", [37, 3])
 @pytest.mark.parametrize("shape", [(24,), (2, 3, 4), (0,), ()])
-def test_every_target(world, rows, shape):
+def test_rows_are_right_for_every_target(world, rows, shape):
     mesh = Mesh((world.size,), ("tp",))
-    table, ids = table_of(rows, 6), some_ids(shape, rows)
+    table, ids = table_of(rows, 6), random_ids(shape, rows)
     for name, target in targets(mesh, len(shape)):
         step = step_of(mesh, [None] * len(shape), mesh("tp", None), target, rows, 6)(shape)
         assert step.dst == target and step.collective == (name if world.size > 1 else "gather_rows")
@@ -133,14 +136,14 @@ def test_every_target(world, rows, shape):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, "int8", "complex128", "S3"], ids=str)
-def test_every_element_type(world, dtype):
+def test_rows_of_every_element_type_are_right(world, dtype):
     mesh = Mesh((world.size,), ("tp",))
-    table, ids = table_of(19, 5, dtype), some_ids((4, 9), 19)
+    table, ids = table_of(19, 5, dtype), random_ids((4, 9), 19)
     for _, target in targets(mesh, 2):
         check(world, step_of(mesh, [None, None], mesh("tp", None), target, 19, 5)((4, 9)), ids, table)
 
 
-def test_tables_much_longer_than_ids(world):
+def test_rows_of_tables_much_longer_than_ids_are_right(world):
     mesh = Mesh((world.size,), ("tp",))
     rows = 20 * SPARSE
     table, ids = table_of(rows, 2), np.array([rows - 1, 0, 0, 13, -1, rows // 2])
@@ -149,10 +152,10 @@ def test_tables_much_longer_than_ids(world):
 
 
 @pytest.mark.ranks(4, 8)
-def test_meshes_of_several_axes(world):
-    """Ids split along other axes, columns split too, rows split over two axes in both orders, ranks in reverse."""
+def test_rows_are_right_on_meshes_of_several_axes(world):
+    """Ids, columns and rows are split over several axes in both orders and on reversed ranks."""
     shape, rows, width = (6, 10), 45, 6
-    ids, table = some_ids(shape, rows), table_of(rows, width)
+    ids, table = random_ids(shape, rows), table_of(rows, width)
     for ranks in (None, range(world.size - 1, -1, -1)):
         mesh = Mesh((2, world.size // 2), ("dp", "tp"), ranks)
         for where in ([None, None], ["dp", None], [None, "dp"]):
@@ -187,43 +190,44 @@ def test_meshes_of_several_axes(world):
 @pytest.mark.ranks(3, 8)
 def test_ranks_outside_of_the_mesh_have_nothing(world):
     mesh = Mesh((2,), ("tp",), (world.size - 1, 1))
-    table, ids = table_of(9, 4), some_ids((5,), 9)
+    table, ids = table_of(9, 4), random_ids((5,), 9)
     for _, target in targets(mesh, 1):
         check(world, step_of(mesh, [None], mesh("tp", None), target, 9, 4)((5,)), ids, table)
 
 
-def test_one_copy_for_all_ranks_of_a_node(world):
+def test_all_ranks_of_a_node_share_one_copy(world):
     mesh = Mesh((world.size,), ("tp",))
     table = table_of(4096, 32)
     with world.use(replicated="shared"):
-        kept = []
+        results_in_use = []
         for seed in range(3):  # results that are still in use keep their memory
-            ids = some_ids((64, 64), 4096, seed, least=-1)
+            ids = random_ids((64, 64), 4096, seed, least=-1)
             step = step_of(mesh, [None, None], mesh("tp", None), mesh(None, None, None), 4096, 32, -1)(
                 (64, 64)
             )
             check(world, step, ids, table)
-            kept.append((ids, run(world, step, ids, table)[0]))
-        for ids, results in kept:
+            results_in_use.append((ids, run(world, step, ids, table)[0]))
+        for ids, results in results_in_use:
             for result in results:
                 np.testing.assert_array_equal(result, looked_up(ids, table, -1))
         del result, results
-        kept.clear()
+        results_in_use.clear()
         for seed in range(3):  # memory that was used before
-            check(world, step, some_ids((64, 64), 4096, seed + 7, least=-1), table)
+            check(world, step, random_ids((64, 64), 4096, seed + 7, least=-1), table)
         for _, target in targets(mesh, 2):
             step = step_of(mesh, [None, None], mesh("tp", None), target, 4096, 32, -1)((64, 64))
             check(world, step, ids, table)
 
 
-def test_more_elements_than_mpi_can_count(world, monkeypatch):
-    """Whole rows are counted then; columns of different lengths cannot be."""
+def test_rows_of_more_elements_than_mpi_can_count_are_right_or_refused(world, monkeypatch):
+    """MPI then counts whole rows, but not columns of different lengths."""
     from spmdsim.worlds.mpi import messages
 
     monkeypatch.setattr(messages, "MAX_COUNT", 20)
     mesh = Mesh((world.size,), ("tp",))
-    table, ids = table_of(11, 7), some_ids((18,), 11)
-    for target in (mesh(None, None), mesh("tp", None)):  # the second one there and back
+    table, ids = table_of(11, 7), random_ids((18,), 11)
+    # The second target moves rows in both directions.
+    for target in (mesh(None, None), mesh("tp", None)):
         check(world, step_of(mesh, [None], mesh("tp", None), target, 11, 7)((18,)), ids, table)
     if world.size in (2, 3, 4) and not isinstance(world, LockStep):
         step = step_of(mesh, [None], mesh("tp", None), mesh(None, "tp"), 11, 7)((18,))
@@ -231,10 +235,10 @@ def test_more_elements_than_mpi_can_count(world, monkeypatch):
             run(world, step, ids, table)
 
 
-# -- what is refused --------------------------------------------------------------------------------
+# -- refused arguments -------------------------------------------------------------------------------
 
 
-def test_ids_that_are_no_integers(world):
+def test_ids_that_are_no_integers_are_refused(world):
     mesh = Mesh((world.size,), ("tp",))
     step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
     with pytest.raises(InputError, match="looked up by integers"):
@@ -242,7 +246,7 @@ def test_ids_that_are_no_integers(world):
 
 
 @pytest.mark.ranks(2, 4)
-def test_ranks_with_different_ids_are_told(world):
+def test_different_ids_of_ranks_raise(world):
     mesh = Mesh((world.size,), ("tp",))
     step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
     ids = [np.arange(5) if rank else np.arange(5)[::-1] for rank in world.ranks]
@@ -251,7 +255,7 @@ def test_ranks_with_different_ids_are_told(world):
         world.run_rows(step, ids, tables)
 
 
-def test_shards_that_do_not_fit(world):
+def test_shards_of_a_wrong_shape_are_refused(world):
     mesh = Mesh((world.size,), ("tp",))
     step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
     with pytest.raises(WorldError, match=r"the ids of rank \d+ must have shape"):
@@ -260,14 +264,14 @@ def test_shards_that_do_not_fit(world):
         world.run_rows(step, [np.zeros(5, int)] * len(world.ranks), [table_of(10, 4)] * len(world.ranks))
 
 
-def test_a_mesh_larger_than_the_world():
+def test_a_mesh_larger_than_the_world_is_refused():
     mesh = Mesh((4,), ("tp",))
     step = step_of(mesh, [None], mesh("tp", None), mesh(None, None), 9, 4)((5,))
     with pytest.raises(WorldError, match="needs rank 3"):
         LockStep(2).run_rows(step, [np.zeros(5, int)] * 2, [table_of(9, 4)] * 2)
 
 
-def test_a_table_that_is_not_split():
+def test_a_table_that_is_not_split_is_refused():
     mesh = Mesh((4,), ("tp",))
     with pytest.raises(PlanError, match="the rows of the table must be split"):
         build_row_step(mesh(None, None), mesh(None, "tp"), mesh(None, None), (5, 4), 9)
@@ -277,24 +281,24 @@ def test_a_table_that_is_not_split():
 
 
 @pytest.mark.parametrize("count", [1, 10, 500, 10**6])
-def test_distinct_rows(count):
-    """Both ways, marks and sorting, against numpy."""
+def test_find_distinct_equals_numpy_unique(count):
+    """Marks and sorting find the rows that NumPy finds."""
     for size in (0, 1, 7, 300):
-        ids = some_ids((size,), count + 1, size)
-        rows, index, nobody = find_distinct(ids, count)
+        ids = random_ids((size,), count + 1, size)
+        rows, index, has_padding = find_distinct(ids, count)
         np.testing.assert_array_equal(rows, np.unique(ids[ids < count]))
         np.testing.assert_array_equal(np.append(rows, count)[index], ids)
-        assert nobody == bool((ids == count).any())
+        assert has_padding == bool((ids == count).any())
 
 
-def test_what_is_wanted_is_what_is_sent():
-    """What each rank expects of the others is what they know that it wants, for uneven and empty parts."""
+def test_each_rank_requests_the_rows_that_others_send():
+    """Requests and replies agree for uneven and empty shards."""
     mesh = Mesh((2, 4), ("a", "b"))
     src = Layout(mesh, [(), ()], ("a", "b"))
     step = build_row_step(src, mesh(("b", "a"), None), mesh("a", None), (13, 4), 6)
     for rank in range(8):
         frame = row_frame(step, rank)
-        wants = frame.wants(some_ids((13,), 6))
+        wants = frame.wants(random_ids((13,), 6))
         me = frame.members.index(rank)
         received = dict(frame.looked_up_elements(wants, me))
         assert rank not in received and sum(wants[me].counts) == len(wants[me].rows)
@@ -304,45 +308,46 @@ def test_what_is_wanted_is_what_is_sent():
             assert received.get(member, 0) == (0 if member == rank else 4 * len(wants[me].of(k)))
 
 
-def test_bytes_without_data_are_an_expectation():
-    """Evenly spread ids bring that much on average; the event says that it is one."""
+def test_bytes_without_data_are_expected_bytes():
+    """The event has the mean bytes of evenly distributed ids and is marked as expected."""
     mesh, rows, width, tokens = Mesh((4,), ("tp",)), 400, 8, 300
     for _, target in targets(mesh, 1):
         step = step_of(mesh, [None], mesh("tp", None), target, rows, width)((tokens,))
-        here = ShapeOnly(4)
+        world = ShapeOnly(4)
         ids, table = (
-            here.empty(shape, kind) for shape, kind in (((tokens,), "int64"), ((100, width), "float32"))
+            world.empty(shape, kind) for shape, kind in (((tokens,), "int64"), ((100, width), "float32"))
         )
         with record() as trace:
-            (result,) = here.run_rows(step, [ids], [table])
+            (result,) = world.run_rows(step, [ids], [table])
         (event,) = trace.collectives
         assert event.expected and result.shape == target.local_shape((tokens, width), 0)
         assert "about" in trace.table()
         data = table_of(rows, width)
-        seen = [
-            run(LockStep(4), step, some_ids((tokens,), rows, seed), data)[1].nbytes[0] for seed in range(200)
+        received_bytes = [
+            run(LockStep(4), step, random_ids((tokens,), rows, seed), data)[1].nbytes[0]
+            for seed in range(200)
         ]
-        assert event.nbytes[0] == pytest.approx(np.mean(seen), rel=0.03)
+        assert event.nbytes[0] == pytest.approx(np.mean(received_bytes), rel=0.03)
         if step.returning is not None:
-            slopes = here.empty(target.local_shape((tokens, width), 0), "float32")
+            slopes = world.empty(target.local_shape((tokens, width), 0), "float32")
             with record() as trace:
-                (gradient,) = here.run_rows(step.returning, [ids], [slopes])
+                (gradient,) = world.run_rows(step.returning, [ids], [slopes])
             (event,) = trace.collectives
             assert event.expected and gradient.shape == (100, width)
-            seen = [
-                step.returning.received_for_ids(0, some_ids((tokens,), rows, seed)) for seed in range(200)
+            received_bytes = [
+                step.returning.received_for_ids(0, random_ids((tokens,), rows, seed)) for seed in range(200)
             ]
-            assert event.nbytes[0] == pytest.approx(4 * np.mean(seen), rel=0.03)
+            assert event.nbytes[0] == pytest.approx(4 * np.mean(received_bytes), rel=0.03)
 
 
-def test_no_ids_want_no_rows():
+def test_no_ids_move_no_bytes():
     mesh = Mesh((2,), ("tp",))
     for rows in (1, 5):
         step = step_of(mesh, (None,), mesh("tp", None), mesh(None, None), rows, 4)((0,))
         assert [step.nbytes(rank, 4) for rank in range(2)] == [0, 0]
 
 
-def test_the_matrix_and_the_timeline_say_who_sent_what():
+def test_the_matrix_and_the_timeline_have_the_sender_of_each_row():
     from spmdsim.worlds.trace.perfetto import timeline
 
     mesh, table = Mesh((4,), ("tp",)), table_of(16, 2)
@@ -354,4 +359,4 @@ def test_the_matrix_and_the_timeline_say_who_sent_what():
     wanted = [[0, row, 0, row], [2 * row, 0, 0, row], [2 * row, row, 0, row], [2 * row, row, 0, 0]]
     assert trace.matrix(4).tolist() == wanted
     arrows = [e for e in timeline([trace])["traceEvents"] if e["ph"] == "s"]
-    assert len(arrows) == sum(count > 0 for some in wanted for count in some)
+    assert len(arrows) == sum(count > 0 for counts in wanted for count in counts)

@@ -1,4 +1,4 @@
-"""Worlds without data, the world a process is in, and what the launcher says."""
+"""Worlds without data compute shapes, gather objects and check their arguments."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SMALL = Mesh((32, 32), ("a", "b"))
 
 def test_a_million_ranks_cost_no_more_than_a_thousand():
     small = Step("all_gather", ("b",), SMALL(("a", "b"), None), SMALL("a", None), (1 << 11, 8))
-    here, mesh = ShapeOnly(1 << 20), Mesh((1024, 1024), ("a", "b"))
+    world, mesh = ShapeOnly(1 << 20), Mesh((1024, 1024), ("a", "b"))
     step = Step("all_gather", ("b",), mesh(("a", "b"), None), mesh("a", None), (1 << 21, 8))
     shard = ShapeArray((2, 8), np.dtype("float32"))
     with record() as trace:
-        (result,) = here.run(step, [shard])
+        (result,) = world.run(step, [shard])
     assert result == ShapeArray((2048, 8), np.dtype("float32"))
     assert trace.nbytes(0) == (2048 - 2) * 8 * 4
-    fewer = ShapeOnly(1 << 10)
-    fewer.run(small, [shard])
-    assert calls(lambda: here.run(step, [shard])) <= calls(lambda: fewer.run(small, [shard])) < 100
+    small_world = ShapeOnly(1 << 10)
+    small_world.run(small, [shard])
+    assert calls(lambda: world.run(step, [shard])) <= calls(lambda: small_world.run(small, [shard])) < 100
 
 
 def test_the_representative_has_the_largest_shard():
@@ -47,7 +47,7 @@ def test_shapes_are_checked():
         ShapeOnly(2).run(step, [ShapeArray((2,), np.dtype("f4"))])
 
 
-def test_values_of_all_ranks():
+def test_gather_objects_returns_one_value_per_rank():
     assert ShapeOnly(3).gather_objects(["x"]) == ["x"] * 3
     assert LockStep(2).gather_objects([1, 2]) == [1, 2]
     assert LockStep(2).empty((2, 3), "f4").shape == (2, 3)
@@ -61,8 +61,8 @@ def test_every_rank_gets_every_value(world):
 
 
 @pytest.mark.ranks(2, 3)
-def test_one_object_is_no_list_of_one_per_rank(world):
-    """Each of them was taken apart: a text of three letters was three values in lock step, its first letter under MPI."""
+def test_gather_objects_requires_a_list_of_one_value_per_rank(world):
+    """A text of three letters was once taken as three values in lock step."""
     count = len(world.ranks)
     for values, kind in (
         ("abc", "'abc'"), (7, "7"), (None, "None"), ({0: 1, 1: 2, 2: 3}, "{0: 1, 1: 2, 2: 3}"), (["loss"] * (count + 1), f"one of length {count + 1}"),
@@ -78,15 +78,15 @@ def test_one_object_is_no_list_of_one_per_rank(world):
 
 
 @pytest.mark.parametrize("kind", [LockStep, ShapeOnly])
-def test_sizes_that_make_no_world(kind):
+def test_worlds_without_ranks_are_refused(kind):
     with pytest.raises(WorldError, match="must be 1 or more ranks, got 0"):
         kind(0)
     with pytest.raises(UsageTypeError, match="an integer, got 'four'"):
         kind("four")
 
 
-def test_a_launcher_of_another_mpi_is_noticed():
-    """Started by it, MPI sees one process in each of several: they would compute the same, silently."""
+def test_a_launcher_of_another_mpi_raises():
+    """MPI sees one rank in each process then; each process would compute alone and report no error."""
     pytest.importorskip("mpi4py")
     from mpi4py import MPI
 
@@ -97,7 +97,7 @@ def test_a_launcher_of_another_mpi_is_noticed():
         MPIWorld.of_launcher(Launched("MPICH", 0, wrong))
 
 
-def test_steps_that_are_none():
+def test_invalid_steps_are_refused():
     mesh, other = Mesh((2,), ("a",)), Mesh((2,), ("b",))
     with pytest.raises(WorldError, match="no step is called 'all_reduced'"):
         LockStep(2).run(Step("all_reduced", ("a",), mesh("a"), mesh(None), (2,)), [np.zeros(1)] * 2)
@@ -111,7 +111,7 @@ def test_steps_that_are_none():
 
 
 @pytest.mark.ranks(2, 4)
-def test_a_closed_world_says_so(world):
+def test_a_closed_world_raises(world):
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_gather", ("a",), mesh("a"), mesh(None), (world.size,))
     if not hasattr(world, "comm"):

@@ -1,4 +1,4 @@
-"""Replicated results that the ranks of a node share: the same data, one copy, read-only."""
+"""Ranks of a node share one read-only copy of replicated results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worlds.test_reductions import reducing_steps
 from tests.worlds.test_steps import check, meshes, placing_steps, values
 
 
-def test_the_data_are_the_same(world):
+def test_shared_results_equal_own_results(world):
     with world.use(replicated="shared"):
         for mesh in meshes(world.size):
             for shape in ((7, 13), (1, 5), (0, 4)):
@@ -28,35 +28,35 @@ def test_the_data_are_the_same(world):
 
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize("dtype", ["bool", "float16", ml_dtypes.bfloat16, "complex128"], ids=str)
-def test_other_element_types(world, dtype):
+def test_results_of_other_element_types_are_shared(world, dtype):
     with world.use(replicated="shared"):
         for step in placing_steps(Mesh((4,), ("a",)), (7, 13)):
             check(world, step, values((7, 13), dtype))
 
 
 @pytest.mark.ranks(2, 4, 8)
-def test_there_is_one_copy_and_the_trace_is_as_ever(world):
+def test_ranks_share_one_copy_and_record_equal_traces(world):
     n, count = world.size, 1000 * world.size
     mesh = Mesh((n,), ("a",))
     step = Step("all_gather", ("a",), mesh("a"), mesh(None), (count,))
     shards = [np.full(1000, rank, np.float32) for rank in world.ranks]
-    with record() as own:
+    with record() as own_trace:
         world.run(step, shards)
-    with world.use(replicated="shared"), record() as shared:
+    with world.use(replicated="shared"), record() as shared_trace:
         (result, *_) = world.run(step, shards)
-    assert shared.difference(own) == []
+    assert shared_trace.difference(own_trace) == []
     if isinstance(world, LockStep):
         return
     assert not result.flags.writeable
     world.barrier()
-    if world.rank == n - 1:  # seen by all, since it is the same memory
+    if world.rank == n - 1:  # all ranks read this value, because they share the memory
         result.base.view(np.float32)[0] = -1
     world.barrier()
     assert result[0] == -1
 
 
 @pytest.mark.ranks(2, 4)
-def test_a_result_stays_as_long_as_any_rank_holds_it(world, monkeypatch):
+def test_a_result_stays_unchanged_while_any_rank_refers_to_it(world, monkeypatch):
     n = world.size
     if hasattr(world, "comm"):
         from spmdsim.worlds.mpi import shared as mpi_shared
@@ -65,13 +65,13 @@ def test_a_result_stays_as_long_as_any_rank_holds_it(world, monkeypatch):
     mesh = Mesh((n,), ("a",))
     step = Step("all_gather", ("a",), mesh("a"), mesh(None), (n,))
     with world.use(replicated="shared"):
-        held = []
-        for number in range(8):  # more than there are windows
+        live_results = []
+        for number in range(8):  # more results than shared windows
             results = world.run(step, [np.full(1, number * n + rank) for rank in world.ranks])
             # One rank keeps all its results, the others drop them at once.
-            held.append((number, results[0]) if 0 in world.ranks else None)
+            live_results.append((number, results[0]) if 0 in world.ranks else None)
             del results
-        for item in filter(None, held):
+        for item in filter(None, live_results):
             assert item[1].tolist() == [item[0] * n + rank for rank in range(n)]
 
 
@@ -83,25 +83,25 @@ def test_windows_of_many_sizes_are_bounded(mpi_comm, monkeypatch):
     monkeypatch.setattr(mpi_shared, "KEPT", 4)
     n = mpi_comm.size
     with MPIWorld(mpi_comm.Dup()) as world:
-        mesh, held, most = Mesh((n,), ("a",)), {}, 0
+        mesh, live_results, most = Mesh((n,), ("a",)), {}, 0
         world.use(replicated="shared")
         for turn in range(2):
             for size in range(1, 13):
                 step = Step("all_gather", ("a",), mesh("a"), mesh(None), (size * n,))
                 (result,) = world.run(step, [np.full(size, 100 * turn + size + world.rank)])
                 assert result.tolist() == [100 * turn + size + rank for rank in range(n) for _ in range(size)]
-                if size in (2, 5) and world.rank == 0:  # only one rank keeps them
-                    held[turn, size] = result
+                if size in (2, 5) and world.rank == 0:  # only rank 0 refers to these results
+                    live_results[turn, size] = result
                 del result
                 count = sum(len(one) for group in world._shared._windows.values() for one in group.values())
                 most = max(most, count)
                 assert count <= 4
         assert n == 1 or most == 4
-        for (turn, size), result in held.items():
+        for (turn, size), result in live_results.items():
             assert result.tolist() == [100 * turn + size + rank for rank in range(n) for _ in range(size)]
 
 
-def test_only_two_ways_are_known(world):
+def test_replicated_must_be_own_or_shared(world):
     with pytest.raises(WorldError, match="'own' or 'shared', got 'mine'"):
         world.use(replicated="mine")
     with world.use(replicated="shared"):

@@ -1,4 +1,4 @@
-"""Ranks that do not start alike, with the same program, versions and settings, are told so; on real ranks."""
+"""Ranks that start with different programs, versions or settings report the difference."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from spmdsim.worlds import MPIWorld
 
 everyone = MPI.COMM_WORLD
 rank, folder = everyone.rank, sys.argv[1]
-odd, spare, told = rank == 1, everyone.Dup(), {}
+odd, spare, messages = rank == 1, everyone.Dup(), {}
 
 def case(name, check=None, comm=everyone, deadline=None):
     tuning.cache_clear()
     try:
         MPIWorld(comm, check=check, deadline=deadline).close()
-        said = "alike"
+        message = "alike"
     except SpmdError as error:
-        said = f"{type(error).__name__}: {error}"
-    told[name] = said
+        message = f"{type(error).__name__}: {error}"
+    messages[name] = message
 
 def variable(name, value, on=(1,)):
     if rank in on:
@@ -59,8 +59,8 @@ if odd:
     start.__version__, numpy.__version__ = "0.0.9", "1.20.1"
 case("versions")
 case("versions unchecked", check=False)
-part = everyone.Split(rank > 0)
-case("a part", comm=part)
+comm = everyone.Split(rank > 0)
+case("a part", comm=comm)
 start.__version__, numpy.__version__ = "1", "2"
 module = sys.modules["__main__"]
 module.__file__ = f"{folder}/other.py" if rank == 2 else module.__file__
@@ -73,14 +73,14 @@ else:
 if odd:
     [everyone.send(None, other, tag=5) for other in (0, 2)]
 with open(f"{folder}/{rank}.json", "w") as file:
-    json.dump(told, file)
+    json.dump(messages, file)
 MPIWorld(spare, check="never" if odd else None)
 """
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory, launcher):
-    """What each of three ranks was told in each case, and how the job ended."""
+def reports(tmp_path_factory, launcher):
+    """Return the messages of three ranks by case, and the result of the job."""
     folder = tmp_path_factory.mktemp("start")
     (folder / "program.py").write_text(PROGRAM)
     (folder / "only_here.py").write_text("")
@@ -96,16 +96,16 @@ def said(tmp_path_factory, launcher):
     return texts, result
 
 
-def alike(said, name):
-    """What was said in a case, the same on all ranks."""
-    texts = said[0][name]
-    assert sorted(texts) == [0, 1, 2] and len(set(texts.values())) == 1, said
+def common_message(reports, name):
+    """Return the message of a case; check that all ranks have it."""
+    texts = reports[0][name]
+    assert sorted(texts) == [0, 1, 2] and len(set(texts.values())) == 1, reports
     return texts[0]
 
 
 @pytest.mark.parametrize("name", ["nothing", "modules", "copies of a file", "versions unchecked"])
-def test_ranks_that_start_alike_are_told_nothing(said, name):
-    assert alike(said, name) == "alike"
+def test_ranks_with_equal_starts_report_nothing(reports, name):
+    assert common_message(reports, name) == "alike"
 
 
 @pytest.mark.parametrize(
@@ -128,33 +128,33 @@ def test_ranks_that_start_alike_are_told_nothing(said, name):
         ("text", ["the text of the program program.py is ", "24 bytes with checksum ", " on rank 2"]),
     ],
 )
-def test_what_differs_is_named_on_all_ranks(said, name, words):
-    text = alike(said, name)
+def test_what_differs_is_named_on_all_ranks(reports, name, words):
+    text = common_message(reports, name)
     assert text.startswith("DisagreementError: the ranks do not start alike: ")
     assert all(word in text for word in words), text
 
 
-def test_a_setting_that_is_wrong_on_one_rank_is_known_to_all(said):
+def test_all_ranks_report_a_wrong_setting_of_one_rank(reports):
     mistake = "SPMDSIM_CHECK must be 0, 1, auto or values, got 'often'"
-    assert alike(said, "nonsense") == f"DisagreementError: on rank 1, {mistake}"
-    assert alike(said, "all wrong") == f"InputError: {mistake}"
+    assert common_message(reports, "nonsense") == f"DisagreementError: on rank 1, {mistake}"
+    assert common_message(reports, "all wrong") == f"InputError: {mistake}"
 
 
-def test_worlds_on_a_part_of_the_ranks_are_compared_there(said):
-    texts = said[0]["a part"]
+def test_worlds_of_some_ranks_compare_these_ranks(reports):
+    texts = reports[0]["a part"]
     assert texts[0] == "alike"
     assert texts[1] == texts[2] and "0.0.9 on rank 1" in texts[1]
 
 
-def test_ranks_that_do_not_come_to_make_a_world_are_named_and_the_job_ends(said):
-    texts, result = said
+def test_ranks_that_make_no_world_are_named_and_the_job_ends(reports):
+    texts, result = reports
     assert texts["late"][1].startswith(
         "DisagreementError: ranks 0, 2 did not come within 1 s to call 0 of ranks 0, 1, 2: a new world of 3 ranks, at program.py:"
     )
     assert result.returncode != 0 and "got 'never'" in result.stderr
 
 
-def test_variables_that_open_mpi_does_not_pass_to_other_hosts(monkeypatch):
+def test_variables_that_open_mpi_does_not_export_get_advice(monkeypatch):
     names = ["SPMDSIM_DEADLINE", "SPMDSIM_TUNE", "SPMDSIM_TUNE"]
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")

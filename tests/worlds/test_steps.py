@@ -1,4 +1,4 @@
-"""Placing steps: the same bodies in LockStep and under mpirun, judged by slices of the global array."""
+"""Placing steps return the slices of the global array in lock step and under MPI."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def values(shape, dtype="float32", seed=0):
 
 
 def meshes(n):
-    """The meshes of n ranks with up to three axes, and one in reverse rank order."""
+    """Return the meshes of n ranks with up to three axes and a mesh of reversed ranks."""
     every_mesh = [Mesh((n,), ("a",))]
     every_mesh += [Mesh((p, n // p), ("a", "b")) for p in range(2, n) if n % p == 0]
     every_mesh += [Mesh((2, 2, 2), ("a", "b", "c"))] if n == 8 else []
@@ -42,12 +42,12 @@ def shards(world, layout, array):
 
 
 def check(world, step, array, inputs=None):
-    """Run a step and compare every owned shard with its slice of the global array."""
+    """Run a step; check every shard against its slice of the global array."""
     inputs = shards(world, step.src, array) if inputs is None else inputs
-    kept = [shard.copy() for shard in inputs]
+    copies = [shard.copy() for shard in inputs]
     results = world.run(step, inputs)
     assert len(results) == len(world.ranks)
-    for rank, before, shard, result in zip(world.ranks, kept, inputs, results):
+    for rank, before, shard, result in zip(world.ranks, copies, inputs, results):
         wanted = array[step.dst.slices(array.shape, rank)]
         if rank not in step.dst.mesh:
             wanted = np.zeros((0,) * array.ndim, array.dtype)
@@ -59,7 +59,7 @@ def check(world, step, array, inputs=None):
 
 
 def placing_steps(mesh, shape):
-    """All single-collective steps between layouts of a matrix that move the last or all axes."""
+    """Yield single-collective steps between layouts of a matrix that move the last or all axes."""
     last, every, back = mesh.axes[-1], mesh.axes, mesh.axes[::-1]
     yield Step("all_gather", (last,), mesh(last, None), mesh(None, None), shape)
     yield Step("all_gather", (last,), mesh(None, last), mesh(None, None), shape)
@@ -83,14 +83,14 @@ def placing_steps(mesh, shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_placing_steps_of_every_mesh(world, shape):
+def test_placing_steps_are_right_on_every_mesh(world, shape):
     for mesh in meshes(world.size):
         for step in placing_steps(mesh, shape):
             check(world, step, values(shape))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_placing_steps_of_every_element_type(world, dtype):
+def test_placing_steps_are_right_for_every_element_type(world, dtype):
     mesh = meshes(world.size)[-2 if world.size > 2 else 0]
     for shape in ((7, 13), (8, 8)):
         for step in placing_steps(mesh, shape):
@@ -112,7 +112,7 @@ def test_inputs_need_not_be_contiguous(world, order):
         check(world, step, array, inputs)
 
 
-def test_dims_of_other_numbers(world):
+def test_placing_steps_of_0_1_and_3_dims_are_right(world):
     n = world.size
     mesh = Mesh((n,), ("a",))
     check(world, Step("all_gather", ("a",), mesh("a"), mesh(None), (2 * n + 1,)), values((2 * n + 1,)))
@@ -124,7 +124,7 @@ def test_dims_of_other_numbers(world):
 
 
 @pytest.mark.parametrize("shape", [(8, 6), (5, 7), (1, 3), (0, 2)], ids=str)
-def test_exchange_between_any_layouts_and_meshes(world, shape):
+def test_an_exchange_is_right_between_any_layouts_and_meshes(world, shape):
     n = world.size
     layouts = [layout for mesh in meshes(n) for layout in all_layouts(mesh)]
     if n > 1:  # meshes of some of the ranks: overlapping, disjoint, in another order
@@ -138,7 +138,7 @@ def test_exchange_between_any_layouts_and_meshes(world, shape):
 
 
 def all_layouts(mesh):
-    """Every layout of a matrix with nothing pending."""
+    """Return every layout of a matrix that has no pending axes."""
     layouts = []
     for places in itertools.product((None, 0, 1), repeat=len(mesh.axes)):
         axes = [[a for a, p in zip(mesh.axes, places) if p == dim] for dim in (0, 1)]
@@ -148,12 +148,12 @@ def all_layouts(mesh):
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (), (0, 3), (1,)], ids=str)
-def test_one_rank_tells_all_others(world, shape):
-    n, whole = world.size, (None,) * len(shape)
+def test_an_exchange_from_one_rank_broadcasts(world, shape):
+    n, replicated = world.size, (None,) * len(shape)
     everyone, others = Mesh((n,), ("a",)), Mesh((max(1, n - 1),), ("a",), range(min(1, n - 1), n))
     for root in range(n):
         for mesh in (everyone, others):
-            step = Step("exchange", (), Mesh((1,), ("one",), (root,))(*whole), mesh(*whole), shape)
+            step = Step("exchange", (), Mesh((1,), ("one",), (root,))(*replicated), mesh(*replicated), shape)
             array = values(shape)
             inputs = [
                 array if rank == root else np.zeros((0,) * len(shape), array.dtype) for rank in world.ranks
@@ -166,19 +166,19 @@ def test_one_rank_tells_all_others(world, shape):
 
 
 @pytest.mark.ranks(4, 8)
-def test_an_exchange_keeps_pending_values_apart(world):
+def test_an_exchange_does_not_mix_pending_terms(world):
     mesh, shape = Mesh((2, world.size // 2), ("p", "a")), (6, 5)
     step = Step("exchange", (), mesh("a", None, partial="p"), mesh(None, "a", partial="p"), shape)
     halves = [values(shape, seed=coordinate) for coordinate in (0, 1)]
-    mine = [halves[mesh.coords(rank)[0]] for rank in world.ranks]
-    inputs = [a[step.src.slices(shape, r)] for r, a in zip(world.ranks, mine)]
-    for rank, array, result in zip(world.ranks, mine, world.run(step, inputs)):
+    terms = [halves[mesh.coords(rank)[0]] for rank in world.ranks]
+    inputs = [a[step.src.slices(shape, r)] for r, a in zip(world.ranks, terms)]
+    for rank, array, result in zip(world.ranks, terms, world.run(step, inputs)):
         np.testing.assert_array_equal(result, array[step.dst.slices(shape, rank)])
 
 
 @pytest.mark.ranks(2, 4, 8)
-def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
-    """The limit is made small: data go in several messages, and every step still gives the right data."""
+def test_steps_of_more_elements_than_mpi_can_count_are_right(world, monkeypatch):
+    """A small limit makes every step send several messages."""
     if isinstance(world, LockStep):
         pytest.skip("there is no limit without MPI")
     from spmdsim.worlds.mpi import messages
@@ -201,10 +201,10 @@ def test_counts_beyond_what_mpi_can_count(world, monkeypatch):
     ],
     ids=["types and small chunks", "packed and whole", "types for all", "messages"],
 )
-def test_every_implementation_that_places_boxes_gives_the_same(world, monkeypatch, choice):
-    """What is fastest on one MPI library must be right on the others too."""
+def test_every_implementation_that_places_boxes_returns_equal_shards(world, monkeypatch, choice):
+    """The fastest implementation of one MPI library must be right with others too."""
     if isinstance(world, LockStep):
-        pytest.skip("there is one way without MPI")
+        pytest.skip("there is one implementation without MPI")
     from dataclasses import replace
 
     monkeypatch.setattr(world, "choices", replace(world.choices, **choice))
@@ -216,7 +216,7 @@ def test_every_implementation_that_places_boxes_gives_the_same(world, monkeypatc
 
 @pytest.mark.ranks(2, 4, 8)
 def test_equal_blocks_are_exchanged_in_one_plain_call(world):
-    """All ranks see it, or none does: they would wait for each other in different calls."""
+    """Ranks must agree on it, because they would wait in different calls otherwise."""
     n = world.size
     mesh = Mesh((n,), ("a",))
     plain = Step("all_to_all", ("a",), mesh(None, "a", None), mesh("a", None, None), (n, n, 3))
@@ -238,7 +238,7 @@ def test_a_slice_of_contiguous_rows_is_a_view_and_another_a_copy(world):
     assert world.size == 1 or not any(np.shares_memory(c, array) for c in columns)
 
 
-def test_thousands_of_ranks_in_lock_step_share_what_is_equal():
+def test_thousands_of_ranks_in_lock_step_share_equal_results():
     world, shape = LockStep(2048), (4096, 3)
     mesh = Mesh((32, 64), ("a", "b"))
     array = values(shape)
@@ -250,7 +250,7 @@ def test_thousands_of_ranks_in_lock_step_share_what_is_equal():
         np.testing.assert_array_equal(results[rank], array[step.dst.slices(shape, rank)])
 
 
-def test_a_step_that_its_group_cannot_do_is_refused(world):
+def test_a_step_whose_group_lacks_source_blocks_is_refused(world):
     if world.size % 2 or world.size == 2:
         pytest.skip("needs two axes")
     mesh = Mesh((2, world.size // 2), ("a", "b"))

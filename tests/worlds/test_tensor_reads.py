@@ -1,4 +1,4 @@
-"""Reads of whole tensors, which run no collective: compared where several ranks read, and only then."""
+"""Reads of replicated tensors are compared exactly where several ranks read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spmdsim.worlds.provenance import Provenance
 
 
 def ranks_of(size: int, strict: bool = False) -> list[CallLog]:
-    """Return the call logs of some ranks in one process, each of which has made one call."""
+    """Return the call logs of `size` ranks in one process; each has made one call."""
     areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(size)]
     members = tuple(range(size))
     ranks = [
@@ -31,7 +31,7 @@ def ranks_of(size: int, strict: bool = False) -> list[CallLog]:
 
 
 def call(ranks):
-    """Make a call on some ranks."""
+    """Make a call on all ranks."""
     members = range(len(ranks))
     for calls in ranks:
         calls.write_end(calls.begin(Call.from_words("call", members, is_local=True)))
@@ -43,37 +43,40 @@ def compute(calls, *provenance_numbers):
 
 
 def read(calls, provenance_number, value=None):
-    """Compute a tensor and read it, on the line that all ranks read on."""
+    """Compute a tensor and read it on one line of code for all ranks."""
     compute(calls, provenance_number)
     calls.reads.add(provenance_number, provenance_number if value is None else value)
 
 
-def texts(ranks, **more):
-    """Return what each rank says, one rank after the other, twice: the first ones cannot know yet what the last ones lack."""
+def find_disagreements(ranks, **more):
+    """Return the report of each rank after asking all ranks twice.
+
+    The first ranks cannot see in the first turn what the last ranks compare in it.
+    """
     first = [calls.reads.find_disagreement(**more) for calls in ranks]
     return [text or calls.reads.find_disagreement(**more) for text, calls in zip(first, ranks)]
 
 
-def test_a_replica_that_one_rank_computed_otherwise_is_named_with_both_calculations():
+def test_a_different_replica_of_one_rank_is_described_with_both_operators():
     ranks = ranks_of(4)
     for rank, calls in enumerate(ranks):
         read(calls, 500 if rank == 1 else 400)
-    assert texts(ranks) == [None] * 4  # nobody has made the next call yet
+    assert find_disagreements(ranks) == [None] * 4  # no rank has made the next call yet
     call(ranks)
-    said = texts(ranks)
-    assert sum(text is not None for text in said) >= 1
-    for text in filter(None, said):
+    messages = find_disagreements(ranks)
+    assert sum(text is not None for text in messages) >= 1
+    for text in filter(None, messages):
         assert text.startswith("ranks disagree about the tensor that they read at test_tensor_reads.py:")
         assert "; ranks 0, 2, 3: a tensor computed by operator 400 at test_tensor_reads.py:" in text
         assert "; rank 1: a tensor computed by operator 500 at test_tensor_reads.py:" in text
 
 
-def test_reads_that_are_not_followed_by_a_call_are_compared_at_the_end():
+def test_reads_without_a_later_call_are_compared_at_the_end():
     ranks = ranks_of(3)
     for rank, calls in enumerate(ranks):
         read(calls, 400 + (rank == 2))
-    assert texts(ranks) == [None] * 3
-    assert any(texts(ranks, at_end=True))
+    assert find_disagreements(ranks) == [None] * 3
+    assert any(find_disagreements(ranks, at_end=True))
 
 
 def silent_alone(ranks):
@@ -122,33 +125,33 @@ def silent_forgotten(ranks):
         calls.reads.add(400 + (rank == 1), rank)
 
 
-RIGHT = [value for name, value in globals().items() if name.startswith("silent_")]
+CORRECT_PROGRAMS = [value for name, value in globals().items() if name.startswith("silent_")]
 
 
-@pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", CORRECT_PROGRAMS, ids=lambda program: program.__name__)
 @pytest.mark.parametrize("at_end", [False, True])
-def test_no_rank_is_accused_of_what_a_correct_program_may_do(program, at_end):
-    """Read alone or in another order, read numbers of a rank's own, compute the same bits in two ways."""
+def test_reads_of_correct_programs_raise_nothing(program, at_end):
+    """Ranks may read alone, in any order, from tensors of their own, and compute equal values differently."""
     ranks = ranks_of(4)
     program(ranks)
     if not at_end:
         call(ranks)
-    assert texts(ranks, at_end=at_end) == [None] * 4
+    assert find_disagreements(ranks, at_end=at_end) == [None] * 4
     call(ranks)
-    assert texts(ranks) == [None] * 4
+    assert find_disagreements(ranks) == [None] * 4
 
 
-def test_two_ranks_disagree_only_where_all_is_compared():
+def test_two_ranks_disagree_only_if_the_comparison_is_strict():
     for strict in (False, True):
         ranks = ranks_of(2, strict)
         for rank, calls in enumerate(ranks):
             read(calls, 400 + rank)
         call(ranks)
-        assert any(texts(ranks)) == strict
+        assert any(find_disagreements(ranks)) == strict
 
 
 @pytest.mark.parametrize("wrong", [0, WAITING, 3 * RING])
-def test_of_many_reads_each_is_compared(wrong):
+def test_each_of_many_reads_is_compared(wrong):
     ranks = ranks_of(3)
     for number in range(wrong + 1):
         for rank, calls in enumerate(ranks):
@@ -157,10 +160,10 @@ def test_of_many_reads_each_is_compared(wrong):
             call(ranks)
             assert [calls.reads.find_disagreement() for calls in ranks] == [None] * 3
     call(ranks)
-    assert any(texts(ranks))
+    assert any(find_disagreements(ranks))
 
 
-def test_reads_are_no_calls_for_who_looks_at_the_last_calls():
+def test_reads_are_not_among_the_last_calls():
     ranks = ranks_of(2)
     for calls in ranks:
         read(calls, 400)
@@ -170,8 +173,8 @@ def test_reads_are_no_calls_for_who_looks_at_the_last_calls():
 
 
 @pytest.mark.ranks(2, 3, 4)
-def test_real_ranks_read_what_they_like(world):
-    """A rank alone, another one in each step, entries by the rank's number, sets in any order, tensors of its own."""
+def test_real_ranks_may_read_different_elements(world):
+    """Ranks read alone, in turn, by rank number, in the order of a set and from tensors of their own."""
     mesh = Mesh((world.size,), ("x",))
     t = Tensor.from_global(np.arange(1.0, 13.0), mesh(None), world)
     split = Tensor.from_global(np.ones(4 * world.size), mesh("x"), world)
@@ -193,7 +196,7 @@ def test_real_ranks_read_what_they_like(world):
     assert t.full()[11] == 12
 
 
-def test_another_library_reads_as_full_does():
+def test_dlpack_exports_are_recorded_as_reads():
     arrays = []
 
     class Reads(Provenance):

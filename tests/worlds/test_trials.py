@@ -1,4 +1,4 @@
-"""Repeated steps try their implementations: what is tried, what all ranks agree on, and that no number changes."""
+"""Repeated steps try their implementations; ranks agree on them and values stay unchanged."""
 
 from __future__ import annotations
 
@@ -44,44 +44,46 @@ LINE = Mesh((4,), ("x",))
 
 
 def steps(mesh, shape=(16, 8)):
-    """A step of each kind that has several implementations, over all ranks of a mesh and over one axis of it."""
-    first, *rest = mesh.axes
+    """Yield a step of each kind that has several implementations."""
+    first, *other_axes = mesh.axes
     everywhere = mesh.axes if len(mesh.axes) > 1 else first
-    whole, rows, columns = mesh(None, None), mesh(everywhere, None), mesh(None, everywhere)
+    replicated, rows, columns = mesh(None, None), mesh(everywhere, None), mesh(None, everywhere)
     for op in ("sum", "avg"):
         pending = mesh(None, None, partial={first: op})
-        yield Step("all_reduce", (first,), pending, whole, shape, op)
+        yield Step("all_reduce", (first,), pending, replicated, shape, op)
         yield Step("reduce_scatter", (first,), pending, mesh(None, first), shape, op)
     yield Step("reduce_scatter", (first,), pending, mesh(first, None), shape, op)
-    yield Step("all_gather", mesh.axes, rows, whole, shape)
-    yield Step("all_gather", mesh.axes, columns, whole, shape)
+    yield Step("all_gather", mesh.axes, rows, replicated, shape)
+    yield Step("all_gather", mesh.axes, columns, replicated, shape)
     yield Step("all_to_all", mesh.axes, rows, columns, shape)
     yield Step("exchange", (), rows, columns, shape)
-    for axis in rest:
-        yield Step("all_gather", (axis,), mesh(None, axis), whole, shape)
+    for axis in other_axes:
+        yield Step("all_gather", (axis,), mesh(None, axis), replicated, shape)
 
 
-def pieces(world, step, dtype):
-    """Small whole numbers, of which every sum is exact, and others for every rank where they are added up."""
+def make_shards(world, step, dtype):
+    """Return a rank's shards of small integers with exact sums, and the array of all ranks' values."""
     rng = np.random.default_rng(5)
-    whole = rng.integers(-9, 9, (world.size, *step.shape)).astype(dtype)
-    return [whole[rank if step.op else 0][step.src.slices(step.shape, rank)] for rank in world.ranks], whole
+    values_by_rank = rng.integers(-9, 9, (world.size, *step.shape)).astype(dtype)
+    return [
+        values_by_rank[rank if step.op else 0][step.src.slices(step.shape, rank)] for rank in world.ranks
+    ], values_by_rank
 
 
-def expected(step, rank, whole):
-    """By numpy, from all ranks' values."""
+def expected(step, rank, values_by_rank):
+    """Compute a rank's result with NumPy from the values of all ranks."""
     if step.op is None:
-        total = whole[0]
+        total = values_by_rank[0]
     else:
-        group = whole[list(step.group(rank))]
+        group = values_by_rank[list(step.group(rank))]
         total = {"sum": group.sum(0), "avg": group.mean(0)}[step.op]
     return total[step.dst.slices(step.shape, rank)]
 
 
 @pytest.mark.ranks(2, 4, 8)
 @pytest.mark.parametrize("mode", ["first", "full"])
-def test_every_call_of_a_trial_gives_the_same_and_counts_what_it_moves(world, monkeypatch, mode):
-    """Random floats, whose sums depend on the order: not a bit changes while implementations are tried, nor afterwards."""
+def test_every_call_of_a_trial_returns_equal_bits_and_counts_its_bytes(world, monkeypatch, mode):
+    """Sums of random floats depend on the order, so equal bits show that the order stays."""
     if isinstance(world, LockStep):
         pytest.skip("there is one implementation without MPI")
     from spmdsim.worlds import MPIWorld
@@ -90,49 +92,53 @@ def test_every_call_of_a_trial_gives_the_same_and_counts_what_it_moves(world, mo
     monkeypatch.setenv("SPMDSIM_TUNE", mode)
     monkeypatch.setattr(trials, "MANY_TRIES", 2)
     rng = np.random.default_rng(world.rank)
-    with MPIWorld(world.comm) as here:
-        meshes = [Mesh((here.size,), ("a",))]
-        if here.size > 2:
-            meshes.append(Mesh((2, here.size // 2), ("a", "b")))
+    with MPIWorld(world.comm) as tuned_world:
+        meshes = [Mesh((tuned_world.size,), ("a",))]
+        if tuned_world.size > 2:
+            meshes.append(Mesh((2, tuned_world.size // 2), ("a", "b")))
         for step in (step for mesh in meshes for step in steps(mesh)):
-            array = rng.random(step.src.local_shape(step.shape, here.rank)).astype(np.float32)
-            before = here.tuning.steps
-            first = here.run(step, [array])[0]
+            array = rng.random(step.src.local_shape(step.shape, tuned_world.rank)).astype(np.float32)
+            before = tuned_world.tuning.steps
+            first = tuned_world.run(step, [array])[0]
             with record() as trace:
                 for _ in range(14):
-                    np.testing.assert_array_equal(here.run(step, [array])[0], first, str(step), strict=True)
+                    np.testing.assert_array_equal(
+                        tuned_world.run(step, [array])[0], first, str(step), strict=True
+                    )
             assert {event.nbytes == event.due for event in trace.collectives} == {True}, step
-            row = next(row for row in here.tuning.steps if row not in before)
+            row = next(row for row in tuned_world.tuning.steps if row not in before)
             assert row.why.startswith(("tried", "by the model: no other")), row
             control = trace.control.get("agreement")
             assert (len(row.microseconds) > 1) == (control is not None and control.calls > 0), (row, control)
-            assert set(here.gather_on(step.group(here.rank) or here.ranks, row.implementation).values()) == {
-                row.implementation
-            }
+            assert set(
+                tuned_world.gather_on(
+                    step.group(tuned_world.rank) or tuned_world.ranks, row.implementation
+                ).values()
+            ) == {row.implementation}
 
 
 @pytest.mark.ranks(2, 4)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
-def test_all_ways_give_what_numpy_gives(world, dtype):
-    """Each implementation by itself, also those that add up in another order: of small whole numbers, all sums are exact."""
+def test_all_implementations_equal_numpy(world, dtype):
+    """Small integers have exact sums, so implementations may add them in any order."""
     if isinstance(world, LockStep):
         pytest.skip("there is one implementation without MPI")
-    seen = set()
+    tested_names = set()
     for step in steps(Mesh((world.size,), ("a",))):
         if step.op == "avg" and dtype == "int32":
             continue
-        parts, whole = pieces(world, step, dtype)
+        shards, values_by_rank = make_shards(world, step, dtype)
         for implementation in implementations_of(
             step, world.rank, np.dtype(dtype), world.choices, reproducible=False
         ):
             program = world._begin(step, np.dtype(dtype), None)
             run = world._by_implementation(step, np.dtype(dtype), implementation, program)
-            result = run(np.ascontiguousarray(parts[0]))
+            result = run(np.ascontiguousarray(shards[0]))
             np.testing.assert_array_equal(
-                result, expected(step, world.rank, whole), f"{step} {implementation.name}"
+                result, expected(step, world.rank, values_by_rank), f"{step} {implementation.name}"
             )
             program.free()
-            seen.add(implementation.name)
+            tested_names.add(implementation.name)
     assert {
         "typed",
         "packed",
@@ -141,11 +147,11 @@ def test_all_ways_give_what_numpy_gives(world, dtype):
         "gather rows",
         "gather typed",
         "composed",
-    } <= seen
+    } <= tested_names
 
 
-def test_implementations_that_reduce_in_another_order_are_no_alternative_unless_asked_for():
-    """Of four floats the order counts; of two, of whole numbers and for the largest it does not."""
+def test_implementations_that_reorder_sums_need_reproducible_false():
+    """The order matters for sums of four floats, but not for two floats, integers or maxima."""
     pair = Mesh((2,), ("x",))
 
     def names(mesh, op, dtype, **options):
@@ -164,8 +170,8 @@ def test_implementations_that_reduce_in_another_order_are_no_alternative_unless_
 
 
 @given(st.integers(0, 2), st.integers(2, 5))
-def test_all_members_of_a_group_have_the_same_ways(kind, size):
-    """Whatever a rank's own shard looks like: uneven, empty, contiguous or not."""
+def test_all_members_of_a_group_have_equal_implementations(kind, size):
+    """The shards of ranks may be uneven, empty, contiguous or strided."""
     mesh = Mesh((size,), ("x",))
     shape = ((7, 5), (3, 1), (4, size * 2))[kind]
     for step in steps(mesh, shape):
@@ -194,7 +200,7 @@ def test_all_members_of_a_group_have_the_same_ways(kind, size):
             assert has_implementations(step)
 
 
-def test_what_the_model_puts_far_away_is_tried_only_where_all_are():
+def test_only_the_mode_full_tries_implementations_with_high_prices():
     prices = [Implementation(f"w{k}", nanoseconds=nanoseconds) for k, nanoseconds in enumerate((1, 2, 2.25))]
     assert [one.name for one in select_candidates(prices, "first")] == ["w0", "w1"]
     assert len(select_candidates(prices, "full")) == 3 and select_candidates(prices, "off") == (prices[0],)
@@ -214,18 +220,18 @@ def test_a_trial_ends_and_keeps_one_of_the_best(times):
     assert min(trial.least) >= BETTER * trial.least[trial.chosen] * (1 - 1e-12)
 
 
-def test_each_implementation_makes_two_calls_in_a_row_of_which_the_better_one_counts():
-    trial, places = Trial(("one", "other"), 4, 0), []
+def test_each_implementation_makes_two_calls_in_a_row_and_the_faster_counts():
+    trial, turns = Trial(("one", "other"), 4, 0), []
     for took in (30, 20, 28, 26, 30, 20, 28, 26):
-        places.append(trial.current)
+        turns.append(trial.current)
         trial.add(took)
-    assert places == [0, 0, 1, 1, 0, 0, 1, 1] and trial.is_over
+    assert turns == [0, 0, 1, 1, 0, 0, 1, 1] and trial.is_over
     trial.decide(trial.times)
     assert trial.least == (20, 26) and trial.chosen == 0
     assert "tried, us: one 20.0, other 26.0" in TunedStep.of("a step", 2, trial).why
 
 
-def test_a_disturbed_trial_is_repeated_soon_and_the_times_before_count_once_more():
+def test_a_disturbed_trial_is_repeated_soon_and_keeps_the_least_times():
     trial = Trial(("typed", "packed"), 2, 0)
     trial.decide([3300, 3200, 430, 420])  # another program had the machine
     assert (trial.names[trial.chosen], trial.pause) == ("packed", PAUSE)
@@ -237,37 +243,37 @@ def test_a_disturbed_trial_is_repeated_soon_and_the_times_before_count_once_more
     assert (trial.names[trial.chosen], trial.least) == ("packed", (980, 410))
 
 
-def test_what_was_found_before_is_not_tried_again():
+def test_recorded_implementations_are_used_without_a_trial():
     assert Trial(("a", "b"), 2, 1, TrialRecord("b", {})).pause == RECORDED_PAUSE > PAUSE
     assert Trial(("a", "b"), 2, 1, TrialRecord("b", {})).chosen == 1
     assert Trial(("a", "b"), 2, 1, TrialRecord("gone", {})).pause == 1
 
 
-def test_findings_are_kept_in_a_file_beside_what_stands_there(tmp_path, capfd):
-    path, here = tmp_path / "here.json", TrialRecords({"m": {"s": TrialRecord("a", {"a": 1.0, "b": 2.0})}})
+def test_saved_records_keep_the_other_settings_of_the_file(tmp_path, capfd):
+    path, records = tmp_path / "here.json", TrialRecords({"m": {"s": TrialRecord("a", {"a": 1.0, "b": 2.0})}})
     path.write_text('{"MPICH": {"chunk": [[2, 64]]}}')
-    save_tuning(path, "MPICH", here)
-    save_tuning(path, "Open MPI", here)
+    save_tuning(path, "MPICH", records)
+    save_tuning(path, "Open MPI", records)
     save_tuning(
         path,
         "MPICH",
         TrialRecords({"m": {"s": TrialRecord("b", {"b": 1.5}), "t": TrialRecord("a", {})}, "n": {}}),
     )
-    assert load_tuning(path)["Open MPI"] == {"implementations": here.to_dict()}
+    assert load_tuning(path)["Open MPI"] == {"implementations": records.to_dict()}
     tuning.cache_clear()
     settings = tuning("MPICH", str(path))
     assert settings.chunk == ((2, 64),) and settings.implementations.of("m", "s") == TrialRecord(
         "b", {"b": 1.5}
     )
-    assert repr(settings.implementations) != repr(here) and hash(settings.implementations) == hash(
+    assert repr(settings.implementations) != repr(records) and hash(settings.implementations) == hash(
         TrialRecords.parse(settings.implementations.to_dict())
     )
     assert main(["tune", "-o", str(tmp_path / "both.json"), "--show", str(path)]) == 0
     assert capfd.readouterr().out.count("m:") == 2
 
 
-def test_files_that_are_put_together_keep_their_settings(tmp_path, capfd):
-    """Of one setting the later file's counts."""
+def test_merged_files_keep_their_settings(tmp_path, capfd):
+    """The later file wins if both have a setting."""
     one, two, both = (tmp_path / name for name in ("one.json", "two.json", "both.json"))
     one.write_text('{"MPICH": {"chunk": [[2, 64]], "call": 5}}')
     two.write_text(
@@ -296,7 +302,7 @@ def test_files_that_are_put_together_keep_their_settings(tmp_path, capfd):
     assert not (tmp_path / "none.json").exists()
 
 
-def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):
+def test_records_are_saved_without_file_locks(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError("no locks")
 
@@ -307,8 +313,8 @@ def test_findings_are_kept_where_files_cannot_be_locked(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings(
     "ignore:.*multi-threaded:DeprecationWarning"
-)  # what is forked writes a file alone
-def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
+)  # each forked process only writes files
+def test_processes_that_save_records_concurrently_lose_none(tmp_path):
     path = tmp_path / "here.json"
 
     def add(number):
@@ -337,7 +343,7 @@ def test_who_keeps_findings_at_the_same_time_loses_none(tmp_path):
     ]
     + [{"kind": "x"}, {"OpenMPI": {}}, {"Open MPI": 3}, {"Open MPI": {"chunks": []}}, []],
 )
-def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, data):
+def test_a_file_of_other_data_is_refused(tmp_path, data):
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(data))
     tuning.cache_clear()
@@ -345,7 +351,7 @@ def test_a_file_with_something_else_is_refused_in_one_line(tmp_path, data):
         tuning("MPICH", str(path))
 
 
-def test_wrong_words_get_the_right_ones(tmp_path, capfd):
+def test_wrong_options_are_refused(tmp_path, capfd):
     for wrong in (None, 1, "perhaps"):
         with pytest.raises(UsageTypeError, match=f"reproducible must be True or False, got {wrong!r}"):
             require_reproducible(wrong)
@@ -371,31 +377,31 @@ if w.rank == 0:
 """
 
 
-def test_a_program_starts_with_what_was_found_and_ranks_with_other_findings_are_told(tmp_path, launcher):
+def test_a_program_uses_saved_records_and_different_records_raise(tmp_path, launcher):
     (tmp_path / "job.py").write_text(JOB)
-    here, odd = tmp_path / "here.json", tmp_path / "odd.json"
-    tried = run_python("-m", "spmdsim", "tune", "-n", 2, "-o", here, tmp_path / "job.py")
+    records_path, other_path = tmp_path / "here.json", tmp_path / "odd.json"
+    tried = run_python("-m", "spmdsim", "tune", "-n", 2, "-o", records_path, tmp_path / "job.py")
     assert tried.returncode == 0, tried.stderr
-    (library,) = json.loads(here.read_text()).values()
+    (library,) = json.loads(records_path.read_text()).values()
     ((_, by_step),) = library["implementations"].items()
     (one,) = by_step.values()
     assert len(one["microseconds"]) == 3 and one["implementation"] in one["microseconds"]
     one["implementation"] = "typed"
-    here.write_text(json.dumps(dict.fromkeys(TABLE, library)))
-    env = {"SPMDSIM_TUNE": str(here)}
+    records_path.write_text(json.dumps(dict.fromkeys(TABLE, library)))
+    env = {"SPMDSIM_TUNE": str(records_path)}
     result = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", **env)
     assert "typed (found before: in the file of SPMDSIM_TUNE)" in result.stdout, result.stderr
     one["implementation"] = "gather rows"
-    odd.write_text(json.dumps(dict.fromkeys(TABLE, library)))
-    apart = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(odd), **env)
-    assert apart.returncode != 0
-    told = [
-        line for line in apart.stderr.splitlines() if "tuning (SPMDSIM_TUNE) of implementations is" in line
+    other_path.write_text(json.dumps(dict.fromkeys(TABLE, library)))
+    failed = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "job.py", ODD=str(other_path), **env)
+    assert failed.returncode != 0
+    messages = [
+        line for line in failed.stderr.splitlines() if "tuning (SPMDSIM_TUNE) of implementations is" in line
     ]
-    assert len(told) == 1 and "1 step of 1 machine, checksum" in told[0], apart.stderr
+    assert len(messages) == 1 and "1 step of 1 machine, checksum" in messages[0], failed.stderr
 
 
-def test_lock_step_has_nothing_to_choose():
+def test_lock_step_has_no_implementations_to_choose():
     world = LockStep(2)
     x = Tensor.from_global(np.ones((4, 4)), Mesh((2,), ("x",))("x", None), world)
     x.to(Mesh((2,), ("x",))(None, None))
