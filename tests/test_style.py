@@ -207,6 +207,41 @@ def test_docstrings_and_names_follow_the_rules(name: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+#: Rules that also hold for tests: how a violation of each begins.
+RULES_OF_TESTS = ("variable ", "parameter ", "the first line of a docstring has ", "a docstring opens with ")
+#: Words that open a docstring of a test: a sentence about what holds may begin with them.
+OPENINGS_OF_TESTS = {
+    *"a all an as each every for from if in no on one same the there this these to when with".split()
+}
+#: Names in tests that the rules forbid: the folder -> the names and the reason.
+ALLOWED_IN_TESTS = {
+    # A way to start a job is a term of the tests of faults; `here` and `there` are the two lines of a mismatch.
+    "tests/faults/": {"way", "ways", "here", "there"},
+}
+
+
+def is_rule_of_tests(file: Path, text: str) -> bool:
+    """Return True if a violation also counts in a test file."""
+    if not text.startswith(RULES_OF_TESTS):
+        return False
+    if text.startswith("a docstring opens"):
+        return text.split("'")[1] not in OPENINGS_OF_TESTS
+    name = str(file.relative_to(ROOT))
+    return not any(
+        name.startswith(folder) and text.split()[1] in names for folder, names in ALLOWED_IN_TESTS.items()
+    )
+
+
+def test_tests_follow_the_rules_of_names_and_first_lines() -> None:
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line}: {text}"
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        for line, text in violations(ast.parse(file.read_text(encoding="utf-8")))
+        if is_rule_of_tests(file, text)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     "source",
     [

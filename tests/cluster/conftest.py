@@ -29,6 +29,7 @@ def launch(shared_folder) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs ``spmdsim launch WORDS`` of a program on this host, in a folder that all hosts see."""
 
     def run(program: str, *words: str, arguments: tuple[str, ...] = (), **variables: str):
+        """Write the program, launch it with the words and variables, and return the finished process."""
         script = shared_folder / "program.py"
         script.write_text(program)
         command = [sys.executable, "-m", "spmdsim", "launch", *words, str(script), *arguments]

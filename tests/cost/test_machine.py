@@ -1,4 +1,4 @@
-"""Machines: textbook times, levels, measured tables, files, published models."""
+"""Machines: textbook times, levels, measured tables, files and published models."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_levels_choose_the_link() -> None:
 
 @pytest.mark.parametrize("nbytes", [1 << 10, 1 << 20])
 def test_between_nodes_the_message_size_decides_on_a_mesh_too(nbytes: int) -> None:
-    """What a plan says for an axis is the price of the collective over ranks that lie as far apart."""
+    """A plan prices an axis like the collective over ranks that are equally far apart."""
     pieces = (Piece(4096, 1e-6, 1e-9), Piece(math.inf, 5e-6, 4e-9))
     machine = Machine("nodes", 1e-5, 1e-8, pieces=pieces, ranks_per_node=2, intra=Link(1e-7, 1e-10))
     mesh = Mesh((2, 2), ("far", "near"))
@@ -108,7 +108,7 @@ def test_between_nodes_the_message_size_decides_on_a_mesh_too(nbytes: int) -> No
 
 
 def test_an_axis_without_a_link_has_that_of_the_machine() -> None:
-    """A group is as slow as its slowest axis, whether that one is listed or not."""
+    """A group takes the time of its slowest axis, with or without a link of its own."""
     machine = Machine("fast a", 1e-5, 1e-8, axis_links=(("a", Link(1e-7, 1e-10)),))
     assert machine.link(2, ("a",)) == Link(1e-7, 1e-10)
     assert machine.link(4, ("a", "b")) == machine.link(2, ("b",)) == Link(1e-5, 1e-8)
@@ -135,7 +135,7 @@ def test_measured_times_decide_and_are_interpolated() -> None:
 
 @pytest.mark.parametrize("size", [0, 1])
 def test_a_time_of_no_bytes_says_nothing_of_more(size: int) -> None:
-    """In proportion to its size a megabyte would take 1.4 seconds."""
+    """A proportional rule would give 1.4 seconds for a megabyte."""
     machine = Machine("empty", 1e-6, 1e-10, measured=(Measurement("all_reduce", "native", 4, size, 1e-6),))
     assert machine.seconds("all_reduce", 4, 0) == pytest.approx(1e-6)
     megabyte = machine.seconds("all_reduce", 4, 1 << 20)

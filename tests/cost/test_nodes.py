@@ -36,7 +36,7 @@ def machine_on(nodes: NodeMap, **changes: Any) -> Machine:
 
 
 def round_messages(schedule: Schedule, nbytes: int) -> list[tuple[list[tuple[int, int, float]], float]]:
-    """Return the messages ``(sender, receiver, bytes)`` of each round, and the most bytes that a rank reduces."""
+    """Return the messages ``(sender, receiver, bytes)`` of each round, and the largest reduction in bytes."""
     sizes = schedule.chunk_elements(nbytes)
     rounds = []
     for moves_of in itertools.zip_longest(
@@ -174,11 +174,11 @@ def test_loads_of_ports_are_those_of_a_count(mesh: Mesh, labels: str) -> None:
 
 def test_between_two_meshes_all_that_leaves_a_node_shares_its_port() -> None:
     nodes = NodeMap.of("x:4,y:4", 8)
-    here, there = Mesh((4,), ("a",), (0, 1, 2, 3)), Mesh((4,), ("a",), (4, 5, 6, 7))
-    assert transfer_load(nodes, here, there).pairs == 4
-    assert transfer_load(nodes, here, here).pairs == 0
-    assert transfer_load(nodes, here, Mesh((1,), ("a",), (4,))).pairs == 4  # four ranks send to one
-    assert transfer_load(nodes, here, Mesh((8,), ("a",))).pairs == 4
+    senders, receivers = Mesh((4,), ("a",), (0, 1, 2, 3)), Mesh((4,), ("a",), (4, 5, 6, 7))
+    assert transfer_load(nodes, senders, receivers).pairs == 4
+    assert transfer_load(nodes, senders, senders).pairs == 0
+    assert transfer_load(nodes, senders, Mesh((1,), ("a",), (4,))).pairs == 4  # four ranks send to one
+    assert transfer_load(nodes, senders, Mesh((8,), ("a",))).pairs == 4
 
 
 def test_groups_that_communicate_at_the_same_time_share_the_port() -> None:

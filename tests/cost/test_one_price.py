@@ -1,4 +1,4 @@
-"""One call has one price: the planner's, a search's report's and the prediction's are the same number."""
+"""Planner, search and prediction give one price for one call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINES = (
 
 
 def calls(mesh: Mesh) -> dict[str, tuple[Layout, Layout]]:
-    """The layouts between which each collective alone leads, with the tensor cut over all ranks."""
+    """Yield layouts between which one collective alone leads, with the tensor cut over all ranks."""
     pending = [("x", "sum")]
     return {
         "all_reduce": (mesh(None, partial=pending), mesh(None)),
@@ -59,8 +59,8 @@ def test_plan_search_and_prediction_price_a_call_alike(machine: Machine) -> None
 def test_what_goes_from_node_to_node_is_priced_so_however_few_ranks_take_part() -> None:
     machine = Machine("nodes", alpha=1.0, beta=1e-3, ranks_per_node=8, intra=Link(1e-3, 1e-6))
 
-    def seconds(here: tuple[int, ...], there: tuple[int, ...]) -> float:
-        src, dst = (Layout(Mesh((2,), ("x",), ranks), ("x",)) for ranks in (here, there))
+    def seconds(senders: tuple[int, ...], receivers: tuple[int, ...]) -> float:
+        src, dst = (Layout(Mesh((2,), ("x",), ranks), ("x",)) for ranks in (senders, receivers))
         return plan(src, dst, (64,), "float32", machine).seconds
 
     near, far = 1e-3 + 128 * 1e-6, 1.0 + 2 * 128 * 1e-3  # two ranks share the port of their node

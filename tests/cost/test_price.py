@@ -1,4 +1,4 @@
-"""Prices of schedules: closed forms against rounds, levels against arrays, published counts."""
+"""Prices of schedules: closed forms beside rounds, levels beside arrays, published counts."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_closed_forms_know_the_root() -> None:
 
 @pytest.mark.parametrize("n", [3, 8, 40])
 def test_each_of_many_messages_in_a_round_has_the_price_of_its_own_size(n: int) -> None:
-    """A rank that sends 100 bytes to everybody sends short messages, however many; inside a node, through its memory."""
+    """A rank that sends 100 bytes to every other rank sends short messages, inside a node through memory."""
     ranges = Machine("m", 7e-3, 7e-3, pieces=(Piece(100, 1e-6, 1e-9), Piece(1e9, 5e-4, 5e-4)))
     node = Machine("m", 7e-3, 7e-3, ranks_per_node=n, intra=Link(1e-6, 1e-9))
     schedule = schedule_of("all_to_all", "linear", n)
@@ -120,10 +120,10 @@ def test_levels_by_one_rank_and_by_all(name: str) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 7, 8, 12, 16, 30, 32])
-@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8, "apart"])
+@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8, "labels"])
 def test_which_messages_leave_their_node(n: int, per_node: int | str) -> None:
-    apart = [(7 * rank % 5) // 2 for rank in range(n)]
-    nodes = NodeMap.consecutive(n, per_node) if isinstance(per_node, int) else NodeMap(apart)
+    labels = [(7 * rank % 5) // 2 for rank in range(n)]
+    nodes = NodeMap.consecutive(n, per_node) if isinstance(per_node, int) else NodeMap(labels)
     ranks = np.arange(n)
     kinds = ["shift", "xor"] if n & (n - 1) == 0 else ["shift"]
     for kind in kinds:
@@ -174,7 +174,7 @@ def test_algorithms_that_cannot_be_priced_at_scale_say_so(monkeypatch) -> None:
     "chosen", [one for one in algorithms() if one.symmetry], ids=lambda one: one.full_name
 )
 def test_one_rank_stands_for_all_to_the_byte(chosen: Algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ranks do the same up to a symmetry, uneven chunks count as if all ranks were looked at."""
+    """A symmetric algorithm is priced by one rank; uneven chunks count as if all ranks were examined."""
     monkeypatch.setattr("spmdsim.cost.link_load.EXACT_UP_TO", 4)
     compared = 0
     for n in (4, 5, 6, 8, 13, 16):

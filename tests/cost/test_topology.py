@@ -1,4 +1,4 @@
-"""Networks: routes are connected, loads add up, sharing is max-min fair."""
+"""Networks: routes are connected, loads add up, and messages share links max-min fairly."""
 
 from __future__ import annotations
 
@@ -72,17 +72,17 @@ def test_link_names_are_distinct(topology: Topology) -> None:
 
 
 @pytest.mark.parametrize("topology", NETWORKS, ids=ids)
-def test_links_of_a_message_are_a_way_from_its_sender_to_its_receiver(topology: Topology) -> None:
+def test_links_of_a_message_lead_from_its_sender_to_its_receiver(topology: Topology) -> None:
     sources, targets, _ = messages(topology, 60)
     routes = topology.routes(sources, targets)
     for message, (source, target) in enumerate(zip(sources.tolist(), targets.tolist())):
-        ways = [topology.ends(link) for link in routes.links[routes.messages == message].tolist()]
+        links = [topology.ends(link) for link in routes.links[routes.messages == message].tolist()]
         at = TopologyPlace(0, source)
-        while ways:
-            way = next((one for one in ways if one[0] == at), None)
-            assert way is not None, (source, target, at, ways)
-            ways.remove(way)
-            at = way[1]
+        while links:
+            route = next((one for one in links if one[0] == at), None)
+            assert route is not None, (source, target, at, links)
+            links.remove(route)
+            at = route[1]
         assert at == (0, target)
 
 
@@ -112,7 +112,7 @@ def test_fat_tree_climbs_only_as_far_as_needed() -> None:
 
 
 def test_oversubscription_halves_the_bandwidth_between_leaves() -> None:
-    """All ranks of one leaf send to the other leaf at once: 8 flows on 4 uplinks."""
+    """The 8 messages from one leaf to the other share 4 uplinks."""
     for over, expected in ((1.0, 1.0), (2.0, 2.0), (4.0, 4.0), (8.0, 8.0)):
         tree = FatTree.two_level(16, 8, over, bandwidth=1.0)
         sources, targets = np.arange(8), np.arange(8, 16)
@@ -149,19 +149,19 @@ def test_nodes_share_their_ports() -> None:
 
 @pytest.mark.parametrize("topology", NETWORKS, ids=ids)
 def test_rates_are_max_min_fair(topology: Topology) -> None:
-    """No link carries too much, and every message has a full link on which nobody is faster."""
+    """A message has a full link on which it is among the fastest, and links are not overloaded."""
     sources, targets, _ = messages(topology, 80, seed=1)
     routes = topology.routes(sources, targets)
     rates = max_min_rates(routes, topology.capacity)
     used = np.bincount(routes.links, rates[routes.messages], minlength=len(topology.capacity))
     assert (used <= topology.capacity * (1 + 1e-9)).all()
     for message in range(len(sources)):
-        mine = routes.links[routes.messages == message]
-        if not len(mine):
+        own_rate = routes.links[routes.messages == message]
+        if not len(own_rate):
             assert np.isinf(rates[message])
             continue
         bottleneck = False
-        for link in mine:
+        for link in own_rate:
             others = rates[routes.messages[routes.links == link]]
             full = used[link] >= topology.capacity[link] * (1 - 1e-9)
             bottleneck |= bool(full and rates[message] >= others.max() * (1 - 1e-9))
@@ -210,7 +210,7 @@ def test_ring_algorithm_fits_the_ring_network_and_doubling_does_not() -> None:
 
 
 def test_busiest_link_of_each_round() -> None:
-    """Doubling on a ring: partners at distance d put d messages on a link; the ring algorithm one everywhere."""
+    """Recursive doubling puts d messages of partners at distance d on a link of a ring; a ring puts one."""
     ring_network = Torus((16,), 1e9)
     doubling = hotspots(schedule_of("all_reduce", "recursive_doubling", 16), ring_network, 1000)
     assert [one.messages for one in doubling] == [1, 2, 4, 8]

@@ -199,7 +199,7 @@ def test_who_waits_for_a_processor_is_at_work() -> None:
 
 
 def test_where_a_program_was_is_not_who_started_it() -> None:
-    """No line is named if the time is over before a line of the user ran."""
+    """The error names a line only if a line of the user ran before the time was over."""
     with pytest.raises(InputError, match=r"^it has not ended after 0\.2 s"):
         run_limited(partial(time.sleep, 99), Limits(seconds=0.2))
 

@@ -141,7 +141,7 @@ def test_a_right_algorithm_passes_and_what_it_prints_is_no_verdict(
 
 
 def test_rounds_are_asked_for_once() -> None:
-    """An algorithm cannot give correct rounds to the verification and fewer to the counting."""
+    """Verification and counting see equal rounds, because rounds are requested once."""
     times: dict[int, int] = {}
 
     def f(rank, size):

@@ -47,13 +47,13 @@ def test_a_sum_is_scattered_inside_first() -> None:
 
 
 def test_replicas_inside_a_node_share_a_reduction_across() -> None:
-    """Each rank of a node takes a half through the port, and the node puts them together."""
+    """A rank takes half of the bytes through the port, and the ranks of the node gather the halves."""
     steps = steps_of(MESH(None, partial="dp"), MESH(None), BLOCKED)
     assert steps == ["reduce_scatter dp", "all_gather dp", "all_gather tp"]
 
 
 def test_short_messages_cross_the_network_once() -> None:
-    """One latency across and one or two inside take less than two latencies across."""
+    """Crossing once and gathering inside costs fewer latencies than crossing twice."""
     assert steps_of(MESH(("dp", "tp")), MESH(None), BLOCKED, (4,)) == ["all_gather dp", "all_gather tp"]
     steps = steps_of(MESH(None, partial=("dp", "tp")), MESH(None), BLOCKED, (4,))
     assert steps == ["reduce_scatter tp", "all_reduce dp", "all_gather tp"]
@@ -143,7 +143,7 @@ def test_what_enters_a_node_is_what_none_of_its_ranks_owns(labels: str, shape: t
 
 @pytest.mark.parametrize(("count", "expected"), [(2, 8), (4, 12)])
 def test_sums_over_nodes_on_paper(count: int, expected: int) -> None:
-    """Each of 8 elements enters nodes ``2 (n - 1)`` times, equally shared by the ``n`` nodes."""
+    """Element by element, ``2 (n - 1)`` copies enter nodes, equally shared by the ``n`` nodes."""
     mesh = Mesh((count, 2), ("dp", "tp"))
     route = plan(mesh(None, partial=("dp", "tp")), mesh(None), (8,), "int8", NETWORK)
     assert route.node_lower_bound == expected

@@ -41,9 +41,9 @@ def test_plans_follow_the_nodes_of_the_world() -> None:
 
 
 def test_a_machine_with_a_map_of_its_own_keeps_it() -> None:
-    world, own = LockStep(4, nodes="a:2,b:2"), NodeMap.of("c,d,c,d", 4)
-    world.machine = TWO_LEVELS.placed(own)
-    assert world.machine.nodes == own
+    world, node_map = LockStep(4, nodes="a:2,b:2"), NodeMap.of("c,d,c,d", 4)
+    world.machine = TWO_LEVELS.placed(node_map)
+    assert world.machine.nodes == node_map
     world.machine = Machine.laptop()
     assert world.machine == Machine.laptop()
 
