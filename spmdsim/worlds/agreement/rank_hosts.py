@@ -22,7 +22,12 @@ def learn_hosts(comm: MPI.Comm) -> None:
         comm: the communicator.
     """
     # Call MPI itself, because a world's communicators count their traffic.
-    _hosts.update(zip(world_ranks(comm), MPI.Comm.allgather(comm, platform.node())))
+    add_hosts(world_ranks(comm), MPI.Comm.allgather(comm, platform.node()))
+
+
+def add_hosts(ranks: Sequence[int], names: Sequence[str]) -> None:
+    """Store the host names of ranks, by their numbers in the job."""
+    _hosts.update(zip(ranks, names))
 
 
 def list_hosts(ranks: Sequence[int]) -> str:

@@ -47,8 +47,8 @@ GROUP = _GROUP_HEAD + COLUMNS * RING
 TEXTS = HEAD + GROUPS * GROUP
 AREA = TEXTS + TEXT // 8
 
-#: Seconds within which several ranks begin to report at once.
-AT_ONCE = 0.05
+#: Seconds within which several ranks begin to report at once; if a host cannot be reached, each waits for its answer.
+AT_ONCE, LOST_AT_ONCE = 0.05, 1.5
 #: Values of ``EXIT``.
 STAYS, DONE, FAILED = range(3)
 #: Values of ``REPORTS``: the rank raises an error that its program may catch, or it ends the job.
@@ -189,15 +189,19 @@ class SharedBoard:
     def is_first_to_report(self) -> bool:
         """Claim the report of why the job ends; return True if this rank shall write it.
 
-        Return False at once if another rank has claimed it (see :meth:`is_reported`). Otherwise wait :data:`AT_ONCE` seconds: of several ranks
-        that claim it meanwhile, the one with the lowest place shall write.
+        Return False at once if another rank has claimed it. Otherwise wait :data:`AT_ONCE` seconds: of several ranks
+        that claim it meanwhile, the one with the lowest place shall write. The others withdraw their claims.
         """
+        self.refresh()
         if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
             return False
         self.numbers[REPORTS] = ENDS_JOB
-        time.sleep(AT_ONCE)
+        time.sleep(LOST_AT_ONCE if self.lost_places() else AT_ONCE)
         self.refresh()
-        return not any(self.state(place, REPORTS) for place in range(self.me))
+        if any(self.state(place, REPORTS) for place in range(self.me)):
+            self.numbers[REPORTS] = 0
+            return False
+        return True
 
     def is_reported(self) -> bool:
         """Return True if another rank ends the job, and has written why."""

@@ -29,7 +29,7 @@ from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.node_memory import world_ranks
-from spmdsim.worlds.agreement.rank_hosts import learn_hosts, list_hosts
+from spmdsim.worlds.agreement.rank_hosts import add_hosts, learn_hosts, list_hosts
 from spmdsim.worlds.trace.source_lines import source_line
 
 #: Facts about a rank's start, by name.
@@ -49,6 +49,8 @@ APART = (*VARIABLES.values(), JOB_VARIABLE)
 MISTAKE = "a mistake"
 #: The begin of the names of facts about modules. Ranks may have loaded different ones.
 MODULE = "the text of module "
+#: The host's name, which is exchanged with the facts and not compared.
+HOST = "the host"
 #: Facts about the program.
 TEXT, PROGRAM = "the text of the program", "the program's file"
 
@@ -105,9 +107,11 @@ def agree_on_start(
             where = f"where {what} of {many(comm.Get_size(), 'rank')} is made"
             line = source_line() or "an unknown place"
             raise DisagreementError(f"{error.message} to {where}, at {line}") from None
+        if not equal:  # one exchange, because the versions of this package may differ
+            all_facts = comm.allgather({**facts, HOST: platform.node()})
+            add_hosts(world_ranks(comm), [rank_facts.pop(HOST, "") for rank_facts in all_facts])
+            _require_equal_facts(all_facts, world_ranks(comm), list(setting_facts))
         learn_hosts(comm)
-        if not equal:
-            _require_equal_facts(comm.allgather(facts), world_ranks(comm), list(setting_facts))
     if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
         unlink_segments()
     if problem is not None:
