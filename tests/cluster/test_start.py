@@ -97,7 +97,7 @@ def test_mpirun_of_open_mpi_that_passes_no_variables(shared_folder):
         command, env=environment, capture_output=True, text=True, errors="replace", timeout=120
     )
     assert result.returncode != 0
-    assert "deadline (SPMDSIM_DEADLINE) is 20.0 on rank 0, 60.0 on rank 1" in result.stderr
+    assert "deadline (SPMDSIM_DEADLINE) is 20.0 on rank 0 (node1), 60.0 on rank 1 (node2)" in result.stderr
     assert "mpirun -x SPMDSIM_DEADLINE" in result.stderr
 
 
