@@ -65,10 +65,12 @@ LONGEST_FIELD = 48
 
 
 def _field_text(value: Any) -> str:
-    """Return a field of a dataclass as text of at most about :data:`LONGEST_FIELD` (48) characters.
+    """Return a field of a dataclass as text of about 48 characters at most (:data:`LONGEST_FIELD`).
 
-    Long strings and numbers are cut. Containers of up to four numbers and strings are written, others replaced by the
-    number of their entries. Arrays and tensors are replaced by their type; so are other long values.
+    - Strings and numbers: their repr, cut at the end, such as ``'abc...'``.
+    - Containers of up to four numbers and strings: their repr; other or longer ones: ``<7 entries>``.
+    - Arrays and tensors: their type, ``<ndarray>``.
+    - Other values: their repr or, if that is too long or the value abbreviates itself (`ShortRepr`), ``Name(...)``.
 
     Args:
         value: the value of the field, of any type.

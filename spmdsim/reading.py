@@ -47,9 +47,10 @@ def one_line(text: object, most: int = 200) -> str:
 
 @contextmanager
 def readable(path: object, kind: str, fails: str = "cannot be read as") -> Iterator[None]:
-    """Convert every exception inside a ``with`` block, such as a parser's error, to one clear InputError.
+    """Convert every exception of a ``with`` block that reads a file to an InputError with the file's name.
 
-    The block gets None. KeyboardInterrupt and SystemExit pass unchanged.
+    A parser's KeyError, a full memory or a file that does not exist then give one line that a user understands. The
+    block gets None. KeyboardInterrupt and SystemExit pass unchanged.
 
     Args:
         path: the file, for the message.
@@ -310,8 +311,8 @@ _CALLS: dict[str, Callable[..., Any]] = {"max": max, "min": min}
 def arithmetic(expression: str, names: _Names) -> Fraction:
     """Compute the exact value of an arithmetic expression without executing it.
 
-    It accepts numbers, names, ``+ - * / // % **``, comparisons, ``and``, ``or``, ``not``, ``x if c else y``, ``max`` and
-    ``min``. Truth values are 1 and 0.
+    It accepts numbers, names, ``+ - * / // % **``, comparisons, ``and``, ``or``, ``not``, ``x if c else y``, ``max``
+    and ``min``. Truth values are 1 and 0.
 
     Args:
         expression: text such as ``"2*n if n > 1 else 0"``.
@@ -353,10 +354,10 @@ def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
 
 
 def _build(node: ast.AST) -> _Function:
-    """Return the function of names that computes a syntax tree.
+    """Return a function that computes the expression of a syntax tree from the values of its names.
 
-    :func:`arithmetic` states what is supported. The function returned takes the values of names; for an unknown name it
-    raises ValueError.
+    For example, the function for ``2 * n`` returns 6 for ``{"n": 3}``. It raises ValueError for a name without value,
+    and if a number becomes too large. :func:`arithmetic` lists the supported expressions.
 
     Args:
         node: the syntax tree of an expression.

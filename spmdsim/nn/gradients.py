@@ -78,17 +78,19 @@ class SharedMoves:
         self._done: dict[Hashable, Tensor] = {}
 
     def add(self, name: Hashable, tensor: Tensor, layout: Layout) -> None:
-        """Add a tensor to the bucket of its collective.
+        """Add a tensor to the bucket of its collective; run or start the bucket if it is now full.
+
+        A bucket is a list of tensors that one collective moves together. Two tensors share a bucket if their worlds and
+        dtypes are equal and ``merging`` returns equal collectives for them. There are three cases:
+
+        - ``merging`` returns None: the tensor is redistributed at once, without a bucket.
+        - The bucket's result now has ``BUCKET_BYTES`` (25 MiB) or more on one rank: the bucket is closed, so later
+          tensors go to a new one. If the world overlaps communication with calculation, the collective starts in the
+          background, and all_reduces of earlier buckets start their second half, except that of the last one. In other
+          worlds the collective runs to its end.
+        - Otherwise the tensor waits in the bucket, at the latest until `finish`.
 
         All ranks must add equal tensors in equal order.
-
-        Two tensors share a bucket if world, collective and dtype are equal. A tensor for which ``merging`` returns None
-        is moved at once, without a bucket.
-
-        A bucket whose result has ``BUCKET_BYTES`` (25 MiB) or more on one rank is closed: it starts if the world
-        overlaps communication with calculation, else it runs to its end. If the world overlaps, closing a bucket also
-        starts the second half of the all_reduces of earlier buckets, except the latest two. Smaller buckets wait for
-        `finish`.
 
         Args:
             name: key of the tensor in the result of `finish`; a name that is used again replaces the earlier tensor.
@@ -121,11 +123,11 @@ class SharedMoves:
         world.proceed()
 
     def finish(self) -> dict[Hashable, Tensor]:
-        """Run all buckets that have not started, wait for the others, and return all tensors.
+        """Run or wait for the collectives of all buckets; return the moved tensors by name.
 
-        The tensors are in their new layouts, by the names passed to `add`. They include those that were moved at once,
-        but not those that `post_all` returned. Afterwards the object is empty and can be used again. All ranks must
-        call it.
+        The names are those passed to `add`; each tensor is in the layout passed with it. Tensors that were moved at
+        once are included. Tensors that `post_all` returned are not: its caller waits for them. Afterwards the object
+        is empty and can be used again. All ranks must call it.
         """
         is_overlapping = any(bucket.posted for bucket in self._closed)
         self._closed += self._open.values()
@@ -189,10 +191,13 @@ class Bucket:
             self.posted.advance()
 
     def collect_results(self) -> dict[Hashable, Tensor]:
-        """Run the collectives, or wait for the started one; return the moved tensors by name.
+        """Return the tensors in their new layouts, by name.
 
-        If the bucket has a single tensor and was not started, the tensor is redistributed without concatenation. Call
-        it once: the tensors' arrays are released.
+        - The bucket was started (`post`): wait for the collective, then run its remaining steps, if there are any.
+        - It was not started and has one tensor: redistribute it without copying it to a buffer.
+        - It was not started and has several: concatenate their shards, run the collective, and cut the result.
+
+        Call it once, because it releases the arrays of the tensors before the move.
         """
         if self.posted is None and len(self.items) == 1:
             ((name, tensor, layout),) = self.items
@@ -238,9 +243,12 @@ class Bucket:
     def _concatenate_shards(self) -> tuple[list[Any], tuple[Step, ...]]:
         """Concatenate the shards of all tensors, then release the tensors' arrays.
 
+        For example, tensors with shards of 6 and 4 elements give one flat array of 10 elements per owned rank.
+
         Returns:
-            A list with one flat array per owned rank, and the steps that reduce, scatter or gather it. In a world
-            without data the list has one array without elements in memory, and the tensors keep theirs.
+            ``(joined, steps)``: a flat array per owned rank, and the collectives that reduce, scatter or gather it.
+            In a world without data there is one array, with a length but without memory, and the tensors keep their
+            arrays.
         """
         tensors = [tensor for _, tensor, _ in self.items]
         world, dtype = tensors[0].world, tensors[0].meta.storage_dtype
@@ -255,13 +263,15 @@ class Bucket:
         return joined, steps
 
     def _split_result(self, after: list[Any]) -> dict[Hashable, Tensor]:
-        """Cut the collective's result into shards of the new layouts; return the tensors by name.
+        """Cut the flat arrays into the shards of the bucket's tensors; return these by name.
 
-        Each tensor keeps its dtype and provenance number. In a world without data the shards have no elements in
-        memory.
+        The tensors are in their new layouts, and keep their dtype and provenance number. In the array they follow one
+        another in the order of ``items``; after a reduce_scatter over n ranks, 1 / n of each. For example, tensors of
+        6 and 4 elements that are scattered over 2 ranks have 3 and 2 elements in each rank's array. In a world
+        without data, the shards have a shape but no memory.
 
         Args:
-            after: one flat array per owned rank, as the last step returned it.
+            after: one flat array per owned rank, the result of the bucket's last collective.
         """
         merge, world = self.merge, self.items[0][1].world
         parts = merge.ranks if merge.collective == "reduce_scatter" else 1
@@ -381,12 +391,12 @@ def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tup
 def backward(loss: Tensor, *, merge: bool = True) -> None:
     """Compute gradients of all leaves on which ``loss`` depends, and add them to ``.grad``.
 
-    A leaf is a tensor that requires a gradient and is not the result of an operator. The gradients are those of
-    ``loss.backward()``, in fewer collectives. All ranks must call it. The graph is released: a second call for the
-    same loss raises an error.
+    A leaf is a tensor that requires a gradient and is not the result of an operator. The values are those of
+    ``loss.backward()``; ``merge`` lowers the number of collectives. All ranks must call it. The graph is released: a
+    second call for the same loss raises an error.
 
-    A gradient is added to an earlier one in ``.grad``. It is in the layout ``gradient_layout`` of the leaf; if that is
-    None, it is split as the leaf is, without pending reductions.
+    If the leaf has a gradient already, the new one is added to it. The gradient gets the layout
+    ``leaf.gradient_layout`` or, if that is None, the split of the leaf itself. Both are without pending reductions.
 
     Args:
         loss: a tensor of one element.
@@ -395,8 +405,8 @@ def backward(loss: Tensor, *, merge: bool = True) -> None:
 
     Raises:
         LayoutError: If the loss does not have one element.
-        UsageTypeError: If the loss is not a tensor, or no tensor that it depends on needs a gradient, or an earlier pass
-            released the graph.
+        UsageTypeError: If the loss is not a tensor, or no tensor that it depends on needs a gradient, or an earlier
+            pass released the graph.
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
@@ -497,10 +507,13 @@ def squared_modulus(x: Tensor) -> Tensor:
 def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> float | Tensor:
     """Scale all gradients by one factor so that their global norm is at most ``largest``.
 
-    The norm is the root of the sum of squares of all elements of all gradients, in float64. The factor is ``largest /
-    (norm + 1e-6)`` if the norm exceeds ``largest``, else 1. A NaN in a gradient gives the norm NaN and the factor 1. An
-    infinite norm gives the factor 0; infinite elements become NaN. Each ``.grad`` becomes a new tensor of its dtype.
-    All ranks must call it.
+    The norm is the root of the sum of squares of all elements of all gradients, in float64. The factor is
+
+    - ``largest / (norm + 1e-6)`` if the norm exceeds ``largest``; 0 for an infinite norm, which turns infinite elements
+      into NaN;
+    - 1 otherwise, also if the norm is NaN because a gradient has a NaN.
+
+    Each ``.grad`` is replaced by a new tensor of its dtype. All ranks must call it.
 
     Args:
         parameters: a module, or an iterable of parameters and of tensors that require a gradient. Those without a
@@ -517,7 +530,7 @@ def clip(parameters: Module | Iterable[Parameter | Tensor], largest: float) -> f
 
     >>> from spmdsim import Mesh, Tensor, nn
     >>> weight = Tensor.from_global([3.0, 4.0], Mesh((2,), ("tp",))("tp"), requires_grad=True)
-    >>> nn.backward((weight * weight).sum())
+    >>> nn.backward((weight * weight).sum())  # the gradient is [6, 8], its norm 10
     >>> nn.clip([weight], 5.0), weight.grad.full().round(3).tolist()
     (10.0, [3.0, 4.0])
     """

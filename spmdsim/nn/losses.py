@@ -405,15 +405,16 @@ def cross_entropy(
     x: Tensor, target: Operand, weight: Operand | None = None, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Compute minus the log-probability of labels, with PyTorch's options.
+    """Compute minus the log-probability of each row's label, with PyTorch's options.
 
-    The classes are dimension 1 of ``x``, or its only dimension.
+    A row is a vector of c logits, one per class; softmax turns it into probabilities. The classes are dimension 1 of
+    ``x``, or its only dimension.
 
     Args:
         x: logits ``[batch, c, ...]`` or ``[c]``.
         target: labels ``[batch, ...]``, or probabilities in the shape of the logits.
         weight: weight of each class, ``[c]``; None: 1 for each class.
-        ignore_index: the label whose rows get loss 0 and weight 0.
+        ignore_index: the label whose rows get loss 0 and weight 0. Not used if the targets are probabilities.
         reduction: ``"mean"`` (the sum divided by the sum of the weights; by the number of rows if the targets are
             probabilities), ``"sum"`` or ``"none"``.
         label_smoothing: the share of each label, from 0 to 1, that is spread evenly over all classes.
@@ -426,6 +427,7 @@ def cross_entropy(
     >>> from spmdsim import Mesh, Tensor
     >>> mesh = Mesh((2,), ("dp",))
     >>> x = Tensor.from_global([[0.0, 0.0], [9.0, 0.0]], mesh("dp", None))
+    >>> # The first row has probability 1/2 for each class; the second row is ignored.
     >>> round(cross_entropy(x, Tensor.from_global([1, -100], mesh("dp"))).item(), 4)
     0.6931
     """
@@ -451,6 +453,9 @@ def _cross_entropy_of_probabilities(
     x: Tensor, targets: Tensor, weights: Tensor | None, reduction: str, share: float
 ) -> Tensor:
     """Compute :func:`cross_entropy` for targets that are probabilities in the shape of ``x``.
+
+    With c classes, the loss of a row is minus the sum over its classes of
+    ``weight * ((1 - share) * target + share / c) * log_softmax(x)``.
 
     Args:
         x: logits ``[batch, c, ...]`` or ``[c]``.

@@ -147,7 +147,8 @@ class Uniform(Pictured):
     """Initialiser with random numbers that are uniform in ``[-bound, bound)``.
 
     Attributes:
-        bound: the largest absolute value; None: the root of 1 / fan-in. The fan-in is the number of rows, 1 for shape ().
+        bound: the largest absolute value; None: the root of 1 / fan-in. The fan-in is the number of rows, 1 for
+            shape ().
 
     >>> Uniform(0.5).bound
     0.5
@@ -283,15 +284,16 @@ class Parameter(Pictured):
 
     @explained
     def materialise(self, world: World | None = None, seed: int = 0) -> None:
-        """Create the tensor with its initial values; all ranks must call it.
+        """Create the tensor with its initial values, or replace existing values.
 
-        The process fills only the shards of its own ranks. Afterwards the tensor requires a gradient, unless the dtype
-        has none (integers). Existing values are replaced. The values do not depend on the layout or the number of
-        ranks.
+        All ranks must call it; each process fills only the shards of its own ranks. The values depend on the seed and
+        the parameter, but not on the layout or the number of ranks. Afterwards the tensor requires a gradient, unless
+        its dtype cannot have one, as integers.
 
         Args:
             world: where the tensor lives; None: :func:`spmdsim.world`.
-            seed: seed of all parameters; the parameter's seed also depends on its name, or on its key if it has one.
+            seed: seed for all parameters of a model. It is combined with the parameter's name (with its key, if it has
+                one), so that each parameter gets other values.
 
         Raises:
             UsageTypeError: If ``seed`` is not an integer.
@@ -382,10 +384,10 @@ def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parame
 
 
 def _convert_to_parameter(item: Any) -> Parameter:
-    """Return a parameter itself, and a tensor as `TrainedTensor`.
+    """Return a parameter unchanged, and a leaf tensor as a `TrainedTensor`.
 
     Args:
-        item: a parameter or a leaf, that is a tensor that requires a gradient and was not computed from others.
+        item: a parameter, or a leaf: a tensor that requires a gradient and was not computed from others.
 
     Raises:
         UsageTypeError: If the item is anything else.

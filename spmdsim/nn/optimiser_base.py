@@ -38,9 +38,13 @@ CACHED = 1 << 22
 def sharded_over(axis: str) -> StateLayout:
     """Return a state layout that also splits over an axis that replicates the parameter, as ZeRO does.
 
-    Gradients are reduce_scattered and updated values all_gathered, which receives as many bytes as one all_reduce. The
-    first dimension whose size is a multiple of its new number of blocks is split further. Parameters without such a
-    dimension, and parameters that the axis already splits, keep their layout. This is stage 2 of Rajbhandari et al. (2020).
+    Each rank then owns and updates a part of the state only. Gradients are reduce_scattered to the parts, and updated
+    values all_gathered; both together receive as many bytes as one all_reduce of the gradients. This is stage 2 of
+    Rajbhandari et al. (2020).
+
+    The axis splits the first dimension whose size is a multiple of its new number of blocks. With 4 ranks along the
+    axis, a parameter of shape (6, 8) is split in its second dimension. Parameters without such a dimension, and
+    parameters that the axis already splits, keep their layout.
 
     Args:
         axis: name of the mesh axis, such as "dp".
@@ -93,7 +97,8 @@ class Optimiser(SavedState, Pictured):
     Args:
         parameters: a module, or an iterable of parameters and of tensors that require a gradient.
         rate: the learning rate, at least 0.
-        state_layout: from a parameter to the layout of its state, such as :func:`sharded_over`; default: its own layout.
+        state_layout: from a parameter to the layout of its state, such as :func:`sharded_over`; default: its own
+            layout.
 
     Attributes:
         state: per identity of a parameter a list of slots, each with one array per owned rank.
@@ -152,9 +157,9 @@ class Optimiser(SavedState, Pictured):
 
         All ranks must call it. Parameters without gradient keep their values.
 
-        A parameter whose state is split over more ranks than its values is updated in the layout of its state, then
-        gathered; these gathers share messages. If the world overlaps communication, gathers may finish after `step`
-        has returned. Reading such a parameter waits for them.
+        A parameter whose state is split over more ranks than its values (:func:`sharded_over`) is updated in the
+        layout of its state, then gathered. These gathers share messages. If the world overlaps communication with
+        calculation, `step` may return before they are complete; the first read of the parameter waits.
 
         Raises:
             LayoutError: If a gradient has another shape than its parameter; then no parameter changes.
@@ -206,9 +211,10 @@ class Optimiser(SavedState, Pictured):
     def _restoring_state(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
         """Return a context that restores the state of parameters if its block raises an error.
 
-        The block gets a dict with one entry per position in ``trained``, and deletes the entry of a parameter that
-        has its new value. On an error the state and the count of updates of all parameters that are still in the dict
-        become those before the block.
+        The block gets a dict with the old state by position in ``trained``. When a parameter has got its new value, the
+        block deletes its entry. If the block then raises, the parameters that still have an entry get back their
+        state and their count of updates from before the block; the others keep the new ones. So state and value
+        always fit each other.
         """
         dicts: tuple[dict[int, Any], ...] = self.state, self.counts
         waiting: dict[int, Any] = {
@@ -241,9 +247,9 @@ class Optimiser(SavedState, Pictured):
     def _compute_updated_value(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """Return the parameter's next value, in the layout of its state and without gradient.
 
-        Value and gradient are redistributed to that layout first, so all ranks must call it. The state and the count of
-        updates of ``parameter`` change; its value does not. In a world without data, return the old value in that
-        layout and change nothing.
+        Value and gradient are redistributed to that layout first, so all ranks must call it. Then each owned shard is
+        updated. The parameter's state and count of updates change; its value is left to the caller to assign. In a
+        world without data, return the old value in that layout and change nothing.
 
         Args:
             parameter: the parameter, which has a value.
@@ -278,9 +284,12 @@ class Optimiser(SavedState, Pictured):
     ) -> list[np.ndarray]:
         """Return a parameter's next shards, one per owned rank; update its state and its count.
 
-        Shards of 16-bit floats are updated in float32, and the results are rounded; the state stays float32. The state
-        is zeros before the first update. Ranks that share value, gradient and state share the result. :attr:`count`
-        becomes the number of this update. The given arrays are not changed.
+        - The state is zeros before the first update. :attr:`count` becomes the number of this update, from 1.
+        - Shards of 16-bit floats are updated in float32, and the results are rounded; the state stays float32.
+        - Ranks whose value, gradient and state are the very same arrays (replicas in one process) are computed once,
+          and get one common array as result.
+
+        The given arrays are not changed.
 
         Args:
             parameter: the parameter, the key of the state.
@@ -361,9 +370,12 @@ class Optimiser(SavedState, Pictured):
 def _update_blocks(out: np.ndarray, arrays: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
     """Yield the operands of each call of `Optimiser._block`, views of ``out`` and each array.
 
-    A block has at most :data:`CACHED` bytes (4 MiB) over all operands. Arrays form one block if they are smaller, or
-    if one is not contiguous. A complex number is updated as two real ones, as torch does. Every view has at least one
-    dimension, because numpy's functions return scalars for arrays of shape ().
+    Large arrays are updated in blocks that stay in the cache: a block has at most :data:`CACHED` bytes (4 MiB) over all
+    operands. For example, Adam has 7 operands; in float32 a block has 4 MiB / (7 * 4 bytes) = 149,796 elements.
+
+    - Smaller arrays, and arrays of which one is not contiguous, form one block in their own shape.
+    - Complex arrays are updated as two real ones, first the real and then the imaginary parts, as torch does.
+    - Arrays of shape () become shape (1,), because numpy's functions would return scalars instead of arrays.
 
     Args:
         out: the array for the new value.

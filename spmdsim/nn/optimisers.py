@@ -97,8 +97,8 @@ class Adam(Optimiser):
         epsilon: added to the root of the second moment.
         weight_decay: factor of the decay.
         state_layout: from a parameter to the layout of its moments; default: its own layout.
-        decoupled: True if each step subtracts ``rate * weight_decay * value``; False to add ``weight_decay * value`` to the
-            gradient.
+        decoupled: True if each step subtracts ``rate * weight_decay * value``; False to add ``weight_decay * value``
+            to the gradient.
         amsgrad: True to divide by the largest second moment so far (Reddi et al., 2018).
         bias_correction: True to divide the moments by ``1 - beta**step``, because they are initially zero.
         epsilon_hat: True to add epsilon to the root of the second moment before its bias correction.
@@ -151,8 +151,16 @@ class Adam(Optimiser):
     def _block(self, out: np.ndarray, value: np.ndarray, gradient: np.ndarray, *state: np.ndarray) -> None:
         """Write the updated elements to ``out``, the new moments to the second half of ``state``.
 
-        The bias corrections use :attr:`count`, the number of this update. Weight decay is added to the gradient, or
-        with :attr:`decoupled` to the update.
+        With the gradient g, the moments m and v, and the number t of this update (:attr:`count`)::
+
+            m = b1 * m + (1 - b1) * g
+            v = b2 * v + (1 - b2) * g * g
+            out = value - rate * (m / (1 - b1**t)) / (sqrt(v / (1 - b2**t)) + epsilon)
+
+        With ``amsgrad``, the largest v so far replaces v in the last line. The divisors are 1 without
+        ``bias_correction``. With ``epsilon_hat``, epsilon is divided by ``sqrt(1 - b2**t)``. The weight decay,
+        ``weight_decay * value``, is added to g; with :attr:`decoupled`, it is added to the factor of ``rate``
+        instead.
 
         Args:
             out: the array to fill.

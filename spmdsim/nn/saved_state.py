@@ -53,14 +53,17 @@ class SavedState:
     def state_dict(self) -> dict[str, Tensor]:
         """Return the optimiser's state as tensors by name, to save and to load in a later run.
 
-        Each parameter has its moments, named as in torch (``weight.exp_avg``), and its number of updates (``weight.step``).
-        ``rate`` is the learning rate. A parameter without a name is called by its position (``0``); if several share a name, the
-        position is put in front (``1.weight``). A parameter not yet updated has zeros, so a new optimiser's tensors show
-        the layouts that loading uses. Frozen parameters that were never updated are left out.
+        For a parameter named "weight", the keys are:
+
+        - ``weight.exp_avg`` and the like: its moments, named as in torch; zeros before the first update;
+        - ``weight.step``: its number of updates.
+
+        ``rate`` is the learning rate. A parameter without a name is called by its position (``0``); if several share
+        a name, the position is put in front (``1.weight``). Frozen parameters that were never updated are left out.
 
         Returns:
-            Tensors for :func:`spmdsim.arrays.checkpoint.save`; empty if no parameter has state. Moments are in the layout of the
-            state, in float32 for parameters of 16-bit floats. Numbers have shape ().
+            Tensors for :func:`spmdsim.arrays.checkpoint.save`; empty if no parameter has state. Moments are in the
+            layout of the state, in float32 for parameters of 16-bit floats. Numbers have shape ().
 
         Raises:
             WorldError: If a parameter has no values yet.
@@ -96,13 +99,14 @@ class SavedState:
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the state that :meth:`state_dict` of an optimiser of this kind returned.
 
-        The parameters of both optimisers must have equal names and shapes. Tensors may be in any layout; all ranks must
-        call it, since the tensors are redistributed. Numbers such as ``rate`` replace those of this optimiser. If anything does not fit, nothing
-        changes; nor does it in a world without data.
+        The parameters of both optimisers must have equal names and shapes. Layouts may differ, because the tensors are
+        redistributed; so all ranks must call it. Saved numbers such as ``rate`` replace those of this optimiser.
+
+        Nothing changes if an error is raised, or in a world without data.
 
         Args:
-            tensors: exactly the names that :meth:`state_dict` returns. Widths of floats may differ, kinds of numbers
-                not.
+            tensors: exactly the names that :meth:`state_dict` of this optimiser returns. A float may be wider or
+                narrower than this optimiser's, but not an integer.
 
         Raises:
             InputError: If a name is missing or unknown, or a shape or kind of number differs.
@@ -181,7 +185,8 @@ def _convert_number(world: World, number: np.generic) -> Tensor:
 def _check_names(expected: Mapping[str, object], tensors: Mapping[str, object]) -> None:
     """Raise an error unless ``tensors`` is a mapping with the expected names.
 
-    The message names the first missing name, else the first unknown one, and the nearest right name.
+    The message is about the first missing name or, if none is missing, the first unknown one. It suggests a similar
+    name: if "weight.step" is missing, an unknown "wieght.step" is shown.
 
     Args:
         expected: the names of the optimiser's own state.

@@ -125,8 +125,9 @@ class GPT(Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Compute logits ``[batch, sequence, vocabulary]``, which stay split over the vocabulary.
 
-        Position ``i`` of the sequence gets the vector of position ``i``. If the model has no head of its own, the
-        table of tokens is used as its transposed weight.
+        Token ``i`` of each sequence gets the ``i``-th position vector added to its embedding. Blocks and norm follow,
+        then the head. A model without a head of its own (``tied``) multiplies by the transposed embedding table
+        instead.
 
         Args:
             ids: numbers of tokens ``[batch, sequence]``. The sequence has at most ``length`` tokens (see the class).

@@ -285,9 +285,10 @@ grid = lru_cache(maxsize=1024)(Grid)
 def grids(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Grid, Grid, int]:
     """Return the grids of two layouts of one tensor, and its number of dimensions.
 
-    On one mesh, ranks exchange nothing along axes that split neither layout. Such axes longer than 1 become further
-    dimensions at the end, split in both grids, so that every rank stays in its slice of the mesh. Between two meshes
-    no dimension is added.
+    On one mesh, ranks exchange nothing along axes that split neither layout. Each axis of this kind that is longer
+    than 1 becomes a further dimension at the end, split in both grids, so that every rank stays in its slice of the
+    mesh. For example, 8 elements go from "a" to replicated on a mesh of axes a and b of length 2: the grids have the
+    shape (8, 2). Between two meshes no dimension is added.
 
     Args:
         src: the layout before; its pending reductions are ignored.

@@ -103,12 +103,12 @@ def warn_of_gathering(
 ) -> None:
     """Warn that an operator gathers its operands, once per operator and line of the program.
 
-    The warning is a :class:`GatheringWarning`. It states the bytes that a rank receives, and alternatives. Nothing
-    happens if
+    The warning is a :class:`GatheringWarning`. It states the bytes that a rank receives, and alternatives. No warning
+    is given if
 
-    * no redistributed operand was split: each had one shard, or one element per shard;
+    * no redistributed operand was really split, because it had one shard, or shards of one element each;
     * no rank receives a byte;
-    * the warning was one of the last 1,000 of this process.
+    * the operator and line are among the last 1,000 of this process that were warned of.
 
     Args:
         operator: the operator's name.

@@ -149,6 +149,9 @@ class Target:
         * reduce_scatter over all pending axes in each dimension that they cut evenly, else in every dimension; without
           the steps that the second item has;
         * the steps of :meth:`_reduce_scatter_steps`.
+
+        For example, a and b are pending, and a splits dimension 0 of the target: reduce_scatter over a into dimension
+        0, all_reduce over b, all_reduce over both, and reduce_scatter over both into each dimension.
         """
         dims, partial = state
         axes = {*partial}
@@ -179,12 +182,17 @@ class Target:
     def _reduce_scatter_steps(self, state: State) -> list[StateStep]:
         """Return reduce_scatter steps that reduce all pending axes and split by all free axes.
 
-        Free axes neither split a dimension of ``state`` nor stay pending; the axes to reduce are among them. First
-        they split the dimensions whose target needs them next. The remaining free axes then split one dimension,
-        which gives a step for each dimension that they cut evenly, or for every dimension if they cut none evenly.
-        Axes inside nodes are the major ones, so that a later all_gather leaves the nodes first, with fewer bytes. Then
-        come the steps in which only the pending axes among the remaining ones split one dimension. Later steps gather
-        what the target does not need.
+        Free axes neither split a dimension of ``state`` nor stay pending; the axes to reduce are among them.
+
+        1. The free axes that dimensions of the target need next split these dimensions.
+        2. All remaining free axes split one further dimension. Each dimension that they cut evenly gives a step; if
+           they cut none evenly, every dimension does. Axes inside nodes are the major ones, so that a later
+           all_gather first leaves the nodes, with fewer bytes.
+        3. The same follows with only the pending ones of the remaining free axes.
+
+        Later steps gather what the target does not need. For example, a is pending, b replicates, and a splits
+        dimension 0 of the target. In the steps, a splits dimension 0, and b splits dimension 0, dimension 1, or
+        nothing.
         """
         dims, partial = state
         free = self.movable.difference(*dims)
@@ -213,11 +221,15 @@ class Target:
         """Return the all_to_all and all_gather steps from a state without pending axes.
 
         A dimension's axes after those that it has in common with the target's start are surplus. With ("a", "b") in the
-        state and ("a", "c") in the target, "b" is surplus. An all_to_all moves the last surplus axes to another
-        dimension without surplus, if these are the axes that this dimension needs next. Each dimension with surplus
-        gives all_gathers of all its surplus axes, of all but the first, and so on down to the last one alone. If
-        several dimensions have surplus axes, a further all_gather gathers those of all dimensions. The list is empty
-        without surplus axes.
+        state and ("a", "c") in the target, "b" is surplus.
+
+        - An all_to_all moves the last surplus axes of a dimension to another dimension without surplus, if these are
+          the axes that this dimension needs next.
+        - An all_gather gathers the last surplus axes of a dimension: all of them, all but the first, and so on down
+          to the last one alone.
+        - If several dimensions have surplus axes, one more all_gather gathers all of them.
+
+        The list is empty without surplus axes.
 
         Args:
             state: the axes that split each dimension.
@@ -344,7 +356,8 @@ def search_paths(
 ) -> Paths:
     """Return the cheapest paths of collective steps to a layout, by Dijkstra's algorithm.
 
-    The price of a path is the sum of its steps' seconds and :data:`STEP_PENALTY` seconds per step; local slices cost
+    The states of the search are layouts, its edges are collectives. The price of a path is the sum of its steps'
+    seconds and :data:`STEP_PENALTY` seconds per step, so that of equal paths the shorter one wins; local slices cost
     only the penalty. The search ends at the target, if no state is left, or after :data:`MOST_STATES` (2,000) states.
 
     Args:
@@ -357,8 +370,9 @@ def search_paths(
         bound: the seconds that a path must stay below.
 
     Returns:
-        The path to ``dst``, or None if the search does not reach it; and the paths to states that the search reached
-        first by a step that reduced the last pending axis, in that order.
+        ``(target, reduced)``. ``target`` is the path to ``dst``, or None if the search does not reach it. ``reduced``
+        has the paths to states that were first reached by a step that reduced the last pending axis, in that order;
+        an exchange may continue them.
     """
     target = Target(src, dst, shape, prices.inside_axes)
     start = PathState(target.start, *target.local(target.start.dims), 0.0)

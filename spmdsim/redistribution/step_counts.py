@@ -49,10 +49,11 @@ def most_received(step: Step) -> int:
 
     * Local steps: 0. Counted steps: their own count.
     * Reductions: :func:`~spmdsim.core.step.reduction_elements` of the largest shard.
-    * Other collectives: the most elements of a target shard that its rank lacks. With S elements per shard and g
-      ranks in a group, they are S - S // g if all shards are even.
+    * Other collectives between even shards: the target shard without the part that its rank owns already. With S
+      elements per shard and g ranks in a group, they are S - S // g; an all_gather of 4 blocks of 2 elements gives
+      8 - 2 = 6.
     * An uneven all_gather of one dimension: the largest target shard minus the smallest share of it.
-    * Exchanges, and other uneven shards: counted.
+    * Exchanges, and other uneven shards: counted rank by rank.
     """
     src, dst, shape, collective = step.src, step.dst, step.shape, step.collective
     if collective in LOCAL_STEPS:
@@ -133,9 +134,13 @@ def _is_equal_on_ranks(step: Step) -> bool:
 def most_sent(step: Step) -> int:
     """Return the number of elements that the busiest rank sends in a step.
 
-    Up to :data:`LISTED` ranks per mesh are counted one by one. On more ranks, the number follows from the largest
-    shards, with two exceptions. In an exchange, replicas are assumed to send equal shares, and the mean is rounded up.
-    A counted step gives the larger one of the numbers of elements that its busiest rank receives and sends.
+    On up to :data:`LISTED` (1024) ranks per mesh, all ranks are counted one by one. On more ranks:
+
+    * Local steps: 0.
+    * all_gather, reduce_scatter, all_to_all: what the rank with the largest shard sends.
+    * all_reduce: as many as the busiest rank receives.
+    * An exchange: replicas are assumed to send equal shares, and the mean is rounded up.
+    * A counted step: what its busiest rank receives or sends, whichever is more.
     """
     if step.src.mesh.size <= LISTED and (step.collective != "exchange" or step.dst.mesh.size <= LISTED):
         return max(sent_nbytes(step, rank, 1) for rank in step.src.mesh.rank_list)
@@ -156,9 +161,10 @@ def most_sent(step: Step) -> int:
 def received_elements(step: Step) -> np.ndarray:
     """Return the number of elements that each rank receives in a step, as an int64 array.
 
-    The index is the position in the target mesh. For a direct reduction, whose source ranks receive, too, it is the
-    rank number. Local steps give zeros. Reductions are counted as bandwidth-optimal algorithms
-    (:func:`~spmdsim.core.step.reduction_elements`).
+    The index is the position in the target mesh. Only for a direct reduction, in which source ranks receive addends,
+    too, it is the rank number. Local steps give zeros. Reductions are counted as bandwidth-optimal algorithms
+    (:func:`~spmdsim.core.step.reduction_elements`); so an all_reduce of 8 elements on 4 ranks gives 2 * 6 = 12 for
+    each.
     """
     mesh = step.dst.mesh
     if step.collective in LOCAL_STEPS:

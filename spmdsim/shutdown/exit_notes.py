@@ -143,7 +143,8 @@ def note_failure(code: int, cause: str = "") -> bool:
 def write_note(path: Path, text: str, keep_first: bool = False) -> bool:
     """Write a note so that a reader sees all of it or none; return True if that succeeds.
 
-    If the system refuses to write, as on a full disk, return False; no part of the note stays.
+    The text is written to another file, which then gets the note's name in one operation. If the system refuses to
+    write, as on a full disk, return False; no part of the note stays.
 
     Args:
         path: the note.

@@ -55,9 +55,14 @@ def read_exit_reason() -> tuple[int, str]:
 def set_hooks(name: str | None = None) -> None:
     """Install the hooks by which a failure of this rank ends the job.
 
-    There is a hook for exceptions, threads, ``atexit``, ``SystemExit``, ``os._exit``, the shutdown, and the import of
-    MPI each. MPI's files are guarded later (:func:`guard_mpi_files`). A further call installs hooks again that the
-    program has replaced.
+    They are hooks for
+
+    - exceptions that no code catches, in the main thread, in other threads, and in functions of ``atexit``;
+    - exits: ``SystemExit``, ``os._exit``, and the interpreter's shutdown;
+    - the import of MPI.
+
+    MPI's files are guarded later (:func:`guard_mpi_files`). A further call installs those hooks again that the
+    program has replaced, such as ``sys.excepthook``.
 
     Args:
         name: the program's name in error lines. None keeps the name, which is the script's at first.
@@ -96,14 +101,14 @@ def _end_job_on_exception(
 ) -> None:
     """End the job after an exception that no code of the program has caught.
 
-    This is ``sys.excepthook``. There are three cases:
+    This is ``sys.excepthook``. In the first three cases it returns, and the exception's exit code is stored for
+    :func:`read_exit_reason`:
 
-    - A child that a rank has forked, or no MPI on several ranks: store the exit code of the exception, and print the
-      exception as Python does. In such a child, print a user's mistake (SpmdError) as one line.
-    - Ranks that a launcher started, but that do not see each other (LauncherError): store the exit code; rank 0 alone
-      prints a line.
-    - Several ranks: print the reasons of all ranks that stop, end the job if other ranks run, and exit this rank. The
-      function does not return.
+    - The process is a child that a rank has forked, and the exception is a user's mistake (SpmdError): print one line.
+    - A launcher started the ranks, but they do not see each other (LauncherError): rank 0 alone prints a line.
+    - MPI does not run on several ranks, or other exceptions in a forked child: print the exception as Python does.
+    - MPI runs on several ranks: print the reasons of all ranks that stop, end the job if other ranks run, and exit this
+      rank. The function does not return.
 
     Args:
         kind: the exception's type.
@@ -158,9 +163,10 @@ def _end_job_on_thread_exception(args: threading.ExceptHookArgs) -> None:
 def hook_exit_callbacks() -> None:
     """Set a hook that ends the job when a function of ``atexit`` raises.
 
-    The hook is ``sys.unraisablehook``. Python would only print the exception. The job's exit code is the one of the
-    exception, at least 1. In two cases, the previous hook is called instead: MPI does not run on several ranks, or the
-    exception comes from other code than a function of ``atexit``. Do nothing if the hook is set already.
+    Without it, Python would only print the exception, and exit as if nothing had happened. The hook,
+    ``sys.unraisablehook``, prints rank and exception, and ends the job with the exception's exit code, at least 1.
+    The previous hook is called instead if MPI does not run on several ranks, or if the exception comes from other
+    code, such as ``__del__``. A second call of this function changes nothing.
     """
     previous_hook = sys.unraisablehook
     if previous_hook.__module__ == __name__:
@@ -183,10 +189,12 @@ def hook_exit_callbacks() -> None:
 def hook_exit() -> None:
     """Set a hook that stores the exit code with which ``SystemExit`` ends this process.
 
-    Functions that run at exit read it (:func:`read_exit_reason`). The attribute ``code`` of SystemExit becomes a
-    property. Python itself reads the attribute when no code has caught the exception; the property sees that by the
-    lack of a calling Python frame. ``sys.exit`` becomes a function in Python, so that it raises an exception object. Do
-    nothing if the hook is set already.
+    Functions of ``atexit`` can then read the code (:func:`read_exit_reason`), which Python does not tell them.
+
+    The attribute ``code`` of SystemExit becomes a property. When no code has caught the exception, the interpreter
+    itself reads the attribute, which the property sees: no Python frame calls it. Then it stores the code.
+    ``sys.exit`` becomes a function in Python, because the original raises no exception object of which the attribute
+    would be read. A second call changes nothing.
     """
     member = vars(SystemExit)["code"]
     if isinstance(member, property):  # hooked already
@@ -214,10 +222,14 @@ def hook_exit() -> None:
 def hook_quick_exit() -> None:
     """Replace ``os._exit`` by a function that ends the job as other exits do.
 
-    Launchers do not name the rank, and some take the code 0 for a good end. If the code is not 0, the new function
-    prints the rank and the line of the call. If it is 0, the new function calls those of :func:`run_before_quick_exit`,
-    the last one first. In a process that this one forks later, the new function exits at once. A further call of
-    `hook_quick_exit` hooks the exit of the calling process instead.
+    Launchers do not name the rank that exits, and some take the code 0 for a good end. The new function
+
+    - with a code that is not 0: prints the rank and the line of the call, ends the job if MPI has not started yet
+      (:func:`end_before_mpi`), and exits;
+    - with the code 0: calls the functions of :func:`run_before_quick_exit`, the last one first, and exits.
+
+    In a process that this one forks later, it exits at once. If the forked process calls `hook_quick_exit`, this holds
+    for the forked process instead of its parent.
     """
     is_hooked = bool(_hooked_process)
     _hooked_process[:] = [os.getpid()]  # a supervisor sets hooks before it forks the rank
@@ -263,8 +275,9 @@ def _print_quick_exit(status: int, frame: FrameType) -> None:
 def hook_shutdown() -> None:
     """Set a hook that watches the interpreter's shutdown (:func:`watch_shutdown`).
 
-    The watch starts when the main program is over, and the interpreter waits for threads. Without several ranks,
-    nothing is watched. Do nothing if the hook is set already.
+    The main program is over, but a thread or a destructor may block, so that this rank never ends. The watch starts
+    before the interpreter waits for threads. Without MPI on several ranks, nothing is watched. A second call changes
+    nothing.
     """
     wait_for_threads = threading._shutdown  # type: ignore[attr-defined]
     if wait_for_threads.__module__ == __name__:  # hooked already
@@ -302,7 +315,8 @@ def _refuse_mpi_files(
 ) -> Callable[..., None]:
     """Return a function like ``close`` that raises WorldError for files that MPI needs.
 
-    When it raises, no file is closed. A number of a former file of MPI that another file has now does not raise.
+    When it raises, no file is closed. A file counts as MPI's if it was guarded (:func:`guard_mpi_files`), its number
+    still refers to that file, and MPI still runs. So a number that another file has by now can be closed.
 
     Args:
         close: ``os.close`` or ``os.closerange``, which return None.

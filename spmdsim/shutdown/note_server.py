@@ -97,7 +97,14 @@ class NoteServer:
                 threading.Thread(target=self._receive, args=(connection,), daemon=True).start()
 
     def _receive(self, connection: socket.socket) -> None:
-        """Write one note and answer it. Close the connection without an answer if it is no note of this job."""
+        """Receive one note from a connection: a line of JSON with the keys secret, name and text.
+
+        If the secret is right and the name is allowed (:data:`NAMES`), write the note and answer with one byte.
+        Otherwise close the connection without an answer; errors of the connection are ignored, too.
+
+        Args:
+            connection: the connection, which is closed afterwards.
+        """
         connection.settimeout(SECONDS)
         with (
             connection,

@@ -281,9 +281,9 @@ def start_beside(work: Callable[[WatchedProcess], None]) -> tuple[int, int]:
             or raises.
 
     Returns:
-        ``(descriptor, child)``: the descriptor to which this process writes marks for the child, and the child's
-        process number. The work in the child should end when this process closes the descriptor
-        (:meth:`WatchedProcess.wait_for_end`).
+        ``(descriptor, child)``: the end of a pipe into which this process writes marks, single bytes that tell the
+        child what this process does, and the child's process number. The work in the child should end when this
+        process closes the descriptor (:meth:`WatchedProcess.wait_for_end`).
 
     Raises:
         OSError: If no process can be started.
@@ -341,20 +341,25 @@ def _run_work(work: Callable[[WatchedProcess], None], watched: WatchedProcess) -
 def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> None:
     """End the job if ranks have left before MPI started, or do not come until the deadline.
 
-    Runs in the child, and returns when MPI has started. Ranks count as left if they are without a process for more than
-    :data:`GONE_SECONDS`. The lowest rank that waits ends the job. The other ranks do so :data:`LATER_SECONDS` later, if
-    the job still runs. With a deadline, the lowest rank that waits also prints every :data:`SIGNS` seconds which ranks
-    have not come yet.
+    This runs in the child, which looks at the ranks' processes every :data:`LOOK_SECONDS` (0.5), and returns when MPI
+    has started.
+
+    - A rank has left if it has been without a process for more than :data:`GONE_SECONDS` (3). The seconds start anew
+      when the set of these ranks changes.
+    - The lowest rank that still waits ends the job. The other ranks do so :data:`LATER_SECONDS` (2) later, if the job
+      still runs.
+    - If there is a deadline, the lowest rank also prints every :data:`SIGNS` (10) seconds which ranks have not come
+      yet.
 
     Args:
         watched: the rank, which starts MPI.
         job: the job, as the launcher describes it.
-        deadline: the seconds that the rank waits for ranks that have not left; infinity for no deadline, and no lines
-            about ranks that have not come yet.
+        deadline: the seconds from the start of the wait after which the job ends even if no rank has left; infinity for
+            no deadline, and no lines about ranks that have not come yet.
     """
-    begin, signs, gone_seconds, gone_ranks = time.monotonic(), 0, 0.0, list[int]()
+    start, lines_printed, gone_seconds, gone_ranks = time.monotonic(), 0, 0.0, list[int]()
     while not watched.wait_for_end(LOOK_SECONDS):
-        waited, before = time.monotonic() - begin, gone_ranks
+        waited, before = time.monotonic() - start, gone_ranks
         gone_ranks, absent_ranks = _find_missing_ranks(job)
         gone_seconds = gone_seconds + LOOK_SECONDS if gone_ranks and gone_ranks == before else 0.0
         is_first = job.rank == min({*range(job.size)} - {*gone_ranks, *absent_ranks}, default=job.rank)
@@ -367,8 +372,8 @@ def _watch_start(watched: WatchedProcess, job: Launched, deadline: float) -> Non
             )
         elif waited > deadline + later:
             watched.end_job(f"{line} {names} did not come, the job ends", CODE)
-        elif waited > (signs + 1) * SIGNS and is_first and not math.isinf(deadline):
-            signs += 1
+        elif waited > (lines_printed + 1) * SIGNS and is_first and not math.isinf(deadline):
+            lines_printed += 1
             os.write(2, f"{line} {names} did not come yet\n".encode())
 
 
@@ -403,10 +408,11 @@ def _find_missing_ranks(job: Launched) -> tuple[list[int], list[int]]:
 
 
 def _list_rank_processes() -> dict[int, list[int]]:
-    """Return the numbers of the processes of each rank, of this rank's launcher and machine.
+    """Return the numbers of the processes of each rank of this job on this machine.
 
-    Ranks without a process are left out; processes that have ended do not count. The dict is empty if the launcher is
-    in another container, or without ``/proc``.
+    For example, ``{0: [4711], 1: [4712, 4720]}``. Only processes below this rank's launcher count, and none that has
+    ended. A rank is read from the environment that the launcher gave the process. Ranks without a process are left
+    out. The dict is empty if the launcher is in another container, or without ``/proc``.
     """
     parents: dict[int, int] = {}
     ranks: dict[int, int] = {}
@@ -494,11 +500,13 @@ class StackFrame(NamedTuple):
 def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     """Start a child process that ends the job if this process's shutdown blocks for too long.
 
-    After ``seconds`` the child asks for the stacks of all threads by a signal. If the user's code or a thread blocks,
-    the child prints the rank and the place, and ends the job with code 2. It does not end the job, but restarts the
-    clock, if the process waits for other ranks (:func:`waiting_for_ranks`), does not answer, or still computes in a
-    function without lines of Python, such as the interpreter's own clearing of many objects. Nothing is watched if the
-    platform has no ``fork``, if ``seconds`` is infinite, or if no process can be started.
+    After ``seconds`` the child asks for the stacks of all threads by a signal.
+
+    - The user's code or a thread blocks: the child prints the rank and the place, and ends the job with code 2.
+    - The process waits for other ranks (:func:`waiting_for_ranks`), does not answer, or still computes in a function
+      without lines of Python, such as the interpreter's clearing of many objects: the clock starts anew.
+
+    Nothing is watched if the platform has no ``fork``, if ``seconds`` is infinite, or if no process can be started.
 
     Args:
         rank: the rank of this process, for the message.
@@ -532,11 +540,17 @@ def _watch_for_block(
 ) -> None:
     """Watch a process until it ends, and end the job if it blocks; runs in the child.
 
-    See :func:`watch_shutdown` for when it blocks.
+    Every mark of the process starts the clock anew. When the clock reaches ``seconds``, there are two cases:
+
+    - ``find_line`` names a line of the user's code; or the process is in a function without lines of Python, and has
+      used no processor time since the last look: it blocks. Print the line, end the job, and return.
+    - Otherwise start the clock anew.
+
+    While the process waits for other ranks (its last mark says so), the clock has no effect.
 
     Args:
         watched: the process.
-        seconds: how long it may write no mark. The clock stops while it waits for other ranks.
+        seconds: how long it may write no mark.
         find_line: returns the words of :func:`find_blocking_line` for the process now.
         name: the rank, for the message.
     """
@@ -589,8 +603,8 @@ def find_blocking_line(stacks: str, main: int, others: dict[int, str]) -> str:
     - "" if the main thread is not among the stacks, or if this package waits in it;
     - :data:`NO_LINES` if the main thread runs no line of Python;
     - "thread T, f at a.py:3," if the main thread waits for other threads: the first of them that runs; "" if none runs;
-    - otherwise the innermost frame of the user's code in the main thread, or the innermost frame of all if none is the
-      user's.
+    - otherwise, such as "__del__ at a.py:3", the innermost frame of the user's code in the main thread, or the
+      innermost frame of all if none is the user's.
 
     Args:
         stacks: as ``faulthandler`` writes them, the innermost frame first.

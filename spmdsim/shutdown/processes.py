@@ -191,10 +191,10 @@ class ProcessHandle:
 def fork_below_reaper() -> int:
     """Fork a process that ends with all of its descendants.
 
-    It runs below a reaper, which terminates them. Linux hands orphans to the nearest ancestor that asked for them
-    (``PR_SET_CHILD_SUBREAPER``). A reaper is such an ancestor: it waits for one child and terminates everything below
-    itself when the child ends, when it is asked to, or when its own parent ends. It passes ``PASSED_SIGNAL`` on to the
-    child. On other systems a reaper terminates its child alone.
+    Two processes are forked: this process -> reaper -> new process. The reaper waits for the new process, and
+    terminates everything below itself when the new process ends, when SIGTERM asks for it, or when this process ends.
+    On Linux it also gets the orphans among the descendants (``PR_SET_CHILD_SUBREAPER``); on other systems it
+    terminates its child alone. It passes ``PASSED_SIGNAL`` (SIGXCPU) on to the child.
 
     Returns:
         0 in the new process; in the calling process the reaper's number. The reaper ends as the new process ended: with
@@ -229,7 +229,9 @@ def fork_below_reaper() -> int:
 def _reap(child: int) -> NoReturn:
     """Wait, as the reaper, for the child to end; terminate its descendants, and end like it.
 
-    All open files are closed first, also stdout and stderr. SIGINT is ignored.
+    If the child exited with code 3, the reaper exits with code 3; if a signal ended the child, it ends the reaper,
+    too. All open files are closed first, also stdout and stderr, so that readers of pipes do not wait for the reaper.
+    SIGINT is ignored.
 
     Args:
         child: the number of the child's process.
@@ -271,9 +273,10 @@ def _exit_with_descendants(*children: ProcessHandle) -> NoReturn:
 
 
 def terminate_descendants(*children: ProcessHandle) -> None:
-    """Kill the children of this process, and those that it adopts, until none is left.
+    """Kill all descendants of this process, and return when all have ended.
 
-    This process adopts the children of those that die. The function returns when all have ended.
+    It kills the children, then waits for one to end, until none is left. If this process is a reaper, it adopts the
+    children of those that die (:func:`fork_below_reaper`), so they are killed in the next round.
 
     Args:
         *children: known children that are killed even if the system does not list them.

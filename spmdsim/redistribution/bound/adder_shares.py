@@ -22,9 +22,11 @@ def balance_loads(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return fractional element counts per group and rank that minimise the largest load.
 
-    Solve a linear program by the simplex method. The column with the largest gain enters; from pivot :data:`PATIENCE`
-    (60) on, the first column with a gain. After :data:`MOST_PIVOTS` (400) pivots the shares are feasible, but may be
-    above the optimum. Coefficients up to 1e-9 count as 0.
+    Every element of a group is given to one rank. This adds ``extras[group, rank]`` to the load of the rank. The best
+    shares solve a linear program, here by the simplex method. In each pivot, the column with the largest gain enters
+    the basis; from pivot :data:`PATIENCE` (60) on, the first column with a gain, a rule against cycles. After
+    :data:`MOST_PIVOTS` (400) pivots the shares are feasible, but may be above the optimum. Coefficients up to 1e-9
+    count as 0.
 
     Args:
         extras: ``[group, rank]``, the load that one element of the group adds to the rank.
@@ -36,6 +38,7 @@ def balance_loads(
         volume. ``weights[rank]`` is the dual solution: the average load with these weights is a lower bound of the
         largest load for every choice of shares. The weights sum to 1. Rounding can make a weight slightly negative.
 
+    >>> # All ranks get the load 10: 6 + 1 * 4, 6 + 1 * 4, and 0 + 2 * 5.
     >>> shares, weights = balance_loads(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]))
     >>> shares.tolist(), weights.tolist()
     ([[4.0, 4.0, 5.0]], [0.4, 0.4, 0.2])
@@ -70,9 +73,11 @@ def balance_loads(
 def _first_table(
     extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return the first simplex table of :func:`balance_loads`: each group goes to one rank.
+    """Return the first simplex table of :func:`balance_loads`, in which each group goes to one rank.
 
-    The largest group goes first, each to the rank that then has the smallest load; of equal ones, the first wins.
+    The largest group is placed first. A group goes to the rank whose load is smallest once the group is added to it.
+    Of equal groups or ranks, the first wins. For example, groups of 5 and 3 elements go to ranks 0 and 1 if all costs
+    and loads are equal.
 
     Args:
         extras: ``[group, rank]``, the load that one element of the group adds to the rank.
@@ -80,10 +85,11 @@ def _first_table(
         loads: ``[rank]``, the load of each rank before it takes any element.
 
     Returns:
-        ``(table, basis, busiest_row)``. The table has a row per group (its shares sum to its volume) and a row per
+        ``(table, basis, busiest_row)``. The table has a row per group (its shares sum to its volume) and then a row per
         rank (its load is at most the largest load). Its columns are the shares ``[group, rank]``, the slack of each
-        rank, the largest load, and the right side. ``basis`` has the basis column of each row; the largest load is
-        not in it yet. ``busiest_row`` is the row of the rank with the largest load.
+        rank, the largest load, and the right side. The groups' rows are subtracted from the rows of the ranks to which
+        they go, so the right side of a rank is minus its load. ``basis`` has the basis column of each row; the largest
+        load is not in it yet. ``busiest_row`` is the row of the rank with the largest load.
     """
     groups, ranks = extras.shape
     slack, most, right = groups * ranks, groups * ranks + ranks, groups * ranks + ranks + 1
@@ -99,6 +105,7 @@ def _first_table(
         loads_after = load + extras[group] * volumes[group]
         rank = rank_of_group[group] = loads_after.argmin()
         load[rank] = loads_after[rank]
+        # Make the group's share 0 in the row of the rank, as the simplex method needs of a basis column.
         table[groups + rank] -= extras[group, rank] * table[group]
     basis = np.concatenate([columns[:, 0] + rank_of_group, slack + rank_numbers])
     return table, basis, groups + int(load.argmax())
@@ -127,9 +134,9 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
 def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> np.ndarray:
     """Return integer element counts per group and rank that keep the largest load low.
 
-    Like `balance_loads`, but for many ranks: a heuristic whose largest load may be above the optimum. A bisection
-    looks for a low limit of the load at which dealing out succeeds. Groups with the fewest cheapest ranks are dealt
-    first, and among these the largest; each goes to its cheapest ranks before the more expensive ones.
+    This is the heuristic for many ranks in place of `balance_loads`; its largest load may be above the optimum. It
+    looks for a low limit of the load at which :func:`_deal_shares` succeeds, by bisection. Groups with the fewest
+    cheapest ranks are dealt out first, because they have the least choice; of equal ones, the largest.
 
     Args:
         extras: ``[group, rank]``, non-negative integers: the load that one element adds to the rank.
@@ -139,6 +146,7 @@ def level_shares(extras: np.ndarray, volumes: np.ndarray, loads: np.ndarray) -> 
     Returns:
         Integers ``[group, rank]``; each row sums to the volume of the group.
 
+    >>> # All ranks get the load 10: 6 + 1 * 4, 6 + 1 * 4, and 0 + 2 * 5.
     >>> level_shares(np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0])).tolist()
     [[4, 4, 5]]
     """
@@ -165,8 +173,9 @@ def _deal_shares(
 ) -> np.ndarray | None:
     """Return shares that keep every load at most ``limit``, or None if dealing out fails.
 
-    Each group takes its cheapest ranks first; ranks of equal cost are filled so that the largest remaining room is
-    smallest. It fails if elements of a group are left over. Another order might succeed; it is not tried.
+    The groups are dealt out one after the other. A group takes its cheapest ranks first; among ranks of equal cost,
+    those with the most room left. It fails if a group has elements for which no rank has room. Another order of the
+    groups is not tried, even if it might succeed.
 
     Args:
         extras: ``[group, rank]``, the load that one element of the group adds to the rank.
@@ -174,6 +183,10 @@ def _deal_shares(
         loads: ``[rank]``, the load of each rank before it takes any element.
         order: the numbers of the groups, in the order in which they are dealt out.
         limit: the largest load of a rank.
+
+    >>> problem = np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]), np.array([0])
+    >>> _deal_shares(*problem, limit=10).tolist(), _deal_shares(*problem, limit=9)  # 9 has room for 3 + 3 + 4 elements
+    ([[4, 4, 5]], None)
     """
     shares, room = np.zeros(extras.shape, np.int64), limit - loads
     for group in order.tolist():

@@ -72,10 +72,14 @@ def count_addends(src: Layout, dst: Layout) -> int:
 
 @lru_cache(maxsize=1024)
 def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
-    """Return the fewest elements that ranks must receive in a redistribution, for any algorithm.
+    """Return a lower bound of the elements that ranks receive in a redistribution, for any algorithm.
 
-    For sums on meshes of more than :data:`MOST_RANKS` ranks, and for targets with new pending axes, it is the weaker
-    bound :func:`least_on_average`. ``docs/explanations/bounds.md`` has the proof. Cached by value.
+    At least one rank must receive ``busiest`` elements, whichever messages the ranks send.
+    ``docs/explanations/bounds.md`` has the proof. There are two cases:
+
+    - Values are summed, no axis becomes pending, and the meshes have at most :data:`MOST_RANKS` (16) ranks: the bound
+      considers which ranks best add up each element.
+    - Otherwise it is :func:`least_on_average`. That is exact if values only move, and may be too low for sums.
 
     Args:
         src: the layout before.
@@ -83,6 +87,10 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
         shape: the global shape.
         parts: the number of elements as which an incomplete sum counts on its way. It is 2 for 16-bit floats, which
             are added in float32.
+
+    Returns:
+        ``(busiest, total, ranks)``: the bound of the busiest rank, of all ranks together, and of each position of the
+        target mesh. Results are cached by value.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 4), ("a", "b"))
@@ -108,19 +116,25 @@ def lower_bound(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1
 def least_on_average(src: Layout, dst: Layout, shape: tuple[int, ...], parts: int = 1) -> ReceptionBound:
     """Return a lower bound that is never above :func:`lower_bound` and takes less time to compute.
 
-    If no values are added up on the way, it counts the elements that each rank lacks. Along new pending axes, one
-    rank's elements are enough for all, so their number is divided by the ranks along them.
+    If values only move, the bound of a rank is the number of elements that it lacks.
 
-    Otherwise, let E be the elements of the tensor, n the addends of each, N the replicas in the target, and C the
-    elements whose addend and result one rank owns. All ranks together receive ``E * ((n - 1) * parts + N) - C``
-    elements. The bound of a rank is the larger one of the elements that it needs and the average over the ranks of
-    both meshes.
+    If values are summed, let E be the elements of the tensor, n the addends of each, N the replicas in the target,
+    and C the elements of which some rank owns both an addend and the result. All ranks together receive
+    ``E * ((n - 1) * parts + N) - C`` elements. The bound of a rank is the larger one of the elements that it needs
+    and the average over the ranks of both meshes. For example, an all_reduce of 16 elements on 4 ranks has a total of
+    ``16 * (3 + 4) - 16 = 96``, so 24 per rank.
+
+    If axes become pending in the target, an element may arrive on any one of the ranks along them. So what these ranks
+    need together is divided among them.
 
     Args:
         src: the layout before.
         dst: the layout after, on any mesh.
         shape: the global shape.
         parts: as in :func:`lower_bound`.
+
+    Returns:
+        ``(busiest, total, ranks)`` as in :func:`lower_bound`.
     """
     mesh, common_partial = dst.mesh, kept_axes(src, dst)
     terms = count_addends(src, dst)
@@ -213,11 +227,13 @@ class SumCell(NamedTuple):
         return [rank for rank in wanting if rank in term_of and term_of[rank] not in used_terms]
 
     def joins(self, rank: int, adders: Collection[int]) -> bool:
-        """Return True if ``rank`` can share the adding of an element at no further reception.
+        """Return True if ``rank``, too, can add up addends of an element without more receptions.
 
-        A rank without an addend can only be the last adder: it must want the result, and no adder without an addend
-        may want it. A rank with an addend must not own an addend of ``adders``. If some of the ranks that want the
-        result own an addend, one of them must still be able to add last.
+        - The rank owns no addend: it can only be the last adder. So it must want the result, and no other adder
+          without an addend may want it.
+        - The rank owns an addend: no adder may own an equal one, since an addend is added once. And if some rank that
+          wants the result owns an addend, a rank of this kind must still be able to add last; else the result needs
+          one more message.
 
         Args:
             rank: the rank.

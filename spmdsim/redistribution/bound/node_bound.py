@@ -47,6 +47,9 @@ def node_bound(
 ) -> int | None:
     """Return the elements that at least one node must receive from other nodes, for any algorithm.
 
+    An element that several ranks of a node need has to enter the node only once. Values are summed inside a node
+    before they leave it.
+
     Args:
         src: the layout before.
         dst: the layout after.
@@ -54,10 +57,12 @@ def node_bound(
         nodes_of: the function from an array of ranks to the numbers of their nodes.
 
     Returns:
-        None for a target with new pending axes, and for more than :data:`MOST_MARKS` marks.
+        The bound. None, as it is not computed, if axes become pending in the target, or if ranks * addends * boxes of
+        elements with equal owners exceed :data:`MOST_MARKS` (20 million).
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("dp", "tp"))
+    >>> # Ranks 0 and 1 are node 0. They own 4 of the 8 elements and need all.
     >>> node_bound(mesh(("dp", "tp")), mesh(None), (8,), lambda ranks: ranks // 2)
     4
     """
@@ -88,12 +93,19 @@ def node_bound(
 def _count_entering(
     sides: list[_Shards], nodes: list[np.ndarray], marks_shape: tuple[int, ...], volumes: np.ndarray
 ) -> int:
-    """Return the bound of the busiest node: what it lacks itself, or the mean over all nodes.
+    """Return the bound of :func:`node_bound` for sums whose owners are marked on a grid of cells.
+
+    It is the larger one of two numbers:
+
+    - the elements that a node needs and of which it does not own all addends, for the node with the most of them;
+    - the mean over all nodes of what enters them: an element that p nodes add and w nodes want enters p + w - 1
+      nodes, one less if a node does both. This counts only if no two nodes own one addend.
 
     Args:
         sides: the shards before and after.
         nodes: the node of each mesh position before and after.
-        marks_shape: the numbers of problems, of addends and of cells in each dimension.
+        marks_shape: the numbers of problems (sums that stay pending separately), of addends, and of cells in each
+            dimension.
         volumes: the elements of each cell.
     """
     everywhere = np.unique(np.concatenate(nodes))

@@ -115,9 +115,12 @@ def _few_transfers(between: Between, rank: int, receiving: bool) -> tuple[Transf
 def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
     """Return the transfers to ``rank``, one per source cell that its target box overlaps.
 
-    They are in the row-major order of the cells. A cell that the rank owns comes from itself. Of several replicas of
-    another cell, the one that :func:`_choose_replicas` assigns to this rank sends it. Empty outside the target mesh,
-    and for an empty box.
+    A cell is a block of the source; several ranks may own replicas of it. A cell that the rank owns comes from
+    itself. Of another cell's replicas, the one that :func:`_choose_replicas` assigns to this rank sends it. The
+    transfers are in the row-major order of the cells. Empty outside the target mesh, and for an empty box.
+
+    For example, on a mesh (2, 2), 8 elements are split along the first axis and then replicated. Rank 1 owns the
+    elements 0 to 3, and gets 4 to 7 from rank 3; rank 0 gets them from rank 2.
 
     Args:
         between: the exchange.
@@ -147,9 +150,10 @@ def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
 def _list_sent(between: Between, rank: int) -> Sequence[Transfer]:
     """Return the transfers from ``rank``, one per target cell that it sends, in target order.
 
-    The ranks that need a cell and do not own it are divided into as many runs as the cell has replicas; replica ``k``
-    serves run ``k``. The rank's own overlap is a transfer to itself. Empty outside the source mesh, and for an
-    empty box.
+    The ranks that need elements of this rank's source cell and do not own it are divided into as many runs as the
+    cell has replicas. The k-th replica serves the k-th run: of 5 ranks and 2 replicas, the first serves 3 ranks, the
+    second 2. If the rank needs its own elements, a transfer to itself is among them. Empty outside the source mesh,
+    and for an empty box.
 
     Args:
         between: the exchange.
@@ -181,10 +185,10 @@ def _list_sent(between: Between, rank: int) -> Sequence[Transfer]:
 def _choose_replicas(
     have: Grid, want: Grid, spans: list[tuple[int, int]], base: np.ndarray, position: int
 ) -> np.ndarray:
-    """Return, for each overlapping source cell, the position of the replica that serves a rank.
+    """Return, for each source cell that a rank's target box overlaps, the replica that serves the rank.
 
-    The ranks that need a cell and do not own it are numbered in target order. Of ``n`` ranks, number ``j`` is served
-    by replica ``j * copies // n``. The entry of a cell that the rank owns itself has no meaning.
+    All ranks that need a cell and do not own it are numbered in target order. Of ``n`` ranks, number ``j`` is served by
+    replica ``j * copies // n``. For example, 2 replicas serve 5 ranks as 0, 0, 0, 1, 1.
 
     Args:
         have: the source grid.
@@ -192,6 +196,10 @@ def _choose_replicas(
         spans: the ranges of overlapping source cells.
         base: the source positions of the first replicas of these cells.
         position: the target position of the rank.
+
+    Returns:
+        An array of source positions. The entry of a cell that the rank owns itself has no meaning: the caller
+        replaces it.
     """
     replicas = base[:, None] + have.copy_offsets
     target = want.ranks.positions(have.ranks.rank[replicas])

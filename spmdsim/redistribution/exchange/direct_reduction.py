@@ -121,7 +121,8 @@ class Part(NamedTuple):
 def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[Part, ...]:
     """Return the boxes of a direct reduction, each with the ranks that add it up.
 
-    The boxes cover each element of each problem once. Those whose addends have the fewest owners come first. Cached
+    The boxes cover each element of each pending sum once. The shares of the ranks keep the busiest rank's receptions
+    low. The boxes whose addends have the fewest owners come first, so that the others can avoid busy senders. Cached
     by value; equal on all ranks.
 
     Args:
@@ -131,6 +132,7 @@ def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[P
 
     >>> from spmdsim.core import Mesh
     >>> one, other = Mesh((2,), ("a",)), Mesh((2,), ("b",), ranks=(2, 3))
+    >>> # Rank 0 adds elements 0 and 1: rank 1 sends it addends (1, 0), and it sends the sums to rank 2.
     >>> for part in reduction_parts(one(None, partial="a"), other("b"), (4,)):
     ...     print(part.box, part.contributions, part.results)
     ((0, 2),) [(1, 0)] [(0, 2)]
@@ -213,12 +215,15 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
     """Return the peak number of packed, received and summed elements in buffers of a rank.
 
     The shard after the step is not counted. Its memory is allocated only when the last round has arrived, so its size
-    t is subtracted before. With s elements that the rank adds up, and those that it packs and receives in a round,
-    the peak is the largest of
+    t is subtracted before. Let s be the elements that the rank adds up, and p and r those that it packs and receives
+    in a round of messages. The peak is the largest of
 
-    * first round: received + max(packed, s) - t;
-    * each later round: s + packed + received - t;
-    * the end of the last round: s + received.
+    * first round: r + max(p, s) - t;
+    * each later round: s + p + r - t;
+    * the end of the last round: s + r.
+
+    For example, 3 ranks reduce 12 elements to shards of 4. In the first round a rank packs 8 and receives 8, so the
+    peak is 8 + max(8, 4) - 4 = 12.
 
     Args:
         src: the layout before.
@@ -246,10 +251,16 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
 def _deal_out(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]:
     """Yield the boxes of a reduction with their adders, as ``(cell, box, receptions)``.
 
-    The elements of a group of cells are numbered in row-major order, cell after cell. First each rank gets as many
-    consecutive elements as its share, cut into boxes that are inside one cell; each has one adder. The elements that
-    :func:`_assign_elements` dealt out one by one follow; each may have several adders. ``receptions`` has the
-    receptions per element of each adder, by rank.
+    A cell is a box of elements with equal owners; a group has the cells whose elements cost each rank equally much. The
+    elements of a group are numbered in row-major order, cell after cell, and dealt out in two phases:
+
+    1. Each rank gets as many consecutive elements as its share, cut into boxes that are inside one cell. Each box has
+       one adder.
+    2. The remaining elements are those that :func:`_assign_elements` dealt out one by one. Each is a box of its own,
+       and may have several adders.
+
+    For example, shares of 4 and 5 in a group of 10 elements give elements 0-3 to the first rank and 4-8 to the second;
+    element 9 is dealt out by itself. ``receptions`` has the receptions per element of each adder, by rank.
 
     Args:
         problem: the elements of the reduction, grouped by owners.
@@ -336,10 +347,15 @@ def _reduction_sums(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
 def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
     """Round the fractional shares of a reduction to whole elements; keep the largest load low.
 
-    Each share is rounded down, and one of the numbers ``LOOSE`` is subtracted from it. The remaining elements are
-    dealt out one by one, those with the fewest possible adders first. Then busy ranks are relieved while that is
-    possible. The first of the numbers is taken whose busiest rank receives no more than the fractional shares
-    predict, else the one whose busiest rank receives least. Cached.
+    This is done for each number of ``LOOSE`` (0, 1, 3), in order:
+
+    1. Each share is rounded down, and reduced by the number.
+    2. The remaining elements are dealt out one by one, those with the fewest possible adders first. Several ranks may
+       share the adding of such an element.
+    3. Receptions move from busy ranks to others (:func:`_relieve`, :func:`_put_outside`) while that is possible.
+
+    It ends when the busiest rank receives no more than the fractional shares predict. If that never happens, the number
+    whose busiest rank receives least is taken. Cached.
 
     Args:
         problem: the elements of the reduction, grouped by owners.
@@ -395,10 +411,11 @@ def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Si
 def _put_outside(single: Single, load: dict[int, int], limit: int) -> bool:
     """Let a rank outside ``single.inside`` add up an element, if that helps busy ranks.
 
-    Return True if a rank was found. It costs one more reception in total. A rank is looked for only if an adder of the
-    element has a load above ``limit`` and all its adders are in ``inside``. Ranks with the smallest load are tried
-    first; the first one that lowers the number of receptions above ``limit`` is taken. If none does, ``single`` and
-    ``load`` stay as they are.
+    Return True if it helps. Ranks in ``inside`` can add the element without more receptions in total; another rank
+    costs one more, but may have time. The function looks for such a rank only if an adder of the element has a load
+    above ``limit`` and all its adders are in ``inside``. It tries ranks with the smallest load first, and takes the
+    first one that lowers the number of receptions above ``limit``. Without success, it returns False, and ``single``
+    and ``load`` stay as they are.
 
     Args:
         single: the element; its receptions are changed in place.
@@ -433,8 +450,9 @@ def _excess(load: dict[int, int], limit: int) -> int:
 def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
     """Take one reception from the busiest rank; return False if that is impossible.
 
-    The reception moves along a chain: each rank gives a reception of an element to the next rank, and the last rank
-    has a load below ``limit``. The shortest chain is taken. Without success, nothing changes.
+    The reception moves along a chain of ranks to one with a load below ``limit``. For example, rank 0 gives
+    one reception of an element to rank 1; rank 1, which was full, gives one of another element to rank 2, which had
+    room. The shortest chain is taken. Without success, nothing changes.
 
     Args:
         singles: the single elements; their receptions are changed in place.
@@ -493,26 +511,30 @@ def _build_part(
 ) -> Part:
     """Return a box with its adders, each with the ranks whose addends it adds.
 
-    An adder adds its own addend, then as many others as its receptions allow; the last one adds what remains. Of
-    several ranks with one addend, the one that has sent least sends it; of equal ones, the lowest.
+    - Each adder adds its own addend, unless an earlier adder has an equal one.
+    - It adds as many others as it has receptions; all but the first one receive the sum, too, which is one of them.
+    - The last adder adds all that remain. If it has no receptions of its own, the adder before it does.
+
+    Of several ranks with one addend, the one that has sent least sends it; of equal ones, the lowest. The ranks of an
+    adder are in the order of the addends. For example, of 4 addends on ranks 0 to 3, the adder 0 with one reception
+    adds those of ranks 0 and 2; then the adder 1 adds those of ranks 1 and 3.
 
     Args:
         cell: the cell of the box.
         order: the adders, in the order in which they pass the sum on.
         box: the box.
-        receptions: the receptions of each adder, by rank.
+        receptions: the addends and sums that each adder receives per element, by rank; the last adder may be absent.
         sent: the elements that each rank has sent so far; updated.
     """
-    adder_of_term = {cell.term_of[rank]: rank for rank in reversed(order) if rank in cell.term_of}
-    remaining = [term for term in range(len(cell.owners)) if term not in adder_of_term]
+    first_adder_of_term = {cell.term_of[rank]: rank for rank in reversed(order) if rank in cell.term_of}
+    remaining = [term for term in range(len(cell.owners)) if term not in first_adder_of_term]
     adders = []
     for number, rank in enumerate(order):
-        count = len(remaining)
-        if number < len(order) - 1:
-            # A last adder without receptions of its own adds its own addend only: the adder before adds all others.
-            finishes = number == len(order) - 2 and receptions.get(order[-1]) is None
-            count = len(remaining) if finishes else receptions[rank] - (number > 0)
-        terms = [] if adder_of_term.get(cell.term_of.get(rank, -1)) != rank else [(cell.term_of[rank], rank)]
+        own_term = cell.term_of.get(rank)
+        terms = []
+        if own_term is not None and first_adder_of_term[own_term] == rank:
+            terms.append((own_term, rank))
+        count = _count_other_addends(number, order, receptions, len(remaining))
         for term in remaining[:count]:
             sender = min(cell.owners[term], key=lambda owner: (sent[owner], owner))
             sent[sender] += volume(box)
@@ -520,6 +542,23 @@ def _build_part(
         del remaining[:count]
         adders.append((rank, tuple([sender for _, sender in sorted(terms)])))
     return Part(box, tuple(adders), cell.wanting)
+
+
+def _count_other_addends(number: int, order: list[int], receptions: dict[int, int], remaining: int) -> int:
+    """Return the number of addends of other ranks that adder ``number`` of a box adds.
+
+    Args:
+        number: the adder's position in ``order``.
+        order: the adders, in the order in which they pass the sum on.
+        receptions: the receptions of each adder, by rank; the last adder may be absent.
+        remaining: the number of addends that no adder has added yet or owns.
+    """
+    is_last = number == len(order) - 1
+    is_before_idle_last = number == len(order) - 2 and order[-1] not in receptions
+    if is_last or is_before_idle_last:
+        return remaining
+    receives_sum = number > 0
+    return receptions[order[number]] - receives_sum
 
 
 def _cut_boxes(box: Bounds, first: int, last: int) -> list[Bounds]:

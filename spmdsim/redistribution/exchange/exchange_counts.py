@@ -87,14 +87,16 @@ class ExchangeCounts:
         return sources - (self.owned > 0)
 
     def _count_few_messages(self) -> np.ndarray:
-        """Return the number of messages to each target position if replicas share their sends.
+        """Return the largest number of messages that each target position can receive, as an int array.
 
-        The result is an int array. A target position needs a source block if it does not own the block and their
-        elements overlap. Positions in different slices along the idle axes need nothing of each other.
+        A target position needs a source block if it does not own the block and their elements overlap. Positions in
+        different slices along the idle axes need nothing of each other.
 
-        A box is the overlap of a source block with a target block; the replicas of the source block share its boxes.
-        A box counts as the largest number of messages in which it can arrive (:func:`senders_of`), so a count is an
-        upper bound.
+        - Without replicas of the source blocks, each needed block is one message.
+        - With replicas, the replicas of a block share all the boxes that they send: each sends about equally many
+          elements. So a box may be cut, and come in several messages. The largest possible number of senders
+          (:func:`senders_of`) is counted. For example, two replicas send one box as 2 messages, but two boxes as one
+          message each.
         """
         groups, blocks = idle_axes(self._ends), self._blocks
         needs = blocks.numbers[:, None] != blocks.owned  # [source position, target position]
@@ -203,11 +205,14 @@ def busiest_counts(ends: Ends) -> BusiestCounts | ExchangeCounts:
 
 
 def _is_nested(ends: Ends) -> bool:
-    """Return True if :func:`_nested_counts` applies.
+    """Return True if :func:`_nested_counts` applies to an exchange.
 
-    The exchange must be on one mesh, without an empty dimension. In each dimension, all blocks must have equal sizes
-    before and after, and one number of blocks must divide the other. False, too, if a dimension loses axes and gains
-    others of which the first does not split the source, but a later one does.
+    These conditions must hold:
+
+    - Both layouts are on one mesh, and no dimension is empty.
+    - In each dimension, all blocks have equal sizes before and after, and one number of blocks divides the other. Of 12
+      elements, 2 and 4 blocks are nested; 3 and 4 blocks are not.
+    - If a dimension loses axes and gains others, the first gained axis splits the source, or no gained axis does.
 
     Args:
         ends: the splits before and after.
@@ -231,15 +236,19 @@ def _is_nested(ends: Ends) -> bool:
 def _nested_counts(ends: Ends) -> BusiestCounts | None:
     """Return the counts of an exchange with nested blocks, as :func:`_is_nested` demands.
 
-    None if replicas share the sending and keep no elements, because their blocks may be cut into unequal numbers of
-    boxes. That concerns meshes of up to ``FEW_RANKS`` (32) ranks.
+    In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that the
+    busiest rank owns already are a product of lengths, or none. For example, 8 elements in 4 blocks become 2 blocks: a
+    target block has 4 elements, of which the rank owns 2, so it receives 2.
 
-    In a dimension, the two blocks of a rank are either nested, one in the other, or disjoint. So the elements that
-    the busiest rank owns already are a product of lengths, or none. All target blocks in a source block request its
-    elements, except the elements that its own ranks keep; its replicas send equally many elements.
+    All ranks whose target overlaps a source block request elements of it, except what its own ranks keep. The
+    replicas of the block send equally many of these elements.
 
     Args:
         ends: the splits before and after; that they are nested is not checked.
+
+    Returns:
+        The counts. None on meshes of up to ``FEW_RANKS`` (32) ranks if replicas share the sending and keep no elements,
+        because their blocks may be cut into unequal numbers of boxes.
     """
     have, src, _, dst, shape = ends
     split_axes = {axis for entry in src for axis in entry}

@@ -155,9 +155,9 @@ def _compute_receives(
 ) -> tuple[FlatTransfer, ...]:
     """Return the transfers of :func:`flat_receives`, cached by value; () outside the target mesh.
 
-    Each sender gives one transfer, in the order of rank numbers, with its elements in the order of the target shard.
-    Senders are found for granules, blocks of consecutive element numbers that no cut of either side divides. The
-    transfers list the elements of the granules.
+    There is one transfer per sender, in the order of rank numbers; its elements are in the order of the target shard.
+    The elements are handled in granules: runs of consecutive element numbers that no cut of either side divides. If
+    all cuts are at multiples of 4 elements before and of 6 after, a granule has 2 elements.
 
     Args:
         src: the layout before.
@@ -224,8 +224,8 @@ def _choose_senders(
     Args:
         source: the grid before the exchange.
         elements: row-major numbers of elements.
-        target_position: the receiver's position in the target mesh; receivers take turns between replicas by it:
-            replica ``target_position % copies`` sends.
+        target_position: the receiver's position in the target mesh. It chooses the replica,
+            ``target_position % copies``: of 2 replicas, the first serves the even positions, the second the odd ones.
         receiver: the rank that receives the elements.
 
     Returns:

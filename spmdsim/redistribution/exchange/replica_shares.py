@@ -101,9 +101,12 @@ def share_boxes(
 ) -> Iterable[tuple[int, int, Bounds]]:
     """Return the boxes that each owner of a source shard sends, as ``(owner, receiver, box)``.
 
-    Each owner sends about equally many elements. A receiver gets one box from each of its senders if the busiest
-    owner then sends at most 4 percent more than the minimum (the last number of `MORE`). Otherwise boxes are cut
-    element by element, and the busiest owner sends the minimum.
+    All owners have the whole shard, so each sends about equally many elements. There are two cases:
+
+    - Each sender can send a receiver one box, and the busiest owner then sends at most 4 percent more than the
+      minimum (the last number of `MORE`): it is done this way.
+    - Otherwise boxes are cut element by element. The busiest owner sends the minimum, and a receiver may get several
+      boxes from one sender.
 
     Args:
         line: ``(receiver, box)``: the box of the shard that each receiver needs, in target order; boxes have
@@ -112,6 +115,7 @@ def share_boxes(
 
     >>> list(share_boxes([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
     [(0, 5, ((0, 2),)), (1, 5, ((2, 4),)), (2, 6, ((0, 2),)), (3, 6, ((2, 4),))]
+    >>> # Two owners send 9 elements. One box each would be 3 and 6 elements, so they are cut into 5 and 4.
     >>> list(share_boxes([(5, ((0, 3), (0, 3)))], [0, 1]))
     [(0, 5, ((0, 1), (0, 3))), (0, 5, ((1, 2), (0, 2))), (1, 5, ((1, 2), (2, 3))), (1, 5, ((2, 3), (0, 3)))]
     """
@@ -136,7 +140,7 @@ def _cut_within_limit(
     """Cut boxes so that no owner sends more than ``limit`` elements.
 
     Owners are filled in order: each takes as much of a box as its limit and ``cut`` allow, the next one the
-    remainder.
+    remainder. For example, owners 0, 1, 2 with the limit 3 send two boxes of 4 elements as 3, 1 and 2, 2.
 
     Args:
         senders_of_box: ``(receiver, box, owner numbers)``: the owners that may send some of the box, in order.
@@ -145,6 +149,10 @@ def _cut_within_limit(
 
     Returns:
         ``(owner number, receiver, box)`` of each part; None if the owners of a box cannot send all of it.
+
+    >>> boxes = [(5, ((0, 4),), range(0, 2)), (6, ((0, 4),), range(1, 3))]
+    >>> _cut_within_limit(boxes, 3, _cut_elements)
+    [(0, 5, ((0, 3),)), (1, 5, ((3, 4),)), (1, 6, ((0, 2),)), (2, 6, ((2, 4),))]
     """
     portions = []
     sent: Counter[int] = Counter()
@@ -227,13 +235,18 @@ def _group_owners(
 ) -> dict[tuple[int, Bounds], list[int]]:
     """Return the ranks that own each non-empty shard, by ``(slice of the mesh, box)``.
 
-    The keys are in the order of slices and, in them, of blocks; the ranks are in the order of positions.
+    For example, on a mesh (2, 2) a tensor of 8 elements is split along the second axis. Without free axes, ranks 0
+    and 2 own the box ((0, 4),), and ranks 1 and 3 own ((4, 8),). If the first axis is free, ranks 0 and 2 are in
+    slices 0 and 1.
 
     Args:
         shape: the shape of the tensor.
         mesh: the mesh before or after the exchange.
         entries: the axes of ``mesh`` that split each dimension.
         free_axes: the axes whose coordinates number the slices of the mesh, which exchange nothing with one another.
+
+    Returns:
+        A dict in the order of slices and, in them, of blocks; its lists of ranks are in the order of mesh positions.
     """
     dims = [nested_blocks(n, block_counts(mesh, entry)) for n, entry in zip(shape, entries)]
     numbers = [piece_numbers(mesh, entry).tolist() for entry in entries]

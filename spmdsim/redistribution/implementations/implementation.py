@@ -213,11 +213,11 @@ def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count:
 
     The first case that holds counts:
 
-    * A shard has more than ``count`` elements, or a group that does not gather has more than :data:`FEW_RANKS` ranks:
-      "messages", which are sent to the actual peers only.
+    * A shard has more than ``count`` elements, or a group that does not gather has more than :data:`FEW_RANKS` (32)
+      ranks: only "messages", which are sent to the actual peers only.
     * An all_gather: the implementations of :func:`_price_gathers`.
-    * Source and target are one equal block per member: "swap" and "messages".
-    * Otherwise: "typed", "packed" and "messages".
+    * Each member's shard consists of one equal block for each member: "swap" (MPI's alltoall) and "messages".
+    * Otherwise: "typed" (derived types place the boxes), "packed" (boxes are copied to buffers) and "messages".
 
     Boxes that are not contiguous go through buffers; "typed" and "swap" have none.
 
@@ -286,10 +286,11 @@ def find_threshold(table: Thresholds, ranks: int) -> int:
 def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> list[Implementation]:
     """Return the implementations of an all_gather, with their prices in nanoseconds; unsorted.
 
-    * If the members' blocks are contiguous in the result: "gather" and "messages", both directly into the result.
-    * If the result has equal rows (:func:`count_rows`): "gather rows", "gather typed" and "typed". The first one
-      gathers chunks of rows in a buffer and copies them. A chunk has as many rows as fit into ``tuning.chunk`` bytes,
-      at least one. In the other two MPI places the blocks by derived types.
+    * The members' blocks are contiguous in the result, as after a split of the first dimension: "gather" and
+      "messages", both directly into the result.
+    * The result has equal rows (:func:`count_rows`), as after an even split of a later dimension: "gather rows",
+      which gathers chunks of rows in a buffer and copies them; "gather typed" and "typed", in which MPI places the
+      blocks by derived types. A chunk has as many rows as fit into ``tuning.chunk`` bytes, at least one.
     * Otherwise: "gather, unpack", which gathers all blocks in a buffer and copies them, and "typed".
 
     Let g be the members, b the bytes of the largest shard, and c = b copy / 1000.
@@ -327,12 +328,15 @@ def _price_gathers(traffic: RankTransfers, itemsize: int, tuning: Tuning) -> lis
 def _count_halo_buffer(step: HaloStep, rank: int) -> int:
     """Return the number of elements of the buffers of a halo exchange on one rank.
 
-    Counted are
+    It is the sum of
 
-    - messages to other ranks that are not one contiguous box of the shard,
-    - messages from other ranks that are not one contiguous box, are added up (from windows back to blocks), or go
-      into a padded buffer,
-    - the padding of the padded buffer; see :func:`padded_buffer`.
+    - messages to other ranks that are not one contiguous box of the shard, and so are packed;
+    - messages from other ranks that cannot be received in place: they are not one contiguous box, are added up (from
+      windows back to blocks), or go into a padded buffer;
+    - the padding of the padded buffer, if there is one (:func:`padded_buffer`).
+
+    For example, a rank sends the last column of its 4 x 4 block: the column is not contiguous, so the buffer has 4
+    elements.
 
     Args:
         step: the halo exchange.
@@ -396,13 +400,15 @@ def _list_reductions(
 ) -> tuple[Implementation, ...]:
     """Return the implementations of an all_reduce or reduce_scatter, the preferred one first.
 
-    There is only one, "same", if the group has one rank or the shard is empty. Those that ``tuning.first`` names come
-    first, then the model's order.
+    There is only one, "same", if the group has one rank or the shard is empty. Otherwise those that ``tuning.first``
+    names come first; the others follow in the order of the model.
 
-    MPI's own reduction ("native") reduces in an order of its own. If the order can change the result:
+    MPI's own reduction ("native") chooses the order of its operands itself. Where that can change the result, as in
+    sums of floats:
 
-    * "native" is left out if groups of the mesh could reduce in different orders.
-    * With ``reproducible``, only "native" remains if the model prefers it; otherwise it is left out.
+    * "native" is left out if groups of the mesh could reduce in different orders, so that replicas would differ.
+    * With ``reproducible``, results must not depend on the choice of the implementation. So only "native" remains if
+      the model prefers it, and otherwise only the others.
 
     Args:
         step: the step.
@@ -470,9 +476,10 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
 def _choose_scan(step: ScanStep, rank: int, dtype: np.dtype, tuning: Tuning, count: int) -> Implementation:
     """Return the implementation of an exclusive scan on one rank.
 
-    It is "identity" in a group of one rank. It is MPI's "scan" if the group's arrays exceed ``tuning.gather_reduce``
-    bytes, MPI has the reduction, and the order of its operands is that of the step. Otherwise all arrays are gathered
-    on each rank: "scan gathered".
+    - "identity": the group has one rank.
+    - "scan" (MPI's): all arrays of the group together exceed ``tuning.gather_reduce`` bytes, MPI has the reduction, and
+      its order of operands is that of the step or cannot change the result.
+    - "scan gathered": all other cases. Each rank gathers all arrays and reduces those before its own.
 
     Args:
         step: the scan.
@@ -501,9 +508,13 @@ def _list_all_reduces(
 ) -> list[Implementation]:
     """Return the implementations of an all_reduce, the one that the thresholds prefer first.
 
-    "composed" is always one of them. "gathered" comes before it if all ranks together have at most
-    ``tuning.gather_reduce`` bytes. MPI's "native" one comes first if a rank has fewer bytes than the threshold of
-    ``tuning.compose_all_reduce`` for this number of ranks, else last. It is left out if MPI lacks the reduction.
+    - "native" (MPI's all_reduce): first if a rank has fewer bytes than the threshold of ``tuning.compose_all_reduce``
+      for this number of ranks, else last. It is left out if MPI lacks the reduction.
+    - "gathered" (each rank gathers and reduces all arrays): only if all ranks together have at most
+      ``tuning.gather_reduce`` bytes; before "composed".
+    - "composed" (each rank reduces a block, and the blocks are gathered, in chunks): always.
+
+    So few bytes give native, gathered, composed; many bytes give composed, native.
 
     Args:
         op: the name of the reduction; None does not occur in steps that reduce.
@@ -532,10 +543,12 @@ def _list_reduce_scatters(
 ) -> list[Implementation]:
     """Return the implementations of a reduce_scatter, the one that the thresholds prefer first.
 
-    "composed" is always one of them. "small" needs equal blocks and sums in the element type; it comes before
-    "composed" if a block has at most ``tuning.small_block`` bytes. MPI's "native" one comes first if a rank has fewer
-    bytes than the threshold of ``tuning.compose_reduce_scatter`` for this number of ranks, else last. It is left out if
-    MPI lacks the reduction or cannot count the elements.
+    - "native" (MPI's reduce_scatter): first if a rank has fewer bytes than the threshold of
+      ``tuning.compose_reduce_scatter`` for this number of ranks, else last. It is left out if MPI lacks the reduction
+      or cannot count the elements.
+    - "small": only if all blocks are equal and sums stay in the element type. It comes before "composed" if a block
+      has at most ``tuning.small_block`` bytes, else after it.
+    - "composed": always.
 
     Args:
         op: the name of the reduction; None does not occur in steps that reduce.

@@ -105,11 +105,15 @@ def _box_shape(box: Bounds) -> tuple[int, ...]:
 def group_transfers(step: Step, rank: int) -> RankTransfers:
     """Return the transfers of an all_gather or all_to_all inside the group of ``rank``.
 
-    The members are the ranks of the group, sorted. A box is the overlap of one member's source box and another's
-    target box; empty ones are left out. Of several members with equal source boxes, the receiver itself provides the
-    box if it is one of them, else the first. ``gathered`` is set if the step is an all_gather: all targets are equal
-    and the sources differ. ``swapped`` is set if all members cut their shards into one equal block per member, in
-    their order.
+    The members are the ranks of the group, sorted. A box is the overlap of one member's source box and another's target
+    box; empty ones are left out. If several members own one source box, the receiver takes its own if it is one of
+    them, else that of the first.
+
+    - ``gathered`` is set if the step is an all_gather: all targets are equal and the sources differ.
+    - ``swapped`` is True if all members cut their shards into one equal contiguous block per member, in their order.
+
+    For example, 2 ranks own 3 x 2 halves of a 3 x 4 matrix and gather it: rank 0 sends its half, receives the columns
+    2 and 3, and keeps the columns 0 and 1.
 
     Args:
         step: the step.
@@ -151,7 +155,8 @@ def _receive_from_members(
     """Return the boxes that member ``me`` receives, and the box that it keeps.
 
     Members with equal source boxes are replicas: ``me`` reads its own box if it has one, else that of the first
-    replica. Boxes without elements are left out.
+    replica. Boxes without elements are left out. For example, members 0 and 1 own elements 0-1, member 2 owns 2-3, and
+    member 1 wants all: it keeps 0-1 and receives 2-3 from member 2.
 
     Args:
         before: the source box of each member.
@@ -232,8 +237,9 @@ def _differing(boxes: list[Bounds]) -> list[int]:
 def _is_block_per_member(traffic: RankTransfers) -> bool:
     """Return True if source and target are one equal block per member, in their order.
 
-    A block is contiguous in the rank's shard, and block ``k`` goes to member ``k`` or comes from it. False if the
-    rank keeps nothing.
+    The shard before then consists of equal contiguous blocks, block ``k`` for member ``k``; the shard after consists
+    of equal contiguous blocks, block ``k`` from member ``k``. So MPI's alltoall can move them without buffers. Rank 0
+    of 2, for example, keeps the first half of a vector and sends the second half. False if the rank keeps nothing.
 
     Args:
         traffic: the transfers of one rank.
@@ -255,8 +261,9 @@ def _is_block_per_member(traffic: RankTransfers) -> bool:
 def exchange_transfers(step: Step, rank: int) -> RankTransfers:
     """Return the transfers of one rank in a direct exchange.
 
-    The members are the ranks of both meshes, sorted. ``gathered`` is None, ``swapped`` is False, and ``largest`` is
-    the number of elements of the whole tensor.
+    The members are the ranks of both meshes, sorted. Boxes to and from other members are those of
+    :func:`~spmdsim.redistribution.exchange.direct.exchange_between`. ``gathered`` is None, ``swapped`` is False, and
+    ``largest`` is the number of elements of the whole tensor, which no message exceeds.
 
     Args:
         step: the exchange.
@@ -359,10 +366,15 @@ def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     """Return the block of each member in the shard of ``rank``, for a reduce_scatter.
 
     A member's block is its target box, as an index of the rank's source; an empty block gets an empty index at the
-    start. Blocks are ``direct`` if each is contiguous in the source; otherwise they are packed into a buffer, in
-    which the offsets count. They are ``packed`` if they follow one another without gaps, in the order of the members,
-    in the source or in the buffer. The blocks cover the source unless it has elements that no member of the group
-    gets.
+    start.
+
+    - ``direct``: each block is contiguous in the source. If not, the blocks are packed into a buffer, and the offsets
+      are those in the buffer.
+    - ``packed``: the blocks follow one another without gaps, in the order of the members, in the source or the buffer.
+    - ``covers_source``: False if the source has elements that no member of the group gets.
+
+    For example, 2 members scatter a 4 x 3 source by rows: the blocks have 6 elements each, at 0 and 6, direct and
+    packed. By columns, the blocks of a 3 x 4 source are not direct; they are at 0 and 6 of a buffer.
 
     Args:
         step: the reduce_scatter.
@@ -384,32 +396,63 @@ def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     in_place = direct and all(f == r for f, r, count in zip(starts, running, counts) if count)
     offsets = [int(f or 0) for f in starts] if direct and not in_place else running
     return Blocks(
-        tuple(indices),
-        counts,
-        offsets,
-        direct,
-        in_place or not direct,
-        sum(counts) == math.prod(shape),
-        step.dst.local_shape(step.shape, rank),
+        indices=tuple(indices),
+        counts=counts,
+        offsets=offsets,
+        direct=direct,
+        packed=in_place or not direct,
+        covers_source=sum(counts) == math.prod(shape),
+        target=step.dst.local_shape(step.shape, rank),
     )
 
 
 def count_blocks(step: Step, rank: int) -> Blocks:
-    """Return the result of :func:`list_blocks` for large groups, with empty ``indices``.
+    """Return what :func:`list_blocks` returns, but with empty ``indices``; much faster for large groups.
 
-    It is enough to size buffers. A dimension's cuts depend on the member's coordinates along a few axes, so NumPy
-    counts the blocks of all members at once. Members are in the order of their ranks.
+    Counts, offsets and flags suffice to size buffers. NumPy computes them for all members at once. The members are all
+    ranks of the group of ``rank``, in the order of their ranks.
 
     Args:
         step: the reduce_scatter.
         rank: the rank in whose shard the blocks are.
     """
+    shape = step.src.local_shape(step.shape, rank)
+    counts, starts, is_contiguous = _count_all_members(step, rank)
+    nonempty = counts > 0
+    running = np.cumsum(counts) - counts
+    direct = bool(is_contiguous[nonempty].all())
+    in_place = direct and bool((starts == running)[nonempty].all())
+    return Blocks(
+        indices=(),
+        counts=counts.tolist(),
+        offsets=(starts * nonempty if direct and not in_place else running).tolist(),
+        direct=direct,
+        packed=in_place or not direct,
+        covers_source=int(counts.sum()) == math.prod(shape),
+        target=step.dst.local_shape(step.shape, rank),
+    )
+
+
+def _count_all_members(step: Step, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return arrays with the size and position of each member's block in the shard of ``rank``.
+
+    A dimension's cuts depend only on the member's coordinates along few axes, so NumPy computes a dimension of all
+    blocks at once, from the last dimension to the first.
+
+    Args:
+        step: the reduce_scatter.
+        rank: the rank in whose shard the blocks are.
+
+    Returns:
+        ``(counts, starts, is_contiguous)``, by member: the elements of the block, the row-major offset of its first
+        element in the shard, and True if the block is contiguous in it.
+    """
     mesh, shape = step.src.mesh, step.src.local_shape(step.shape, rank)
     sizes, coordinates, order = _list_member_coordinates(step, rank)
     counts: Any = np.ones(math.prod(sizes), np.int64)
-    offset, is_whole, is_contiguous, stride = 0 * counts, counts > 0, counts > 0, 1
+    starts, is_whole, is_contiguous, stride = 0 * counts, counts > 0, counts > 0, 1
     for dim in reversed(range(len(shape))):
-        first, (start, length) = step.src.bounds(step.shape, rank)[dim][0], (0, step.shape[dim])
+        shard_start, (start, length) = step.src.bounds(step.shape, rank)[dim][0], (0, step.shape[dim])
         for axis in step.dst.dims[dim]:
             start, length = split_block(start, length, mesh.size_of[axis], coordinates[axis])
         start, length = (np.broadcast_to(array, sizes).ravel()[order] for array in (start, length))
@@ -417,18 +460,9 @@ def count_blocks(step: Step, rank: int) -> Blocks:
         is_contiguous &= is_whole | (length == 1)
         is_whole &= length == shape[dim]
         counts = counts * length
-        offset = offset + (start - first) * stride
+        starts = starts + (start - shard_start) * stride
         stride *= shape[dim]
-    nonempty = counts > 0
-    running = np.cumsum(counts) - counts
-    direct = bool(is_contiguous[nonempty].all())
-    in_place = direct and bool((offset == running)[nonempty].all())
-    target = step.dst.local_shape(step.shape, rank)
-    offsets = (offset * nonempty if direct and not in_place else running).tolist()
-    total = int(counts.sum())
-    return Blocks(
-        (), counts.tolist(), offsets, direct, in_place or not direct, total == math.prod(shape), target
-    )
+    return counts, starts, is_contiguous
 
 
 def _list_member_coordinates(step: Step, rank: int) -> tuple[list[int], dict[str, Any], Any]:
@@ -454,8 +488,9 @@ def count_rows(traffic: RankTransfers) -> int | None:
     """Return the number of rows of an all_gather's result, or None without equal rows.
 
     The members' blocks follow one another along one dimension. A row consists of this dimension and the dimensions
-    after it; the number of rows is the product of the dimensions before it. All blocks must have equal shapes, with
-    elements, in the order of the members.
+    after it; the number of rows is the product of the dimensions before it. For example, two blocks of 3 x 2 make a
+    3 x 4 matrix of 3 rows, and two blocks of 2 x 4 make a 4 x 4 matrix of one row. All blocks must have equal shapes,
+    with elements, in the order of the members.
 
     Args:
         traffic: the transfers of an all_gather; ``gathered`` must not be None.

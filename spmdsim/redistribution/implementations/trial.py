@@ -167,10 +167,14 @@ class TunedStep:
 
     @staticmethod
     def of(step: str, ranks: int, trial: Trial) -> TunedStep:
-        """Return the current result of the trial of a step.
+        """Return the chosen implementation of a step, with the least times and the reason for the choice.
 
-        The reason is one of: taken from a file's record; the least times in microseconds, fastest first; the model's
-        choice, because nothing was tried, tries are not complete, or no other implementation is close.
+        The reason is one of
+
+        - "found before: in the file of SPMDSIM_TUNE";
+        - "tried, us: native 3.1, composed 4.5": the least times in microseconds, fastest first;
+        - "by the model: ...", because nothing was tried yet, the tries are not complete, or no other implementation
+          has a price close to the best.
 
         Args:
             step: the step in words.

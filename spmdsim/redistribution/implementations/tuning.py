@@ -150,10 +150,11 @@ def _rename_ways(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def save_tuning(path: str | Path, vendor: str, later: TrialRecords | Mapping[str, Any]) -> None:
-    """Add records, or the settings of a library, to a tuning file. Keep its other contents.
+    """Add records of trials, or settings of a library, to a tuning file. Keep its other contents.
 
-    The later value of a setting or step replaces the earlier one. The file is replaced as a whole, so readers never
-    see a half of it. Other processes that write the file wait.
+    The later value of a setting or step replaces the earlier one; records of other steps stay. The file is replaced
+    in one operation, so readers never see a half of it. Other processes that write a file in this folder wait until
+    it is done.
 
     Args:
         path: the file; it is created if it does not exist, in a folder that must exist.
@@ -280,12 +281,12 @@ def tuning(vendor: str, path: str | None = None) -> Tuning:
 
 
 def _read_choices(path: str, vendor: str) -> dict[str, Any]:
-    """Return the choices that a file has for an MPI library, by their names; {} if it has none.
+    """Return the choices that a tuning file has for an MPI library, by their names; {} if it has none.
 
-    The choices of all libraries in the file are checked.
+    The choices of all libraries in the file are checked, so that a mistake is found on every machine.
 
     Args:
-        path: a JSON file of choices by library.
+        path: a JSON file of choices by library, such as ``{"Open MPI": {"chunk": 65536}}``.
         vendor: the MPI library, by mpi4py's name.
 
     Raises:

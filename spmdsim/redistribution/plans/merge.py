@@ -104,14 +104,16 @@ class Merge:
 def _message_steps(
     merge: Merge, elements: int, copies: tuple[str, ...], itemsize: int, machine: Any
 ) -> tuple[Step, ...]:
-    """Return the steps of :meth:`Merge.steps`; up to 4096 results are cached.
+    """Return the collectives of a message that moves several tensors at once; see :meth:`Merge.steps`.
 
     - A gather is one step.
     - A reduction is one step if no axes have replicas (``copies``) and all pending axes are scattered or reduced
       together (``unscattered_axes`` is empty).
     - Another reduction is the cheapest plan that reduces a one-dimensional tensor from its pending layout to its final
-      one. Axes of the mesh that are neither reduced nor in ``copies`` split this tensor; after a reduce_scatter,
-      ``merge.axes`` split it further.
+      one. Replicas can then share the work: each reduces a part, and a gather follows. Axes of the mesh that are
+      neither reduced nor in ``copies`` split this tensor; after a reduce_scatter, ``merge.axes`` split it further.
+
+    Up to 4096 results are cached.
 
     Args:
         merge: the properties of the message.
@@ -137,11 +139,13 @@ def _message_steps(
 def merge_of(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Merge | None:
     """Return the properties by which a reduction can share a message, or None if it cannot.
 
-    It can if all of these conditions hold:
+    Tensors with equal properties can be concatenated, and one collective reduces them all. A reduction can share a
+    message if all of these conditions hold:
 
     - All pending axes have one reduction, and all are reduced, on one mesh.
     - All shards have equal sizes before and after.
-    - The result is split as before, or further in one dimension, by pending axes only.
+    - The result is split as before (an all_reduce), or further in one dimension, by pending axes only (a
+      reduce_scatter).
     - The layouts have no windows.
 
     Args:

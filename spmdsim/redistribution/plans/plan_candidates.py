@@ -188,13 +188,17 @@ def layout_before_fill(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Layo
     """Return the layout that one local ``fill`` step turns into ``dst``, or ``dst`` itself.
 
     A fill makes axes pending without messages: one rank along the axis keeps the values, and the others get what the
-    reduction ignores. ``dst`` is returned if all of its pending axes are pending in ``src`` by the same reduction on
-    one mesh. Otherwise, for each axis that is pending only in ``dst``, the returned layout has:
+    reduction ignores, such as 0 for a sum. ``dst`` is returned if it needs no fill, because all of its pending axes are
+    pending in ``src`` by the same reduction on one mesh. Otherwise each axis that is pending only in ``dst`` is
+    replaced:
 
-    * source on another mesh: a split of the dim in which shards are longest.
-    * axis splits a dim of the source: a split of this dim.
-    * axis replicates the source: replication along it. But if the lower bound of the busiest rank is smaller with it,
-      all of these axes together split the dim in which shards are longest.
+    * source on another mesh: the axis splits the dim in which shards are longest, so that each rank receives less.
+    * axis splits a dim of the source: it splits this dim, so nothing has to move.
+    * axis replicates the source: it replicates. But if the lower bound of the busiest rank is smaller with it, all of
+      these axes together split the dim in which shards are longest.
+
+    For example, with ``dst`` pending over "a": a source split by "a" stays split, and a replicated source stays
+    replicated.
 
     Args:
         src: the layout before.
@@ -234,8 +238,10 @@ def unfold_dims(
 ) -> tuple[Layout, Layout, Shape] | None:
     """Return both layouts and the shape with some dimensions cut into one dimension per axis, or None.
 
-    Only the last axes of a dimension can be gathered. If axes inside nodes come after axes that leave nodes, a gather
-    of the last ones first moves more bytes through the ports of nodes. So a dimension is cut if
+    Only the last axes of a dimension can be gathered. If these stay inside nodes, and axes before them leave nodes, the
+    blocks are already longer when the axes that leave nodes are gathered, so more bytes move through the ports of
+    nodes. On the finer shape, each axis splits a dimension of its own, so any axis can be gathered first. A dimension
+    is cut if
 
     * its axes before begin with its axes after, or the other way round;
     * after the common axes, an axis inside nodes follows an axis that leaves nodes;
@@ -252,7 +258,7 @@ def unfold_dims(
 
     >>> mesh = Mesh((2, 2), ("dp", "tp"))
     >>> before, after, shape = unfold_dims(mesh(("dp", "tp")), mesh(None), (8,), frozenset({"tp"}))
-    >>> print(before, after, shape)
+    >>> print(before, after, shape)  # "dp" can now be gathered before "tp"
     [dp, tp, -] over dp=2 tp=2 [-, -, -] over dp=2 tp=2 (2, 2, 2)
     """
     if not inside_axes:
@@ -313,13 +319,13 @@ class _Finder:
     def on_one_mesh(self) -> list[Candidate]:
         """Return the candidates on one mesh, unsorted.
 
-        Without pending values to reduce, they are the direct exchange and the path of collectives; with them, the
-        path, exchanges after a reduction, and the direct reduction. Unless ``everything`` is True, one plan is
-        returned alone if it cannot lose: the plan of a single step at the lower bound, or a local one. Equal layouts
-        give one plan without steps.
+        - Equal layouts: one plan without steps.
+        - Nothing to reduce: the direct exchange and the path of collectives.
+        - Pending values to reduce: the path of collectives, exchanges after a reduction, and the direct reduction.
 
-        With ``everything``, if no path stays within the memory of source and target shard, the path with larger
-        shards is added as not allowed.
+        Unless ``everything`` is True, a plan that cannot lose is returned alone: a single step that receives no more
+        than the lower bound, or local steps. With ``everything``, if no path stays within the memory of source and
+        target shard, the path with larger shards is added as not allowed.
         """
         src, dst = self.src, self.dst
         if src == dst:
@@ -404,10 +410,11 @@ class _Finder:
         return [self._candidate(tuple(steps), COLLECTIVES, allowed)]
 
     def _collectives_on_finer_shape(self, others: list[Candidate]) -> list[Candidate]:
-        """Return the path on the shape of :func:`unfold_dims` as a list of one candidate; often an empty list.
+        """Return the path of collectives on the finer shape of :func:`unfold_dims`, or an empty list.
 
-        Local reshapes lead to this shape and back. It is empty without such a shape, or if the path does not take less
-        time than each of ``others``.
+        The finer shape has a dimension per axis, so the path can gather an axis that is not the last one of its
+        dimension. Local reshapes lead to this shape and back. The list has one candidate. It is empty without a finer
+        shape, or if the path does not take less time than each of ``others``.
         """
         finer_form = unfold_dims(self.src, self.dst, self.shape, self.prices.inside_axes)
         if finer_form is None:
@@ -448,17 +455,19 @@ class _Finder:
         return plans
 
     def _may_win(self, mid: PathState, arrival: Arrival, best: Candidate | None) -> bool:
-        """Return True if an exchange after a reduction can be cheaper than ``best``.
+        """Return True if an exchange after a reduction can be cheaper than ``best``; don't build the plan.
 
-        The plan is not built. Its price is the sum of the prices of the path, of its local copies, and of the
-        exchange. For the exchange, a quick lower bound is tried first; the exact price follows only if the plan can
-        still win. Prices within a relative 1e-9 count as equal; then the plan with fewer steps wins. On one mesh, a
-        state with the target's splits needs no exchange, so the result is False.
+        The price is the sum of the prices of the path, of its local copies, and of the exchange. A quick lower bound
+        of the exchange is tried first; its exact price is computed only if the plan can still win. Prices within a
+        relative 1e-9 count as equal; then the plan with fewer steps wins.
+
+        Two cases need no price: without ``best``, the result is True; on one mesh, a state with the target's splits
+        needs no exchange, so the result is False.
 
         Args:
             mid: the path to a state without pending axes.
             arrival: the layout to which the exchange leads.
-            best: the best plan so far; None if there is none, which gives True.
+            best: the best plan so far, or None.
         """
         src, dst, dims = self.src, arrival.layout, mid.state.dims
         if self.one_mesh and dims == dst.dims:
@@ -505,10 +514,11 @@ class _Finder:
     def _arrivals(self) -> list[Arrival]:
         """Layouts to which an exchange may lead, with the steps from there to the target.
 
-        The first one is the target, without steps. The second one is the target split further by all axes that
-        replicate it, followed by an all_gather over them. The axes split the dimension with the longest shards, the
-        first of equal ones. The second one is left out on one mesh, without a machine, for a scalar, and for a target
-        without replicas.
+        - The target, without steps.
+        - Between two meshes, if the target has replicas: the target split further by all axes that replicate it,
+          followed by an all_gather over them. So each element crosses to the other mesh once. The axes split the
+          dimension with the longest shards, the first of equal ones. It is left out for a scalar, and without a
+          machine, which would price the all_gather.
         """
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]

@@ -65,9 +65,13 @@ def plan_table(plan: Plan) -> str:
 def plan_parts(plan: Plan) -> list[str | Table]:
     """Return the lines and tables that describe a plan, in the order in which they are read.
 
-    They are: type, shapes and layouts; the trace of layouts; for 16-bit sums, the line that they travel as float32;
-    the table of steps, or the line that nothing is to do; the comparison with the lower bound. For a :class:`Machine`
-    the certainty of its times follows, and the table of candidates if there are several kinds.
+    - type, shapes and layouts: "float32[8x8]: [a, b] over a=2 b=2 -> [a, -] over a=2 b=2";
+    - the trace of layouts: "S(0)S(1) -> S(0)R";
+    - for 16-bit sums, the line that they travel as float32;
+    - the table of steps, or the line that nothing is to do;
+    - the comparison with the lower bound (:func:`_verdict_line`);
+    - for a :class:`Machine`, the certainty of its times;
+    - the table of candidates, if there are several kinds.
     """
     shape = "x".join(map(str, plan.shape)) or "scalar"
     to = "" if plan.to_shape is None else f" to {'x'.join(map(str, plan.to_shape)) or 'scalar'}"
@@ -113,11 +117,13 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 def plan_dict(plan: Plan) -> dict[str, Any]:
     """Return the plan in plain types, for JSON.
 
-    The keys are those of the attributes of :class:`Plan`, with layouts and steps as dicts. Bytes have names with
-    ``nbytes`` or ``lower_bound``; ``max_`` stands for the busiest rank, ``total_`` for all ranks, ``node_`` for the
-    busiest node (None if no ranks share a port). ``seconds`` are modelled. ``interval`` is ``(low, high)``, the seconds
-    of :meth:`Machine.between`, or None if the cost model has no interval.
-    ``machine`` is its name; None if bytes alone were compared. ``alternatives`` has the best candidate of each kind.
+    - The keys are those of the attributes of :class:`Plan`, with layouts and steps as dicts.
+    - Keys with ``nbytes`` or ``lower_bound`` are in bytes: ``max_`` stands for the busiest rank, ``total_`` for all
+      ranks, ``node_`` for the busiest node (None if no ranks share a port).
+    - ``seconds`` are modelled. ``interval`` is the range ``(low, high)`` of :meth:`Machine.between` in seconds, or
+      None if the cost model has none.
+    - ``machine`` is its name; None if bytes alone were compared.
+    - ``alternatives`` has the best candidate of each kind.
     """
     return {
         "shape": [int(size) for size in plan.shape],
@@ -164,10 +170,11 @@ def _candidate_dict(candidate: Candidate, itemsize: int) -> dict[str, Any]:
 
 
 def _step_row(plan: Plan, number: int) -> tuple[str, ...]:
-    """Return the row of step ``number`` (from 0) of a plan in the table of steps.
+    """Return the row of step ``number`` (from 0) in a plan's table of steps, as texts.
 
-    It has a text per column of ``_HEAD``; the step's number in it starts at 1. Shapes are those of the largest shard,
-    such as "4x8 -> 8x4". Bytes have units; "total" is that of all ranks.
+    The columns are those of ``_HEAD``: number (from 1), collective, axes, largest shard before and after, bytes that
+    the busiest rank receives and sends, bytes of all ranks, messages, time, and buffer. For example: "1",
+    "all_gather", "b (2 x 2 ranks)", "4x4 -> 4x8", "64 B", "64 B", "256 B", "1", "7.68 ns", "128 B".
     """
     step, facts = plan.steps[number], _step_dict(plan, number)
     sizes = ("max_nbytes", "max_sent_nbytes", "total_nbytes")
@@ -236,11 +243,14 @@ def _layout_dict(layout: Layout) -> dict[str, Any]:
 def _verdict_line(plan: Plan) -> str:
     """Return the line that compares a plan's received bytes with the lower bound.
 
-    It has the busiest rank's bytes and bound, those of all ranks, the busiest sender's bytes if something is
-    received, the modelled time, and the name of the cost model. For sums, the number of ranks for which the bound
-    holds is named. If the busiest rank receives more than its bound, the ratio of its bytes to the bound follows, at
-    least 1.001; the ratio is left out if the bound is 0. If ranks
-    of a node share a port, the busiest node's bytes and bound follow.
+    For example: "busiest rank: 96 B, lower bound 64 B, ratio 1.5; all ranks: 256 B, lower bound 256 B; busiest
+    sender: 64 B; 11.5 ns by bytes alone". If the busiest rank reaches its bound, the line says "64 B = the lower
+    bound" instead.
+
+    - The ratio is at least 1.001, because it is above the bound; it is left out if the bound is 0.
+    - For sums, the number of ranks for which the bound holds is named.
+    - The busiest sender is left out if nothing is received.
+    - If ranks of a node share a port, the busiest node's bytes and bound follow those of the sender.
     """
     busiest, bound = plan.max_nbytes, plan.max_lower_bound
     total = f"all ranks: {bytes_text(plan.total_nbytes)}, lower bound {bytes_text(plan.total_lower_bound)}"
@@ -271,9 +281,12 @@ def _model_text(plan: Plan) -> str:
 def _candidate_row(plan: Plan, candidate: Candidate) -> tuple[str, ...]:
     """Return the row of a candidate in the table of candidates, as texts.
 
-    The columns are the kind, the collectives, the bytes that the busiest rank receives, the time, and remarks. The
-    remarks are "the lower bound" if the busiest rank reaches it, the reason if the candidate is not allowed, and
-    "taken" if its steps are the plan's.
+    The columns are the kind, the collectives, the bytes that the busiest rank receives, the time, and remarks. For
+    example: "collectives", "all_gather", "64 B", "7.68 ns", "the lower bound; taken". The remarks are
+
+    - "the lower bound" if the busiest rank receives no more than that;
+    - "not taken: ..." with the reason if the candidate is not allowed, because shards in between are too large;
+    - "taken" if its steps are the plan's.
     """
     nbytes = candidate.most_received * plan.itemsize
     remarks = ["the lower bound"] if nbytes == plan.max_lower_bound else []

@@ -156,7 +156,8 @@ class Plan(ShortRepr):
     def node_lower_bound(self) -> int | None:
         """Bytes that must enter the port of at least one node, for any algorithm.
 
-        It is None if no port is shared, for windows, reshapes, targets with new pending axes, and plans that are too large to count.
+        It is None if no port is shared, for windows, reshapes, targets with new pending axes, and plans that are too
+        large to count.
         """
         machine = shared_ports(self.machine, self.src.mesh, self.dst.mesh)
         if (
@@ -494,9 +495,10 @@ def _list_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
 def _list_windowed_candidates(task: PlanTask, everything: bool) -> tuple[Candidate, ...]:
     """Return the plans between two layouts of which one or both have windows, best first.
 
-    They add up the windows of the source to blocks, redistribute the blocks, and build the windows of the target. A
-    window is a block with elements of its neighbours. Halos are exchanged one dimension after the other or, in
-    further plans, all at once. Between equal times, the fewest elements of all ranks win.
+    A window is a rank's block with elements of its neighbours (a halo). A plan has three parts, of which some may be
+    empty: add up the windows of the source to blocks, redistribute the blocks, build the windows of the target. There
+    is a plan for each order of the halo exchanges: one dimension after the other, or all at once. Between equal
+    times, the fewest elements of all ranks win.
 
     Args:
         task: the layouts, shape and machine; windows are not reshaped.
@@ -524,8 +526,11 @@ MOST_ELEMENTS = 2**61
 def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, one_shape: bool) -> None:
     """Raise PlanError if the layouts do not fit the shapes, or the shapes do not fit each other.
 
-    The number of dimensions, negative sizes, and equal numbers of elements are checked. So is the limit
-    :data:`MOST_ELEMENTS` of elements times the larger mesh's ranks. Sizes need not be divisible.
+    - Each layout has as many dimensions as its shape; without a reshape, both layouts have equally many.
+    - No size is negative, and both shapes have equally many elements.
+    - The elements times the ranks of the larger mesh are at most :data:`MOST_ELEMENTS` (2**61).
+
+    Sizes need not be divisible by the numbers of blocks.
 
     Args:
         src: the layout before.

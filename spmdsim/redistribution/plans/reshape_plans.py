@@ -57,8 +57,11 @@ def find_finer_form(
 ) -> Factored | None:
     """Return the finer shape of a reshape with both layouts on it, or None.
 
-    Both shapes merge dimensions of the finer shape; mesh axes may be cut into parts for it. None if cuts do not
-    divide one another, the numbers of elements differ, or there are no elements. Cached by value.
+    Both shapes result from the finer shape by merging neighbouring dimensions. On it, the reshape needs no exchange by
+    element numbers, only a redistribution of blocks. Mesh axes may be cut into parts for it: an axis "a" of size 4
+    becomes "a.0" and "a.1" of size 2.
+
+    None if cuts do not divide one another, the numbers of elements differ, or there are no elements. Cached by value.
 
     Args:
         src: the layout before.
@@ -164,9 +167,11 @@ class _Side:
     def refine_cuts(self, cuts: list[set[int]]) -> bool:
         """Cut dimensions where axes are cut and axes where dimensions are cut, once.
 
-        An axis that splits a dimension covers a range of distances: it starts at the suffix product above it, and
-        ends at this product divided by its size. Cuts of the group inside the range cut the axis, and cuts of the
-        axis cut the group. A group of one dimension before and one after the reshape stays as it is.
+        A cut is a distance in elements of the group, a suffix product of its sizes: dimensions (4, 6) have the cuts
+        24, 6, 1. An axis that splits a dimension covers a range of distances. If an axis of size 2 splits the 4, it
+        covers 24 to 12; so 12 becomes a cut of the group. If an axis of size 4 splits the 4, it covers 24 to 6; a cut
+        at 12, from the other side of the reshape, then cuts the axis into 2 x 2. A group of one dimension before and
+        one after the reshape stays as it is.
 
         Args:
             cuts: the suffix products of each group; extended in place, like ``axis_cuts``.
@@ -201,7 +206,9 @@ class _Side:
     def rewrite(self, finer: list[list[int]]) -> Layout | None:
         """Return the layout on the finer shape, on a mesh whose axes are cut into parts.
 
-        None if the parts of an axis would cut an uneven dimension elsewhere than the axis does.
+        For example, the axes a and b of size 2 split the dimensions (4, 6). With the cuts 24, 12, 6, 3, 1, the finer
+        shape is (2, 2, 2, 3), and its layout is [a, -, b, -]. None if the parts of an axis would cut an uneven
+        dimension elsewhere than the axis does.
 
         Args:
             finer: the cuts of each group of dimensions, in descending order, such as [24, 6, 1] for sizes 4 and 6.
@@ -226,6 +233,9 @@ class _Side:
         self, group: tuple[int, ...], cuts: list[int], names: dict[str, tuple[str, ...]], mesh: Mesh
     ) -> list[tuple[str, ...]]:
         """Return, for each finer dimension of a group, the parts of axes that split it, major first.
+
+        For example, the axes a and b of size 2 split the dimensions (4, 6). With the cuts 24, 12, 6, 3, 1 the result is
+        [("a",), (), ("b",), ()].
 
         Args:
             group: the dimensions of the group, in this side's shape.
@@ -292,8 +302,9 @@ def _cut_mesh(mesh: Mesh, axis_cuts: AxisCuts) -> tuple[Mesh, dict[str, tuple[st
 def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidate, ...]:
     """Return the plans between two shapes and layouts, best first.
 
-    They are the plans on the finer shape, between two local reshapes. Without a finer shape, they are those of
-    :func:`_numbered_candidates`.
+    - If both shapes have a common finer shape (:func:`find_finer_form`): a local reshape to it, a plan of blocks on
+      it, and a local reshape to the new shape.
+    - Otherwise: the plans of :func:`_numbered_candidates`, which exchange elements by their numbers.
 
     Args:
         task: the layouts, shapes and machine; ``to_shape`` must not be None.
@@ -313,7 +324,7 @@ def reshape_candidates(task: PlanTask, everything: bool = False) -> tuple[Candid
 
 
 def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts: int = 1) -> ReceptionBound:
-    """Return the lower bound of a reshape, in elements.
+    """Return the lower bound of a reshape, in elements that a rank receives.
 
     With a finer shape, it is :func:`lower_bound` there. Otherwise:
 
@@ -321,7 +332,8 @@ def reshape_bound(src: Layout, dst: Layout, shape: Shape, to_shape: Shape, parts
     * If values are summed and the target is partial: 0 for each rank.
     * If values are summed to a target that is not partial: the larger one of a rank's target shard and the average over
       the ranks of both meshes. All ranks together receive each element ``(n - 1) * parts + N - 1`` times, for n addends
-      and N target replicas.
+      and N target replicas. With 4 addends and 4 replicas on 4 ranks, 3 + 3 receptions of each element, so the
+      average is 1.5 times the elements.
 
     Args:
         src: the layout before.
@@ -377,13 +389,16 @@ def _surround_by_reshapes(
 def _numbered_candidates(task: PlanTask, to_shape: Shape) -> tuple[Candidate, ...]:
     """Return plans for a reshape without a finer shape, best first.
 
-    If the source has pending values, collectives reduce all of them first. There is a plan for each path of collectives
-    that does so; shards in between may have any size. Otherwise there is one plan. Elements are then exchanged by their
-    row-major numbers. But if the tensor is now replicated on the target's mesh, it is reshaped and sliced locally. New
-    pending axes of the target are filled at the end.
+    A plan has up to three parts:
+
+    1. If the source has pending values, collectives reduce all of them. There is a plan for each path of collectives
+       that does so; shards in between may have any size. Otherwise there is one plan.
+    2. Elements are exchanged by their row-major numbers. But if the tensor is now replicated on the target's mesh, each
+       rank reshapes it and slices its shard without messages.
+    3. New pending axes of the target are filled locally.
 
     Args:
-        task: the layouts, shape and machine.
+        task: the layouts, shapes and machine.
         to_shape: the global shape after.
     """
     src, dst, shape = task.src.canonical, task.dst.canonical, task.shape

@@ -165,7 +165,8 @@ class Dim:
     def readers(self, piece: int) -> list[int]:
         """Return the pieces that read from a piece's block, sorted; possibly the piece itself.
 
-        The list is empty if the block is empty or nothing reads from it.
+        For example, 8 elements in 4 blocks, of which each position reads its neighbours, too: [0, 1] reads from block
+        0, and [0, 1, 3] if the dimension is a ring. The list is empty if the block is empty or nothing reads from it.
 
         Args:
             piece: the number of the piece, from 0 to :attr:`count` - 1.
@@ -183,9 +184,11 @@ class Dim:
         return [reader for reader in sorted(pieces) if self.read_slices(piece, reader)]
 
     def read_slices(self, block: int, reader: int) -> list[tuple[slice, slice]]:
-        """Return the elements that two pieces have in common, as pairs of slices.
+        """Return the elements of one piece's block that another piece reads, as pairs of slices.
 
-        There are several pairs if the window wraps around, and none without common elements.
+        There is a pair for each run of elements: several if the window wraps around, none without common elements. For
+        example, 8 elements are in 2 blocks, and each position also reads its neighbours. Piece 1 reads elements 3 to
+        7, so of block 0 it reads element 3: ``[(slice(3, 4, 1), slice(0, 1))]``.
 
         Args:
             block: the number of the piece that owns the elements.
@@ -256,8 +259,9 @@ def _piece_number(mesh: Mesh, axes: tuple[str, ...], rank: int) -> int:
 def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int, int]]) -> list[HaloPiece]:
     """Return the boxes that go from one rank to another, or stay on a rank.
 
-    Empty boxes are left out. A box has the slices in the source shard and in the target shard. The block is the source,
-    and the elements that are read are the target; the reverse holds if ``step.back``.
+    A box combines a run of elements of each dimension (:meth:`Dim.read_slices`); two dimensions with 2 runs each give 4
+    boxes. It has the slices in the source shard and in the target shard: the block is the source, and what is read is
+    the target; in steps back to blocks (``step.back``), the reverse. Empty boxes are left out.
 
     Args:
         step: the step.
@@ -315,8 +319,9 @@ class Room(NamedTuple):
 def padded_buffer(step: HaloStep, rank: int) -> Room | None:
     """Return a buffer with room around a rank's block for the windows of shifts, or None.
 
-    In the buffer, the windows are a view, so a shift needs no copy of the block. A shift reads one element per
-    position (width and stride 1). Cached. None if
+    A shift reads one element per position (width and stride 1). In the buffer, the shifted windows are a view, so the
+    block need not be copied. For example, a rank has 40 of 80 elements, and the shift is by 1: the buffer has 4
+    elements of room on both sides, and the windows are the slice 5:45. Results are cached. None if
 
     - the step goes from windows back to blocks, or changes a window that is no shift,
     - the rank neither sends nor receives,
@@ -404,7 +409,9 @@ def _is_small_padding(sizes: Sequence[int], margins: Sequence[int]) -> bool:
 def _list_traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int, tuple[HaloPiece, ...]]]:
     """Yield ``(peer, boxes)`` for each rank with which ``rank`` has elements in common.
 
-    ``rank`` itself is included. Peers without boxes are left out. Nothing is yielded for a rank outside of the mesh.
+    ``rank`` itself is included; peers without boxes are left out. For example, 8 elements are in 2 blocks, and each
+    position also reads its neighbours. Rank 0's block gives its elements 0-3 to itself, and element 3 to rank 1.
+    Nothing is yielded for a rank outside of the mesh.
 
     Args:
         step: the step.
@@ -456,9 +463,12 @@ def moved_elements(traffic: Sequence[tuple[int, Sequence[HaloPiece]]], rank: int
 def all_halo_received(step: HaloStep) -> np.ndarray:
     """Return the number of elements that every position of the mesh receives, as an int64 array.
 
-    A rank receives the elements that it reads and does not own. From windows to blocks (``step.back``) it receives the
-    contributions of other ranks to its block. Counts of dimensions are multiplied; dimensions that the step does not
-    change count with their length. Results are cached; the caller must not change the array.
+    - From blocks to windows: the elements that the rank reads and does not own. If 8 elements are in 2 blocks, and each
+      position also reads its neighbours, each rank receives 1.
+    - From windows to blocks (``step.back``): the contributions of other ranks to the rank's block.
+
+    Both are products over the dimensions; dimensions that the step does not change count with their length. Results are
+    cached; the caller must not change the array.
 
     Args:
         step: the step.
@@ -508,9 +518,10 @@ def busiest_halo(step: HaloStep) -> tuple[int, int]:
 def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBound:
     """Return the lower bound of a redistribution from or to a layout with windows.
 
-    The bound counts received elements. A rank must receive the elements of its target that any rank's source has. It
-    need not receive those that only its own source has. An element that several windows of the source contain is a sum,
-    so each rank that needs it must receive it.
+    The bound of a rank is the number of elements that it needs and must receive. It need not receive an element that
+    only its own source has. An element that windows of several ranks contain is a sum of their values; so each rank
+    that needs it must receive it. For example, 8 elements are in 2 blocks, and windows add the neighbouring elements:
+    each rank must receive 1 element, to the windows as well as back.
 
     Args:
         src: the layout before.
@@ -518,9 +529,9 @@ def halo_bound(src: Layout, dst: Layout, shape: tuple[int, ...]) -> ReceptionBou
         shape: the global shape.
 
     Returns:
-        The bound of each position of the target mesh, with the largest bound and the total. A bound is the number of
-        needed elements minus the number of needed elements that only the rank's own source has. Both are products over
-        the dimensions.
+        ``(busiest, total, ranks)``: the largest bound, the sum, and the bound of each position of the target mesh. A
+        bound is the number of needed elements minus the number of needed elements that only the rank's own source
+        has. Both are products over the dimensions.
     """
     # All groups along the axes of a dimension have the same blocks of it, so count the contributors in one group.
     groups = [src.mesh.group(src.mesh.rank_at(0), *entry) for entry in src.dims]
@@ -601,6 +612,9 @@ def _build_steps(
     windowed: Windowed, shape: tuple[int, ...], back: bool, order: list[list[int]]
 ) -> tuple[HaloStep, ...]:
     """Return the steps that build the windows of a layout, or add them up to blocks if ``back``.
+
+    For example, ``order`` [[0], [1]] builds the windows of dimension 0 first and then those of dimension 1, [[0, 1]]
+    both in one step. With ``back``, the steps are the reverse, the last one first.
 
     Args:
         windowed: the layout with windows.

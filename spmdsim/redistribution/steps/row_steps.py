@@ -251,9 +251,11 @@ def row_frame(step: RowStep, rank: int) -> RowFrame:
 
 @lru_cache(maxsize=4096)
 def _build_frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
-    """Return the facts about a step for one group; cached.
+    """Return the facts about a step for one group, which do not depend on the ids; cached.
 
-    Boxes of ids and columns are relative to the first member's box before the step.
+    They are the rows of the table that each member owns, and the ids and columns of the result that each member
+    wants. Boxes of ids and columns count from the start of the first member's box before the step: if that starts at
+    id 8, the ids 8 to 11 are the slice 0:4.
 
     Args:
         step: the step.
@@ -303,15 +305,17 @@ def check_ids(
 def find_distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Return the distinct ids, the index of each id in them, and True if ``count`` occurs.
 
-    The distinct ids are ascending, without ``count``, which names no row. The index of ``count`` is the number of
-    distinct ids. If the table has more than :data:`SPARSE` (64) rows per id, ids are sorted, else marked in a mask.
+    An id is a row of a table of ``count`` rows; the id ``count`` names no row (padding). The distinct ids are
+    ascending, without ``count``; its index is the number of distinct ids. If the table has more than :data:`SPARSE`
+    (64) rows per id, ids are sorted, else marked in a mask.
 
     Args:
         ids: integers in ``0 .. count``, one-dimensional; not checked.
         count: the number of rows of the table.
 
-    >>> [part.tolist() for part in find_distinct(np.array([7, 2, 9, 2]), 9)[:2]]
-    [[2, 7], [1, 0, 2, 0]]
+    >>> rows, index, is_padded = find_distinct(np.array([7, 2, 9, 2]), 9)
+    >>> rows.tolist(), index.tolist(), is_padded
+    ([2, 7], [1, 0, 2, 0], True)
     """
     if count > SPARSE * ids.size:
         rows, index = np.unique(ids, return_inverse=True)
