@@ -61,9 +61,10 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """Return the table with its title and notes as one string, without a newline at the end.
 
-        A table that is wider than ``width`` becomes several tables below each other. Each table repeats the columns
-        that distinguish the rows. If these columns leave no room, each table numbers the rows instead. Long cells are
-        broken between words. A word that is longer than ``width`` makes its line longer.
+        A table that is wider than ``width`` becomes several tables below each other, with some columns each. Each of
+        them repeats the columns that distinguish the rows, for example "name". If these columns leave no room, the
+        tables number the rows instead. Long cells are broken between words. A word that is longer than ``width``
+        makes its line longer.
 
         Args:
             width: the characters of a line; None for no limit.
@@ -87,13 +88,13 @@ class Table:
         return replace(self, heads=("#", *self.heads), rows=rows, right=right)
 
     def _render_columns(self, columns: list[list[str]], group: list[int], width: int | None) -> Iterator[str]:
-        """Yield the lines of text of some columns: heads, a dashed line, rows.
+        """Yield the lines of some columns of the table: heads, a dashed line, rows.
 
-        Two blanks separate columns. If the line would be too long, the widest columns are narrowed, and their cells are
-        broken between words.
+        Two blanks separate columns. If the line would be too long, the widest columns are narrowed, and their cells
+        are broken between words, so that a row has several lines.
 
         Args:
-            columns: the texts of each column, its head first.
+            columns: the texts of each column of the table, its head first.
             group: the numbers of the columns to write.
             width: the characters of a line; None for no limit.
         """
@@ -111,10 +112,10 @@ class Table:
                 yield "  ".join("-" * wide for wide in widths)
 
     def html(self) -> str:
-        """Return the table as an HTML element, with heads that screen readers announce.
+        """Return the table as an HTML element, followed by its notes, with all texts escaped.
 
-        The title is its caption; cells of columns aligned right have the class "right". Each note that is not empty is
-        a paragraph after the table. Texts are escaped.
+        Heads have ``scope="col"``, so that screen readers announce them. The title is the table's caption. Cells of
+        columns aligned right have the class "right". Each note that is not empty is a paragraph after the table.
         """
         sides = [' class="right"' if k in self.right else "" for k in range(len(self.heads))]
         head, *rows = self.cells
@@ -156,16 +157,21 @@ def _least(column: list[str]) -> int:
 
 
 def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
-    """Return the numbers of the columns of each of several tables, below each other.
+    """Distribute the columns over several tables below each other; return their column numbers.
 
-    Each table fits into ``width`` characters, and begins with the leading columns: as many of the first columns as
-    distinguish the rows. If they need more than half of the width, or no columns distinguish the rows, only the first
-    column leads. Cells of up to :data:`COMFORTABLE` (24) characters are not broken. A table is wider than ``width`` if
-    a column does not fit beside the leading ones.
+    Each table begins with the leading columns, and gets further columns as long as it fits into ``width`` characters.
+    So a table is wider than ``width`` only if one column does not fit beside the leading ones. Cells of up to
+    :data:`COMFORTABLE` (24) characters are not broken.
+
+    The leading columns are the shortest run of first columns in which all rows differ. If they need more than half of
+    the width, or no run distinguishes the rows, it is only the first column.
 
     Args:
         columns: the texts of each column, its head first.
         width: the characters of a line; None puts all columns into one table.
+
+    >>> _groups([["name", "x", "y"], ["forward", "1", "2"], ["reverse", "3", "4"]], 11)
+    [[0, 1], [0, 2]]
     """
     every = list(range(len(columns)))
     widths = [max(_least(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]

@@ -211,7 +211,29 @@ def test_docstrings_and_names_follow_the_rules(name: str) -> None:
 RULES_OF_TESTS = ("variable ", "parameter ", "the first line of a docstring has ", "a docstring opens with ")
 #: Words that open a docstring of a test: a sentence about what holds may begin with them.
 OPENINGS_OF_TESTS = {
-    *"a all an as each every for from if in no on one same the there this these to when with".split()
+    *[
+        "a",
+        "all",
+        "an",
+        "as",
+        "each",
+        "every",
+        "for",
+        "from",
+        "if",
+        "in",
+        "no",
+        "on",
+        "one",
+        "same",
+        "the",
+        "there",
+        "this",
+        "these",
+        "to",
+        "when",
+        "with",
+    ]
 }
 #: Names in tests that the rules forbid: the folder -> the names and the reason.
 ALLOWED_IN_TESTS = {

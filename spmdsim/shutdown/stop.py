@@ -213,29 +213,34 @@ def strip_starters(error: BaseException) -> BaseException:
 
 
 def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | None] | None = None) -> int:
-    """Print the reasons of all ranks that stop, each once; return the exit code of this process.
+    """Print why the program stops, once for all ranks; return the exit code of this process.
 
-    Each rank that stops sends its reason to rank 0, which prints each distinct reason once. If other ranks still run,
-    end the job and do not return. A SystemExit without a text is only printed in that case.
+    Each rank that stops sends its reason to rank 0, which prints each different reason once. If all ranks stop, the
+    function then returns. If some ranks still run, they would wait for this rank for ever: the job is ended, and the
+    function does not return.
 
-    A rank does not wait for others in these cases:
+    A rank does not ask the others in these cases, of which the first that applies counts:
 
-    - It is a child that a rank has forked: it prints its own reason.
-    - The program ends with the code 0, or with one on which all ranks have agreed (:func:`agree_on_code`): nothing is
-      printed.
-    - MPI does not run and ``join`` does not start it, or MPI sees only this rank of several: rank 0 prints its own
-      reason.
-    - There is one rank: it prints its reason, but at most one line if Ctrl-C or an ended reader of the output stops a
-      program without a launcher.
+    1. It is a child process that a rank has forked: it prints its own reason.
+    2. The exit code is 0, or ``sys.exit`` has a code on which all ranks have agreed (:func:`agree_on_code`): nothing
+       is printed.
+    3. There is no launcher, and Ctrl-C or the end of the output's reader (``| head``) stops the program: at most one
+       line is printed.
+    4. MPI does not run and ``join`` does not start it, or MPI sees only this rank of several: rank 0 prints its own
+       reason.
+    5. There is one rank: it prints its own reason.
 
-    The result is 0 if the starter of the job reads the exit code from a note; then the launcher prints nothing.
+    A ``sys.exit(3)`` without a text is printed only if other ranks still run.
+
+    The result is 0, whatever the exit code, if the starter of the job reads the code from a note: the launcher would
+    print lines of its own for another code.
 
     Args:
         error: the exception that ends the program on this rank.
         name: the begin of an error line.
-        join: starts MPI if it does not run yet, to learn whether the other ranks stop, too. It is called with the text
-            of the error and the exit code, and returns the communicator of all ranks, or None if MPI cannot be started.
-            If ``join`` is None, MPI is not started.
+        join: starts MPI if it does not run yet, to learn whether the other ranks stop, too. It is called with the
+            text of the error and the exit code, and returns the communicator of all ranks, or None if MPI cannot be
+            started. If ``join`` is None, MPI is not started.
     """
     code, text, job = find_exit_code(error), describe_error(error, name), detect()
     is_quiet = isinstance(error, SystemExit) and not isinstance(error.code, str)
@@ -270,10 +275,15 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
 
 
 def _stop_with_others(comm: MPI.Comm, reason: Reason, code: int, is_quiet: bool) -> None:
-    """Print the reasons of all ranks that stop, on one of them; end the job if other ranks run.
+    """Print the reasons of all ranks that stop; end the job if other ranks still run.
 
-    Other ranks are given :data:`SECONDS` to stop, too; :data:`EXIT_SECONDS` if ``is_quiet``. A rank with a log of its
-    own prints its reason there.
+    Rank 0 gathers the reasons for up to :data:`SECONDS` (1 s), or :data:`EXIT_SECONDS` (4 s) if ``is_quiet``. Then
+    there are two cases:
+
+    - All ranks stop: rank 0 prints the reasons, unless ``is_quiet``, and every rank returns. A rank with a log of its
+      own prints its reason there, too.
+    - Other ranks still run: print the known reasons, and end the job with ``code``. Rank 0 does this, or this rank if
+      rank 0 still runs or has left the program with the code 0.
 
     Args:
         comm: all ranks of the job.
@@ -349,10 +359,16 @@ def _receive_reasons(comm: MPI.Comm) -> dict[int, Reason]:
 
 
 def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Send this rank's reason to rank 0, and wait for its answer; return None if rank 0 prints the reason.
+    """Send this rank's reason to rank 0; return None if rank 0 prints it because all stop.
 
-    Wait for rank 0's answer 1.3 times ``seconds``, and 0.05 s more per rank (for at most 20 ranks). If rank 0 answers
-    that other ranks still run, wait :data:`REPORT_SECONDS` (15) for it to end the job.
+    Rank 0 answers one of two things:
+
+    - All ranks stop: return None at once.
+    - Other ranks still run: rank 0 prints the reason and ends the job. Wait :data:`REPORT_SECONDS` (15 s) for that;
+      if this process still runs then, return the reason.
+
+    Without an answer, rank 0 itself still runs: return the reason. The answer is awaited for 1.3 times ``seconds``,
+    and 0.05 s more for each rank below this one (at most 20). For example, rank 4 waits 1.5 s if ``seconds`` is 1.
 
     Args:
         comm: all ranks of the job.
@@ -360,8 +376,7 @@ def _report_to_root(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int,
         seconds: how long rank 0 waits for the others.
 
     Returns:
-        None if rank 0 prints the reason because all ranks stop. Otherwise rank 0 still runs, or does not end the job in
-        time: ``{this rank: reason}``, so that this rank prints it.
+        None, or ``{this rank: reason}`` if this rank must print its reason and end the job.
     """
     request = comm.isend(reason, dest=0, tag=TAG)
     deadline = time.monotonic() + seconds * 1.3 + 0.05 * min(comm.rank, 20)
@@ -453,9 +468,12 @@ def _leave_quietly(error: BaseException, code: int) -> int:
 def abort_job(code: int) -> NoReturn:
     """End every rank of the job now, with an exit code; does not return.
 
-    Call the functions of :func:`run_before_end` first. If there is a starter on this machine, it has
-    :data:`ENDED_SECONDS` to end the job. After that, or without a starter, MPI aborts the job; without MPI, this
-    process exits alone.
+    Call the functions of :func:`run_before_end` first. Then try these ways, one after the other:
+
+    1. If the job has a starter on this machine, note the end for it, and give it :data:`ENDED_SECONDS` (5 s) to end
+       the job.
+    2. If MPI runs, abort the job with MPI, which also has :data:`ENDED_SECONDS`.
+    3. Exit this process alone.
 
     Args:
         code: the exit code.

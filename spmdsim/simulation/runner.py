@@ -51,20 +51,22 @@ def simulate(
 
     Args:
         program: a function, or the path of a script that does ``from mpi4py import MPI``. A function is called as
-            ``program(comm, *args)`` if its first parameter's name starts with ``comm`` or it needs more arguments
-            than ``args``. Otherwise it is called as ``program(*args)``.
+            ``program(comm, *args)`` if its first parameter's name starts with ``comm``, or if it needs more arguments
+            than ``args`` has. Otherwise it is called as ``program(*args)``.
         n: number of ranks, 1 to 65,536.
         *args: arguments of the function; for a script, its command-line arguments.
-        machine: machine for the modelled time: its name or file, (alpha, beta, gamma) or a Machine.
-        strict: True if a send may not rely on the library's buffer, and warnings are errors.
+        machine: machine for the modelled time: its name or file, (alpha, beta, gamma) or a Machine; None for a plain
+            network.
+        strict: True to report programs that depend on a library's buffers: a standard send then always waits for its
+            receive. Warnings count as errors.
         seed: seed that draws another legal order of ranks and of wildcard matches. None: the rank that became ready
             first runs, and the message that arrived first matches.
         trace: True to store a timeline in ``report.trace``.
         check: True to raise SimulationError for errors, False to report them only.
         emit: function that is called with (rank, line) for each printed line; by default lines are printed.
         nodes: the node of each rank, for ``Split_type``, the processor's name and the modelled time: all that
-            :meth:`~spmdsim.cost.NodeMap.of` accepts, such as ``"a:2,b:2"`` or a number of consecutive ranks. None for
-            the machine's nodes.
+            :meth:`~spmdsim.cost.NodeMap.of` accepts, such as ``"a:2,b:2"`` or a number of consecutive ranks. None: as the
+            machine says; if it does not, one node has all ranks.
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
@@ -113,10 +115,11 @@ def _check_count(n: int) -> None:
 
 
 def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, write: Emit) -> None:
-    """Run a program on all ranks to their ends, or until a finding ends the run.
+    """Run a program on all ranks to their ends, or until an error ends the run.
 
-    While it runs, mpi4py, standard output, ``time.sleep`` and ``os._exit`` of this process are replaced. If no
-    finding ended the run, findings on open messages, collectives and requests are added.
+    While it runs, mpi4py, standard output, ``time.sleep`` and ``os._exit`` of this process are replaced by simulated
+    ones. If no error ended the run, messages that no rank received, collectives that some ranks did not call and
+    requests for which no rank waited are reported at the end.
 
     Args:
         program: the function or the script's path, as in ``simulate``.
@@ -156,10 +159,11 @@ def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, writ
 def _rank_body(
     program: Any, args: Sequence[Any], scheduler: Scheduler, stand_in: StandIn
 ) -> tuple[Callable[[Task], Any], Isolation]:
-    """Return a pair: the function that runs the program on one rank, and the isolation of the ranks.
+    """Return the function that runs the program on one rank, and the isolation of the ranks.
 
-    Nothing of the program runs yet. The returned function takes the task of a rank. It returns the result of the
-    program's function, or None for a script.
+    The returned function takes the task of a rank, and returns the result of the program's function, or None for a
+    script. The isolation gives each rank its own modules and process state; the caller enters it before the function
+    is called. Nothing of the program runs yet.
 
     Args:
         program: the function or the script's path, as in ``simulate``.
@@ -260,10 +264,10 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
 
     - If the program returns, its result is stored and the rank counts as finished.
     - If the program calls sys.exit, the exit code is stored and the rank counts as finished. A code other than 0 ends
-      the run with a finding.
-    - If another exception ends the program, the run ends with a finding. The exit code is 1, or 130 for
+      the run with an error.
+    - If another exception ends the program, the run ends with an error. The exit code is 1, or 130 for
       KeyboardInterrupt.
-    - If the run is closing, nothing is recorded.
+    - If the exception only ends the rank because the run is over, nothing is recorded.
 
     Args:
         scheduler: the simulation.
@@ -331,10 +335,11 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
 
 
 def _describe_exception(task: Task, error: BaseException) -> Problem:
-    """Return the finding on an exception of the program.
+    """Return the error "exception" on an exception of the program.
 
-    Its kind is "exception"; its details are a traceback of the user's frames only. A MemoryError has a hint on the
-    memory limit, if there is one. Errors of MPI are named without their Python class.
+    An example: "rank 1 raises ValueError: bad at a.py:34". The details of the error are the lines of a traceback with
+    the user's frames only. The text of a MemoryError names the memory limit, if there is one. An error of MPI is
+    named by its text, such as "MPI_ERR_TAG: ...", without its Python class.
 
     Args:
         task: the rank that raised it.
@@ -357,8 +362,9 @@ def _describe_exception(task: Task, error: BaseException) -> Problem:
 def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> Report:
     """Return the report of a run that has ended.
 
-    The exit code is the first nonzero one in the order of the ranks. If all are 0, it is 1 if there is an error, else
-    0. In strict mode warnings count as errors.
+    The exit code is the first nonzero one in the order of the ranks. If all are 0, it is 1 if the report has an
+    error, else 0. In strict mode each finding counts as an error. For example, if ranks exit with 0, 3 and 1, the
+    exit code is 3.
 
     Args:
         scheduler: the simulation.

@@ -71,10 +71,16 @@ class Report(ShortRepr):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, without results and trace.
+        """Return the report as a dict of JSON values, without the results and the trace.
 
-        Keys are "ranks", "ok", "completed", "exit_code", "strict", "problems" (see ``Problem.to_dict``), "seconds",
-        "messages" and "bytes" (one number per rank), and "output": {"rank", "line"} per printed line.
+        Keys are
+
+        - "ranks": the number of ranks;
+        - "ok", "completed", "strict": True or False, as the attributes of this class;
+        - "exit_code": the exit code;
+        - "problems": a dict per finding, see ``Problem.to_dict``;
+        - "seconds", "messages", "bytes": lists with a number per rank;
+        - "output": a dict with "rank" and "line" per printed line.
         """
         return {
             "ranks": self.size,

@@ -66,11 +66,11 @@ def _list_argnames(mark: pytest.Mark) -> list[str]:
 
 
 def first_ranks(request: pytest.FixtureRequest) -> Iterator[MPI.Comm]:
-    """Yield a communicator of the first n ranks; skip the test on other ranks.
+    """Yield a communicator of the first n ranks of the job; skip the test on other ranks.
 
-    n is the fixture's parameter. With fewer ranks in the job all ranks skip. The communicator is freed after the
-    test. If the test failed on any rank, it is not freed, because other ranks may still use it. All ranks of the job
-    must call it.
+    n is the fixture's parameter: with n = 2 in a job of 4 ranks, ranks 0 and 1 run the test, and ranks 2 and 3 skip
+    it. If the job has fewer than n ranks, all ranks skip. All ranks of the job must call the fixture. The
+    communicator is freed after the test, unless the test failed on any rank: then other ranks may still use it.
 
     Args:
         request: pytest's request of the fixture; its parameter is n.

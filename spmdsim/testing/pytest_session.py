@@ -124,11 +124,12 @@ class Agreement:
                 self.comm.isend(late, dest=rank, tag=HERE)
 
     def _roll_call(self) -> dict[int, bool]:
-        """Ask all ranks if they wait in an exchange; return the answers by rank.
+        """Ask all ranks if they wait in an exchange; return {rank: True if its deadline is over}.
 
-        An answer is True if the rank's deadline is over, else False. This rank calls it when its deadline is over, so
-        its own value is True. It answers other ranks' roll calls meanwhile. Return when all ranks have answered, at
-        the latest after :data:`ROLL_CALL_SECONDS` (0.5 s). Ranks that have not answered are missing in the dict.
+        This rank calls it when its own deadline is over, so its own entry is True. A rank that still waits with time
+        left answers False; a rank that does not wait, because its test still runs, does not answer and has no entry.
+        This rank answers other ranks' roll calls meanwhile. Return when all ranks have answered, at the latest after
+        :data:`ROLL_CALL_SECONDS` (0.5 s).
         """
         others = [rank for rank in range(self.size) if rank != self.rank]
         requests = [self.comm.isend(None, dest=rank, tag=ROLL_CALL) for rank in others]
@@ -373,10 +374,11 @@ class RankSession:
         return report
 
     def _agree(self, report: pytest.TestReport, phase: str) -> list[int]:
-        """Exchange the outcome of a phase; change the report to failed if it failed on any rank.
+        """Exchange the outcome of a phase of a test; change this rank's report if any rank failed.
 
-        The changed report has the texts of all failing ranks; rank 0 prints them. An expected failure of this rank
-        (xfail) then counts as failed, too. All ranks must call it.
+        If the phase failed on any rank, the report becomes "failed" on all ranks, with the texts of all failing
+        ranks, which rank 0 prints. An expected failure of this rank (xfail) then counts as failed, too. All ranks
+        must call it.
 
         Args:
             report: this rank's report.

@@ -174,14 +174,15 @@ class World(AbstractWorld):
     def move(self, tensor: T, layout: Layout) -> T:
         """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
-        A tensor that has the layout is returned itself. The plan is cached for tensors of equal meta and equal choices
-        of :meth:`use`. If the plan is one step and this process owns one rank, the cached program of the step runs
-        directly, unless a gradient, a trace or a watcher needs more. All ranks of the world must call it.
+        All ranks of the world must call it. A tensor that has the layout already is returned itself. The plan is
+        cached for later tensors with equal meta (shape, element type and layout), as long as the choices of
+        :meth:`use` are the same. If the plan is one step and this process owns one rank, a later call runs the cached
+        program of the step directly, unless the tensor needs a gradient or moves are traced or watched.
 
         Args:
             tensor: the tensor; it is not changed.
-            layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the result is in a
-                larger world.
+            layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the result is in
+                a larger world.
 
         Raises:
             UsageTypeError: If ``layout`` is not a layout.
@@ -218,16 +219,19 @@ class World(AbstractWorld):
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, step: Step, shards: list[Any], algorithm: str | None = None) -> list[Any]:
-        """Run one step on the shards of the owned ranks, and record it if a trace is open.
+        """Run one step of a plan on the shards of the owned ranks, and record it if a trace is open.
 
-        All ranks of the world must call it. If an algorithm reduces 16-bit numbers, the shards are widened first and
-        the results rounded once.
+        All ranks of the world must call it. If an emulated algorithm reduces 16-bit numbers, the shards are widened
+        first, and the results are rounded once at the end: in 16 bits, each message would round its sum.
 
         Args:
             step: the collective and its two layouts.
             shards: one array per owned rank, see :meth:`spmdsim.core.world.AbstractWorld.run`.
-            algorithm: an emulated algorithm for this call, such as ``"ring"``; ``"auto"`` for the cheapest one in the
-                cost model; ``"native"`` for the world's own collective. None for the choice of :meth:`use`.
+            algorithm: the algorithm of this call:
+                - the name of an emulated algorithm, such as ``"ring"``;
+                - ``"auto"`` for the cheapest one in the cost model;
+                - ``"native"`` for the world's own collective;
+                - None for the choice of :meth:`use`.
 
         Returns:
             One array per owned rank, laid out as ``step.dst``; without elements for a rank outside the mesh.
@@ -406,15 +410,18 @@ class World(AbstractWorld):
     def _algorithm(self, step: Step, dtype: np.dtype, algorithm: str) -> str | None:
         """Return the name of the emulated algorithm that runs a step, or None for the world's own.
 
-        The world's own collective runs for "native", in groups of one rank, and for collectives that are not in
-        :data:`EMULATED`.
+        For each ``algorithm``:
+
+        - "native": None. None also for every choice in groups of one rank, and for collectives that are not in
+          :data:`EMULATED`.
+        - "auto": the algorithm that takes the fewest seconds in the world's cost model, for the largest shard. A
+          world without a cost model takes a typical machine.
+        - another name, such as "ring": the name itself. Whether it can run the step is not checked here.
 
         Args:
             step: the step.
             dtype: the element type.
-            algorithm: the user's choice. "auto" is the algorithm that takes the fewest seconds in the world's cost
-                model, or on a typical machine without one, for the largest shard. Another name is returned unchecked,
-                also if the algorithm cannot run the step.
+            algorithm: the user's choice.
         """
         size = step.src.mesh.axis_size(*step.axes)
         if algorithm == "native" or step.collective not in EMULATED or size == 1:
@@ -431,11 +438,13 @@ class World(AbstractWorld):
         return choose_cheapest(step.collective, size, nbytes, machine)
 
     def _count_moved(self, step: Step, dtype: np.dtype, algorithm: str | None) -> Moved:
-        """Return the bytes that each owned rank received and sent in a step.
+        """Return the bytes that each owned rank receives and sends in a step, as calculated.
 
-        They are counted by the convention of plans: a reduction counts as a bandwidth-optimal algorithm moves it. With
-        an algorithm they are the bytes of its messages; a rank outside the mesh then has none. Worlds of processes
-        count real messages instead.
+        - For the world's own collective, they are counted as plans do, as if the best algorithm moved them: in an
+          all_reduce of 8 float32 on 4 ranks each rank receives 48 bytes.
+        - For an emulated algorithm, they are the bytes of its messages; a rank outside the mesh has none.
+
+        Worlds of processes count real messages instead.
 
         Args:
             step: the step.
@@ -524,19 +533,22 @@ class World(AbstractWorld):
     def use(
         self, *, algorithm: str | None = None, replicated: str | None = None, **algorithms: str | None
     ) -> Restore:
-        """Run collectives by emulated algorithms from now on.
+        """Choose the algorithms that run collectives from now on; all ranks must call it.
 
-        Examples are ``world.use(all_reduce="ring")`` and ``world.use(algorithm="auto")``. Options of an algorithm
-        follow a colon, ``"hierarchical_leader:group=4"``; ``"auto"`` takes the cheapest one in the world's cost model
-        for each call. ``"native"`` restores the world's own collective. The choice holds from now on; as a context
-        manager, ``with world.use(...):``, only inside the block. All ranks must call it. After an error, the choice has
-        not changed.
+        Examples are ``world.use(all_reduce="ring")`` and ``world.use(algorithm="auto")``. As a context manager,
+        ``with world.use(...):``, the choice holds only inside the block. The algorithm of a collective is
+
+        - the name of an emulated algorithm, with its options after a colon, as in ``"hierarchical_leader:group=4"``;
+        - ``"auto"``: for each call the cheapest one in the world's cost model;
+        - ``"native"``: the world's own collective, as without a choice.
+
+        After an error, the choice has not changed.
 
         Args:
             algorithm: the algorithm of every collective that is not named; None leaves them as they are.
-            replicated: ``"shared"`` to let all ranks of a node share one read-only copy of the result of an all_gather
-                or all_reduce (in shared memory, if the world has processes); ``"own"`` to give each rank its own copy.
-                None leaves it as it is.
+            replicated: ``"shared"`` to let all ranks of a node share one read-only copy of the result of an
+                all_gather or all_reduce (in shared memory, if the world has processes); ``"own"`` to give each rank
+                its own copy. None leaves it as it is.
             **algorithms: an algorithm per collective; None for the world's own.
 
         Returns:
@@ -652,14 +664,15 @@ class World(AbstractWorld):
 
 
 def _move_first(tensor: T, layout: Layout) -> T:
-    """Return a tensor in another layout, and cache the plan for later tensors of equal meta.
+    """Return a tensor in another layout by a new plan; cache the plan for tensors of equal meta.
 
-    A tensor that has the layout is returned itself, and nothing is cached.
+    The meta is the tensor's shape, element type and layout. A tensor that has the new layout already is returned
+    itself, and nothing is cached.
 
     Args:
         tensor: a tensor for which no plan to the layout is cached.
-        layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the tensor moves to a
-            larger world.
+        layout: the new layout. If a process without a launcher plays too few ranks for its mesh, the tensor moves to
+            a larger world.
 
     Raises:
         UsageTypeError: If ``layout`` is not a layout.

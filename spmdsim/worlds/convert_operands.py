@@ -59,9 +59,14 @@ def convert_operands(name: str, values: Sequence[Any], like: PlainTensor) -> Seq
 def as_operand(value: Any, like: T) -> T:
     """Return an operand as a tensor: a number or array is replicated on the mesh of ``like``.
 
-    A tensor is returned itself, whatever its mesh, and a module's parameter as its tensor. A Python number takes the
-    element type of ``like`` if it fits, else the wider type that NumPy gives. NumPy scalars promote as in NumPy 2, so
-    ``np.float64`` beside float32 becomes float64. Arrays and lists keep their own type.
+    The element type of the result:
+
+    - A Python number takes the type of ``like`` if its kind fits, else the wider type that NumPy gives: beside int32,
+      2 becomes int32 and 2.5 becomes float64.
+    - A NumPy scalar promotes as in NumPy 2: ``np.float64(2)`` beside float32 becomes float64.
+    - Arrays and lists keep their own type.
+
+    A tensor is returned itself, whatever its mesh, and a module's parameter as its tensor.
 
     Args:
         value: a tensor, parameter, number, array or nested list of numbers; all ranks pass equal values.
@@ -96,7 +101,8 @@ def as_operand(value: Any, like: T) -> T:
 def _make_constant(value: complex, like: T) -> T:
     """Return a Python number as a tensor without dims, replicated on the mesh of ``like``.
 
-    Record its provenance and tell the program that is being recorded, if any. All owned ranks share one array.
+    All owned ranks share one array. The tensor's provenance (how it was computed) is recorded, and a program that is
+    being recorded learns of the new tensor.
 
     Args:
         value: the number; also ``np.float64`` and ``np.complex128``, which are Python numbers, too.
@@ -123,10 +129,11 @@ def _make_constant(value: complex, like: T) -> T:
 
 
 def constant(value: Any, like: T) -> T:
-    """Return a number or array as a tensor, like :func:`as_operand`, for callers that only read.
+    """Return a number or array as a tensor, like :func:`as_operand`, but maybe a cached one.
 
-    Python's ints and floats come from the world's cache if this process owns one rank and no program is recorded or
-    watched. The caller must not change the result, which others may read.
+    A Python int or float comes from the world's cache if this process owns one rank and no program is recorded or
+    watched: then equal numbers beside tensors of equal meta give one tensor. So the caller must not change the
+    result.
 
     Args:
         value: as in :func:`as_operand`.
@@ -151,17 +158,19 @@ def constant(value: Any, like: T) -> T:
 
 @lru_cache(maxsize=1024, typed=True)
 def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray, Meta, int]:
-    """Return a Python number as a read-only 0-d array, with its Meta and its provenance number.
+    """Return a Python number as a read-only 0-d array, with its meta and its provenance number.
 
-    Results are cached, so equal numbers share one array.
+    Results are cached, so equal numbers share one array. The element type is that of ``beside`` if the number's kind
+    fits, else a wider one: 2.5 beside int32 becomes float64.
 
     Args:
-        beside: the meta of the tensor beside which the number stands: its type, if the number fits, and its mesh.
+        beside: the meta of the tensor beside which the number stands.
         value: the number.
-        sign: separates 0.0 from -0.0 in the cache; not used otherwise.
+        sign: separates 0.0 from -0.0 in the cache, where they would be equal keys; not used otherwise.
 
     Returns:
-        The array, its meta, which is replicated, and the provenance number, which is 0 for a NaN.
+        The array; its meta, which is replicated on the mesh of ``beside``; and the provenance number, equal for equal
+        numbers, but 0 for a NaN.
 
     Raises:
         InputError: If an integer is out of range for the integer type of ``beside``, or too large for its float type.

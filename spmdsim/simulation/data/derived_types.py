@@ -237,9 +237,13 @@ class Datatype(Handle):
     def _set_bounds(self, members: Sequence[tuple[int, Datatype]]) -> Datatype:
         """Set the lower bound, the extent and the alignment of this type in place; return this type.
 
-        The bounds enclose all members that have elements; without members they are 0. The extent is rounded up to a
-        multiple of the largest alignment of a member. If the program resized a member, only resized members count and
-        nothing is rounded.
+        The bounds enclose all members that have elements; without such members they are 0. The extent is the distance
+        between them, rounded up to a multiple of the largest alignment of a member, as a C compiler pads a struct.
+        For example, a double at byte 0 and an int at byte 8 end at byte 12; the extent is 16, because a double is
+        aligned to 8 bytes.
+
+        If a member has bounds that the program set itself (``Create_resized``), only members with set bounds count,
+        and nothing is rounded.
 
         Args:
             members: pairs of a start, in elements of this type's dtype, and the type of the value at this start.
@@ -249,7 +253,8 @@ class Datatype(Handle):
         self.alignment = max((member.alignment for _, member in members), default=1)
         lows, highs = [], []
         for start, member in members:
-            if member.resized if self.resized else member.elements:
+            is_counted = member.resized if self.resized else member.elements > 0
+            if is_counted:
                 low = start + member.lower * member.dtype.itemsize // size
                 lows.append(low)
                 highs.append(low + member.stride * member.dtype.itemsize // size)
@@ -407,15 +412,21 @@ class Datatype(Handle):
     def Create_struct(
         cls, blocklengths: Sequence[int], displacements: Sequence[int], datatypes: Sequence[Any]
     ) -> Datatype:
-        """Return an uncommitted type of blocks of several types; its basic dtype is the byte.
+        """Return an uncommitted type of blocks of several types, like a C struct.
 
-        The padding of pairs such as FLOAT_INT is not part of the type. Surplus entries of the longer lists are not
-        used.
+        The three lists have one entry per block; surplus entries of the longer lists are not used. The basic dtype of
+        the result is the byte. The padding of pairs such as FLOAT_INT is not part of the type.
 
         Args:
             blocklengths: number of values in each block.
             displacements: position of each block, in bytes.
             datatypes: the type of each block's values.
+
+        A double and an int have 12 bytes; the extent is 16 bytes, because a double is aligned to 8 bytes:
+
+        >>> struct = Datatype.Create_struct([1, 1], [0, 8], [NAMED["DOUBLE"], NAMED["INT"]])
+        >>> struct.Get_size(), struct.Get_extent()
+        (12, (0, 16))
         """
         offsets: list[Any] = []
         members: list[tuple[int, Datatype]] = []

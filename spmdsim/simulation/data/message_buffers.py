@@ -88,7 +88,7 @@ class MessageBuffer:
 
 
 def message_buffer(spec: Any) -> MessageBuffer:
-    """Return the buffer of a message to or from one rank.
+    """Return the memory of a message to or from one rank, from the program's buffer argument.
 
     Args:
         spec: an array or another object with memory, such as a bytearray; or a list ``[array, count, displacement,
@@ -101,6 +101,11 @@ def message_buffer(spec: Any) -> MessageBuffer:
             committed.
         TypeError: If ``spec`` is no buffer, or None.
         ValueError: If ``spec`` has too many items, or no count and a size that is no multiple of the extent.
+
+    Two values from position 3 on:
+
+    >>> message_buffer([np.arange(6), 2, 3]).read().tolist()
+    [3, 4]
     """
     if type(spec) is np.ndarray:
         flags = spec.flags
@@ -164,10 +169,12 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
     """Split a buffer into blocks of given counts at given displacements, one for each rank.
 
     Args:
-        spec: ``[data, counts, displs, datatype]``. Counts and displacements count values of the datatype. If counts
-            are omitted, all blocks have equal counts; if displacements are omitted, the blocks are consecutive. One
-            number for ``counts`` is the count of every block. One number for ``displs`` is the distance between the
-            starts of neighbouring blocks. A tuple ``(counts, displs)`` may stand for both items.
+        spec: ``[data, counts, displs, datatype]`` with later items omitted. Counts and displacements count values of
+            the datatype. A tuple ``(counts, displs)`` may stand for both items.
+            - ``counts``: a list with one count per rank; or one number, the count of every block. If omitted, the
+              whole memory is divided into equal blocks.
+            - ``displs``: a list with the start of each block; or one number, the distance from each start to the
+              next. If omitted, the blocks follow one another.
         rank_count: number of ranks.
 
     Returns:
@@ -178,6 +185,11 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
             equal.
         MPIError: If a block is not inside the memory, or a count is negative. Also the errors of
             :func:`message_buffer`.
+
+    >>> [block.read().tolist() for block in split_by_counts([np.arange(6), [1, 3, 2]], 3)]
+    [[0], [1, 2, 3], [4, 5]]
+    >>> [block.read().tolist() for block in split_by_counts([np.arange(6), 1, 2], 3)]
+    [[0], [2], [4]]
     """
     memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
     flat, datatype, order = _flatten(memory, datatype)
@@ -247,7 +259,10 @@ def _values_per_rank(elements: int, datatype: Datatype, rank_count: int) -> int:
 
 
 def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
-    """Split a buffer into blocks of several datatypes, one block for each rank.
+    """Split a buffer into one block for each rank; each block has its own datatype (Alltoallw).
+
+    For example, ``[data, [1, 2], [0, 8], [MPI.DOUBLE, MPI.INT]]`` gives rank 0 one double in bytes 0 to 7, and rank 1
+    two ints in bytes 8 to 15.
 
     Args:
         spec: ``[data, counts, displs, datatypes]`` with one entry per rank in each list, or a shorter form of
@@ -258,6 +273,7 @@ def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
         The buffers in the order of ranks; they share the memory.
 
     Raises:
+        BufferError: If the memory is not contiguous.
         ValueError: If ``spec`` has another form, or another number of items than ranks.
         TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
         MPIError: If a displacement is no multiple of the size of its basic dtype, a block is not inside the memory,
@@ -316,20 +332,28 @@ def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
 
 
 def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, Datatype | None]:
-    """Return memory, counts, displacements and datatype of a buffer; omitted items are None.
+    """Return memory, counts, displacements and datatype of a buffer argument, None if omitted.
 
-    The last item is the datatype if it is a datatype, a NumPy dtype, a NumPy scalar type or text, or if it follows
-    three others. An object that is neither list nor tuple is the memory itself.
+    With an array ``a``, the forms are:
+
+    - ``a``: the memory alone;
+    - ``[a, 3]`` or ``[a, 3, 1]``: a count, and a displacement;
+    - ``[a, (3, 1)]``: a pair of both, if ``pair_types`` has tuple;
+    - each list with a datatype as a further last item. An item is a datatype if it is a Datatype, a NumPy dtype, a
+      NumPy scalar type or text such as "f4". A fourth item is always read as a datatype.
 
     Args:
         spec: the caller's argument.
         form: the correct form, for the error.
-        pair_types: an item of these types and of length 2 is a pair (counts, displacements). A list is no pair in
-            calls whose counts are a list.
+        pair_types: the types of an item of length 2 that is a pair (counts, displacements). In calls whose counts are
+            a list, a list is no pair.
 
     Raises:
         TypeError: If ``spec`` is None, or the fourth item is no datatype.
         ValueError: If ``spec`` has too many items.
+
+    >>> _parse_spec(["memory", (3, 1)], "", tuple)
+    ('memory', 3, 1, None)
     """
     if spec is None:
         raise TypeError(
@@ -353,12 +377,14 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
 def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, list[int], list[int], list[Datatype]]:
     """Return memory, counts, byte displacements and datatypes of an alltoallw message.
 
-    The lengths of the lists are not compared.
+    In each list, entry r is for rank r. The lengths of the lists are not compared.
 
     Args:
-        spec: ``[data, datatypes]``, ``[data, (counts, displs), datatypes]`` or ``[data, counts, displs, datatypes]``,
-            as mpi4py accepts them. If they are omitted, counts are 1 and displacements are 0 for all ranks.
-        rank_count: number of ranks.
+        spec: as mpi4py accepts it, in one of three forms:
+            - ``[data, counts, displs, datatypes]``;
+            - ``[data, (counts, displs), datatypes]``;
+            - ``[data, datatypes]``: one value at byte 0 for each rank, so counts are 1 and displacements are 0.
+        rank_count: number of ranks, for the short form.
 
     Raises:
         ValueError: If ``spec`` has another form.
@@ -394,8 +420,9 @@ def _as_integers(name: str, values: Any) -> list[int]:
 def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
     """Return memory as a 1-D array of basic elements, their datatype, and the order in memory.
 
-    Memory of another dtype is viewed as elements of the datatype's basic dtype; bytes at the end that make no
-    complete element are left out.
+    For example, a 2 × 3 array of float32 stored row by row gives its 6 elements, FLOAT and ROWS. If the program names
+    another datatype, the bytes are read as its basic elements, and bytes at the end that make no complete element are
+    left out: the 24 bytes of this array give 3 elements with DOUBLE.
 
     Args:
         memory: an array or another object with memory. None and IN_PLACE give an empty array.
@@ -433,14 +460,14 @@ def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int
 def _as_array(memory: Any) -> Any:
     """Return an array that shares memory with an object of the program.
 
-    bytes and bytearray give uint8. An object without buffer protocol needs ``__array_interface__`` or ``__array__``;
-    the latter may copy.
+    The object needs the buffer protocol, ``__array_interface__`` or ``__array__``. An object with ``__array__`` alone
+    may return a copy, which does not share memory.
 
     Args:
-        memory: the object.
+        memory: the object. bytes and bytearray give an array of uint8.
 
     Raises:
-        TypeError: If the object is not a buffer.
+        TypeError: If the object has none of the three.
     """
     try:
         view = memoryview(memory)
@@ -456,13 +483,17 @@ def _as_array(memory: Any) -> Any:
 
 
 def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
-    """Return the buffer of ``count`` values of a datatype from element ``start`` on; memory is shared.
+    """Return the buffer of ``count`` values of a datatype, the first at position ``start``.
+
+    It shares the memory. A basic type such as INT gives a slice of ``flat``; a derived type gives the positions of
+    its elements. For example, a type of 2 elements with a gap of one has extent 3: ``count`` 2 from position 1 gives
+    the positions 1, 2, 4, 5.
 
     Args:
         flat: the memory as a 1-D array of the datatype's basic dtype.
         count: number of values.
         start: position of the first value in ``flat``.
-        datatype: the type of the values. A derived type gives a buffer with the indices of its elements.
+        datatype: the type of the values.
         order: the order in memory, copied into the buffer.
 
     Raises:

@@ -143,9 +143,11 @@ def release_stalled(scheduler: Scheduler, graph: WaitGraph) -> bool:
     called, such as the root of a broadcast. The first of these groups that is not empty is released:
 
     1. standard sends that wait for a rank of their own cycle, in all cycles;
-    2. collective calls that a rank may leave early and that wait for a rank of their own cycle;
+    2. collective calls that a rank may leave early and that wait for a rank of their own cycle, in all cycles;
     3. all standard sends;
     4. all collective calls that a rank may leave early.
+
+    For example, if two ranks call Send to each other before Recv, they form a cycle: both sends are in group 1.
 
     Args:
         scheduler: the simulation.
@@ -242,37 +244,51 @@ DETAILS = 64
 
 
 def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
-    """Try to resolve a stall by releasing sends or collectives; otherwise end the run with an explanation.
+    """Resolve a stall by completing sends or collectives, or end the run with an explanation.
 
-    A stall is a state in which no rank can continue. If the run ends, the blocked calls are also recorded in the
-    timeline, if there is one.
+    A stall is a state in which no rank can continue. :func:`release_stalled` chooses the operations to complete. If
+    the run ends, the blocked calls are also recorded in the timeline, if there is one.
 
     Args:
         scheduler: the simulation.
-        attention: the reason of the call. Empty: all ranks are blocked. ``relief``: ranks test for operations that do
-            not complete. If nothing can be released, the run is not ended. ``livelock``: ranks have tested so often
-            that the run ends without a try to release.
+        attention: the reason of the call:
+            - ``""``: all ranks are blocked. If no operation can be completed, the run ends.
+            - ``"relief"``: ranks test again and again for operations that are not complete. If no operation can be
+              completed, the run goes on.
+            - ``"livelock"``: ranks have tested so often that nothing will change. The run ends; no completion is
+              tried.
 
     Returns:
-        True if operations were released. False if not: then the run ends, except with ``relief``, where it goes on.
+        True if operations were completed; False if the run ends, or goes on unchanged after ``"relief"``.
     """
     graph = WaitGraph(scheduler)
     if attention != "livelock" and release_stalled(scheduler, graph):
         return True
     if attention != "relief":
-        if scheduler.timeline is not None:
-            last_clock = max(task.clock for task in scheduler.tasks)
-            for task in graph.blocked:
-                wait = describe_wait(task)
-                scheduler.timeline.record_blocked(
-                    task,
-                    wait.program_place.call,
-                    wait.program_place.where,
-                    ranks_text(wait.ranks),
-                    last_clock,
-                )
+        _record_blocked_calls(scheduler, graph)
         scheduler.record_failure(explain(scheduler, graph))
     return False
+
+
+def _record_blocked_calls(scheduler: Scheduler, graph: WaitGraph) -> None:
+    """Record in the timeline the call in which each blocked rank waits.
+
+    A call lasts until the latest clock of all ranks. Do nothing if the simulation has no timeline.
+
+    Args:
+        scheduler: the simulation.
+        graph: the blocked ranks.
+    """
+    timeline = scheduler.timeline
+    if timeline is None:
+        return
+    last_clock = max(task.clock for task in scheduler.tasks)
+    for task in graph.blocked:
+        wait = describe_wait(task)
+        program_place = wait.program_place
+        timeline.record_blocked(
+            task, program_place.call, program_place.where, ranks_text(wait.ranks), last_clock
+        )
 
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
@@ -316,12 +332,17 @@ def _explain_mismatch(scheduler: Scheduler) -> Problem | None:
 
 
 def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Return the finding on a rank that waits for ranks that have finished; None without such a rank.
+    """Return the finding on a rank that waits for finished ranks; None if no rank does.
 
-    A wait that any one of several ranks could end counts only if all of these ranks have finished. Blocked ranks are
-    searched in order. The first one that waits in a collective, or in a receive for which a message with another tag
-    or communicator has come, is described. If there is none, the first rank that waits for finished ranks is
-    described.
+    An example: "rank 1 waits in Recv(source=0, tag=0) at a.py:7 for rank 0, which never sends it a message: it has
+    finished".
+
+    - A rank that waits for all of several ranks, as in a collective, counts if one of them has finished.
+    - A rank that waits for any one of several ranks, as in a receive from any source, counts if all of them have
+      finished.
+
+    The finding is on one rank: the first, in rank order, that waits in a collective, or in a receive for which a
+    message with another tag or communicator has come. If no rank does, it is the first that counts.
 
     Args:
         scheduler: the simulation.
@@ -346,6 +367,8 @@ def _explain_missing_rank(scheduler: Scheduler, graph: WaitGraph) -> Problem | N
 
 def _explain_missing_call(graph: WaitGraph, call: CollectiveCall, wait: Wait, finished: list[int]) -> Problem:
     """Return the finding on a collective that some ranks have not called before they ended.
+
+    An example: "ranks 1, 2 wait in Barrier at a.py:9 for rank 0, which never calls it: it has finished".
 
     Args:
         graph: the blocked ranks; all that wait in this collective are named.
@@ -413,9 +436,12 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
 
 
 def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
-    """Return the finding on a receive that may mean a message with another tag or communicator, or None.
+    """Return the finding on a receive that may mean a message with another tag or communicator.
 
-    Blocked ranks are searched in order; the first such receive is reported.
+    Such a receive is blocked, although a message from its source has come: probably one of both has a wrong tag.
+    Blocked ranks are searched in order; the first such receive is reported. None if there is no such receive. An
+    example: "rank 1 waits in recv(source=0, tag=0) at a.py:12 for rank 0, but the message that rank 0 sent it with
+    send at a.py:11 has tag 7, not 0".
 
     Args:
         scheduler: the simulation.
@@ -437,9 +463,11 @@ def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | 
 def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
     """Return a clause on a message with another tag or communicator that a receive may mean.
 
-    The first such message from the awaited source in the mailboxes of the rank is described; communicators are
-    searched in the order of their creation. The text is empty if there is no such message, or if ``operation`` is no
-    receive or probe. An example: "but the message that rank 1 sent it with send at a.py:5 has tag 7, not 0".
+    An example: "but the message that rank 1 sent it with send at a.py:5 has tag 7, not 0".
+
+    The messages that have come to the rank, and that no receive has taken, are searched for one from the awaited
+    source, communicator by communicator in the order of their creation. The first one is described. The text is empty
+    if there is none, or if ``operation`` is no receive or probe.
 
     Args:
         scheduler: the simulation, with all communicators.
@@ -469,9 +497,11 @@ def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
 def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     """Return the finding on ranks that wait for each other, or else on ranks that test forever.
 
-    The cycle is a shortest one through the lowest rank on a cycle. The sentence has the waits of up to four ranks; of
-    a longer cycle, it has only the first two. If ranks skipped a collective of the cycle, a clause on them is
-    appended.
+    An example: "ranks 0, 1 wait for each other (0 → 1 → 0): rank 0 in Recv(source=1, tag=0) at a.py:3, rank 1 in
+    Recv(source=0, tag=0) at a.py:3". Of a cycle of more than four ranks only the first two waits are written out. If
+    ranks skipped a collective of the cycle, a clause on them is appended.
+
+    The cycle is a shortest one through the lowest rank that is on any cycle.
 
     Args:
         scheduler: the simulation.

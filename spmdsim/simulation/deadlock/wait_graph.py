@@ -154,8 +154,11 @@ class WaitGraph:
         """Return, for each rank that is on a cycle, the number of its strongly connected component.
 
         Ranks that can reach each other along edges have equal numbers; a number is a rank of the component. A rank
-        that waits for itself alone is on a cycle. Uses Kosaraju's algorithm: order ranks by the end of a depth-first
-        search, then search the reverse edges in the reverse of this order.
+        that waits for itself alone is on a cycle. For example, if ranks 0 and 1 wait for each other, and rank 2 waits
+        for rank 1, the result is {0: 0, 1: 0}: no rank waits for rank 2, so it is on no cycle.
+
+        Uses Kosaraju's algorithm: order ranks by the end of a depth-first search, then search the reverse edges in
+        the reverse of this order.
         """
         waited_for: dict[int, list[int]] = {rank: [] for rank in self.edges}
         for rank, awaited in self.edges.items():
@@ -177,8 +180,8 @@ class WaitGraph:
     def find_cycle_through(self, start: int) -> tuple[int, ...]:
         """Return the ranks of a shortest cycle through a rank, in the direction of the waits.
 
-        Each rank waits for the next one, the last one for ``start``. Of several shortest cycles, the one that a
-        breadth-first search finds first is returned.
+        For example, if rank 0 waits for rank 3, and rank 3 for rank 0, the result for ``start`` 3 is (3, 0). Of
+        several shortest cycles, the one that a breadth-first search finds first is returned.
 
         Args:
             start: the first rank of the result.
@@ -207,26 +210,27 @@ class WaitGraph:
         return self.find_cycle_through(min(on_cycle)) if on_cycle else ()
 
 
-def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], before: Container[int]) -> list[int]:
-    """Return the ranks reachable from ``root``, and ``root`` last, in post-order of a depth-first search.
+def _reachable_ranks(root: int, edges: Mapping[int, Sequence[int]], excluded: Container[int]) -> list[int]:
+    """Return the ranks reachable from ``root``, in post-order of a depth-first search.
 
-    A rank comes after all ranks that were reached from it.
+    A rank comes after all ranks that were reached from it, so ``root`` is the last one.
 
     Args:
-        root: the first rank.
+        root: the first rank of the search.
         edges: the neighbours of each rank. A neighbour without an entry is ignored.
-        before: ranks that are left out, and through which no path leads. With ``root`` among them the result is
-            empty.
+        excluded: ranks that the search does not enter. With ``root`` among them the result is empty.
 
     >>> _reachable_ranks(0, {0: [1, 2], 1: [0], 2: []}, [])
     [1, 2, 0]
+    >>> _reachable_ranks(0, {0: [1, 2], 1: [0], 2: []}, [1])
+    [2, 0]
     """
-    if root in before:
+    if root in excluded:
         return []
     post_order, visited, stack = [], {root}, [(root, iter(edges[root]))]
     while stack:
         for awaited_rank in stack[-1][1]:
-            if awaited_rank in edges and awaited_rank not in visited and awaited_rank not in before:
+            if awaited_rank in edges and awaited_rank not in visited and awaited_rank not in excluded:
                 visited.add(awaited_rank)
                 stack.append((awaited_rank, iter(edges[awaited_rank])))
                 break
@@ -276,10 +280,10 @@ def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
 
 
 def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
-    """Yield one error "unreceived" per call site and tag of sends whose messages were not received.
+    """Yield one error "unreceived" per call site and tag of messages that no rank has received.
 
-    The error has the number of these messages and the ranks of their senders and receivers. All communicators are
-    searched.
+    An example: "rank 1 never receives 2 messages with tag 7 that rank 0 sent with isend at a.py:16". All
+    communicators are searched.
 
     Args:
         scheduler: the simulation.
@@ -330,8 +334,9 @@ def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
 def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
     """Yield one error "not_waited" per call site of a nonblocking call whose requests stay open.
 
-    A request is open if its rank never waited for it. The error names all ranks with open requests of this call site,
-    and says if some of these requests are not even complete.
+    A request is open if its rank never waited for it. An example: "ranks 2, 3 never wait for 2 requests of Irecv at
+    a.py:16 (Irecv(source=1, tag=0)), not even complete". The words "not even complete" are added if one of these
+    operations is not complete.
 
     Args:
         scheduler: the simulation.

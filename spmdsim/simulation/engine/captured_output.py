@@ -112,10 +112,11 @@ def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> It
 
 
 def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``time.sleep`` advances a rank's modelled clock.
+    """Return a context in which ``time.sleep`` takes modelled time, not real time.
 
-    The replaced ``time.sleep`` lets other ranks run, and raises ValueError for a negative duration. In other threads
-    of the program it waits as usual. The context yields None, and restores ``time.sleep`` at its end.
+    In a rank, ``time.sleep(0.5)`` adds 0.5 s to the rank's modelled clock, lets other ranks run, and does not wait. A
+    negative duration raises ValueError. In other threads of the program, ``time.sleep`` waits as usual. The context
+    yields None, and restores ``time.sleep`` at its end.
 
     Args:
         scheduler: the simulation; a sleep is recorded in its timeline if it has one.
@@ -139,9 +140,10 @@ def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
 
 
 def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``os._exit`` in a rank ends the simulation with a finding.
+    """Return a context in which ``os._exit`` in a rank ends the simulation with an error.
 
-    The rank's exit code is the status, or 1 for 0. In other threads, and in processes that the program forks,
+    The kind of the error is "exit", because a process must not end before MPI_Finalize. The rank's exit code is the
+    status of the call, but 1 for ``os._exit(0)``. In other threads, and in processes that the program forks,
     ``os._exit`` ends the process as usual. The context yields None, and restores ``os._exit`` at its end.
 
     Args:

@@ -110,14 +110,15 @@ class CollectiveCall:
             self.blocks = [_copy_block(self.send[self.rank])]
 
     def deliver(self) -> Any:
-        """Advance the rank's clock, and fill its receive buffers or return its objects.
+        """Advance the rank's modelled clock, and hand over what it receives from the collective.
 
-        Runs when it is the rank's turn, after the meeting is complete. A block of another dtype is viewed as the
-        buffer's dtype. A block of None leaves its buffer unchanged.
+        Called when it is the rank's turn, after all ranks have called and the results are computed.
 
-        Returns:
-            None for a call of buffers; ``value`` for a call that receives nothing; else the received object, or the
-            list of objects if ``listed``. A missing object is None.
+        - An upper-case call, such as Bcast: write each received block to its buffer, and return None. The bytes of a
+          block of another dtype are read as the buffer's dtype. A block None leaves its buffer unchanged.
+        - A lower-case call, such as bcast: return the received object; for calls such as gather (``listed``), the
+          list of objects. An object that was not sent is None.
+        - A call that receives no blocks, such as Split: return ``value``.
         """
         if self.end > self.task.clock:
             self.task.clock = self.end
@@ -147,15 +148,15 @@ class Meeting:
         return [call for call in self.calls if call is not None]
 
     def complete(self, scheduler: Any, shared: Any) -> None:
-        """Compare the calls of all ranks, compute the results, set the times, and let all ranks continue.
+        """Compare the calls of all ranks, compute the results and times, and let all ranks continue.
 
-        Calls with other names, arguments or block sizes end the run with a finding. Arrays that are stored row by row
-        on one rank and column by column on another one add a warning.
+        Calls with other names, arguments or block sizes end the run with an error: nothing is computed. If one rank
+        stores an array row by row and another one column by column, a warning is added.
 
         Args:
             scheduler: the simulation.
-            shared: the `CommunicatorState`; up to :data:`HISTORY` (200) meetings with calls from different lines are
-                stored in it.
+            shared: the `CommunicatorState`. Its history gets the calls if they are in different source lines, for at
+                most :data:`HISTORY` (200) meetings.
         """
         calls = self.present()
         problem = faults.find_difference(shared, self)
@@ -182,11 +183,12 @@ class Meeting:
 
 
 def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:
-    """Add a rank's call to the meeting of its number; complete the meeting if all ranks have arrived.
+    """Add a rank's call to its collective operation; complete the operation on the last call.
 
-    A meeting is one collective operation of a communicator: the k-th collective call of each rank belongs to the k-th
-    meeting. The function never blocks. An error in the last call of a meeting is raised on the rank that arrives
-    last.
+    The k-th collective call of each rank on a communicator belongs to the k-th operation, which is a `Meeting`. So
+    the first call of rank 0 and the first call of rank 1 meet, even if one is Bcast and the other one Barrier: that
+    ends the run with an error. The function never blocks: the caller does, if the returned call is not done. An error
+    in a meeting is raised on the rank that calls last.
 
     Args:
         end: the rank's end of the communicator.
@@ -221,9 +223,13 @@ def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None
     The duration of the collective is modelled from the largest number of bytes that any rank sends or receives. The
     rule's ``flow`` decides from which time it counts:
 
-    - "down": a rank continues one duration after the later of its own call and the root's call;
-    - "up": the root continues one duration after the last call, and any other rank when it has sent its blocks;
-    - "all": all ranks continue one duration after the last call.
+    - "down", such as a broadcast: a rank continues one duration after the later of its own call and the root's call;
+    - "up", such as a gather: the root continues one duration after the last call, and any other rank when it has sent
+      its blocks;
+    - "all", such as a barrier: all ranks continue one duration after the last call.
+
+    For example, the root of a broadcast of 2 s calls at 1 s, and other ranks call at 0 s and 5 s: they continue at 3
+    s, 3 s and 7 s.
 
     Args:
         scheduler: the simulation, with the machine and its links.
@@ -339,10 +345,10 @@ def _all_reduce(calls: list[CollectiveCall]) -> None:
 
 
 def _reduce_scatter(calls: list[CollectiveCall]) -> None:
-    """Give each rank the next block of the reduced vector, as long as its receive buffer.
+    """Reduce the ranks' vectors; give each rank the next block, as long as its receive buffer.
 
-    Blocks are in rank order; elements after the last block are dropped. A call without a receive buffer gets an empty
-    block.
+    For example, with a vector of 7 elements and buffers of 1, 3 and 2 elements, the ranks get elements 0, 1 to 3, and
+    4 to 5; element 6 is dropped. A call without a receive buffer gets an empty block.
 
     Args:
         calls: the calls of all ranks, in rank order; their ``blocks`` are set to copies.

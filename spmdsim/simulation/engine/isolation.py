@@ -87,14 +87,15 @@ class Process:
 
     @contextmanager
     def installed(self, has_copies: Callable[[str], bool]) -> Iterator[None]:
-        """Give each rank its own folder, environment and exit functions inside a ``with`` block. Yields None.
+        """Give each rank its own folder, environment and exit functions inside a ``with`` block.
 
-        Replaces ``os.environ``, ``os.chdir`` and two functions of ``atexit``; restores the process afterwards, with
-        its folder and environment. Exit functions of ranks are not called by it.
+        In the block, ``os.chdir``, ``os.environ``, ``atexit.register`` and ``atexit.unregister`` act on the running
+        rank alone. At its end they are restored, and so are the folder and the environment of the process. The exit
+        functions of ranks are only stored: :meth:`call_exit_functions` calls them. Yields None.
 
         Args:
-            has_copies: returns True if every rank has its own copy of the module of this name. Exit functions of
-                other modules run when the process ends.
+            has_copies: returns True if every rank has its own copy of the module of this name. Exit functions that
+                other modules register belong to the process, and run when it ends.
         """
         self._chdir, register, unregister = os.chdir, atexit.register, atexit.unregister
         start = working_folder()
@@ -192,14 +193,16 @@ class Isolation:
         self._searching = False
 
     def enter_rank(self, task: Task) -> None:
-        """Set the process state to a rank's: folder, arguments, modules, variables and random numbers.
+        """Set the process state to that of a rank that runs next; do nothing if it is set already.
 
-        Does nothing if the rank is the current one. Modules change only if some are loaded per rank, variables only
-        if their values differ. numpy's random numbers change only if the program may draw some; a rank's first ones
-        are seeded with (seed, rank).
+        The state is: the folder, ``sys.argv``, the module ``__main__``, and these if ranks can differ in them:
+
+        - other modules, if some are loaded per rank;
+        - variables of the program's function, if their values differ between ranks;
+        - numpy's random numbers, if the program may draw some. A rank's first ones are seeded with (seed, rank).
 
         Args:
-            task: the rank that runs next.
+            task: the rank.
         """
         world, before = self.worlds[task.rank], self._current
         if world is before:
@@ -240,11 +243,12 @@ class Isolation:
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module that every rank loads for itself, or None.
+        """Return the spec of a module that every rank loads for itself; None if ranks share it.
 
-        None if ranks share the module or it does not exist. Python calls this method for each module that is not in
-        ``sys.modules``, because the object is in ``sys.meta_path``. Extension modules are shared, because Python
-        cannot load them twice. Each rank's copy of ``random`` is seeded with the simulation's seed and the rank.
+        Python calls this method for each module that is not in ``sys.modules``, because the object is in
+        ``sys.meta_path``. After None, Python's other finders load the module, or report that it does not exist.
+        Extension modules are shared, because Python cannot load them twice. Each rank's copy of ``random`` is seeded
+        with the simulation's seed and the rank.
 
         Args:
             name: the dotted name of the module.
@@ -296,12 +300,18 @@ class Isolation:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Isolate ranks inside a ``with`` block, and restore the process afterwards. Yields None.
+        """Isolate ranks from each other inside a ``with`` block, and restore the process afterwards.
 
-        On entry, modules that ranks load for themselves are removed from ``sys.modules``, and the script's folder
-        becomes the first one of ``sys.path``. The object becomes the first finder of ``sys.meta_path``, and
-        :meth:`enter_rank` the scheduler's ``on_enter``. On exit these modules are back, with ``sys.argv``,
-        ``sys.path``, ``__main__``, the function's variables and numpy's random state.
+        On entry:
+
+        - modules that ranks load for themselves are removed from ``sys.modules``;
+        - the script's folder becomes the first one of ``sys.path``;
+        - this object becomes the first finder of ``sys.meta_path``, so that it is asked for modules
+          (:meth:`find_spec`);
+        - :meth:`enter_rank` becomes the scheduler's ``on_enter``, so that it is called before a rank runs.
+
+        On exit the removed modules are back, and ``sys.argv``, ``sys.path``, ``__main__``, the function's variables
+        and numpy's random state are as before. Yields None.
         """
         main, arguments = sys.modules.get("__main__"), sys.argv
         numpy_random = sys.modules.get("numpy.random")

@@ -260,9 +260,13 @@ class Mailbox:
                 del self.posted[key]
 
     def withdraw(self, receive: Receive) -> bool:
-        """Remove a nonblocking receive without a message, and return True.
+        """Remove a receive that no message has matched yet; return True if it was posted here.
 
-        Return False, and change nothing, if the mailbox does not have it.
+        If it is not in the mailbox, because a message has matched it or it was withdrawn before, change nothing and
+        return False.
+
+        Args:
+            receive: a nonblocking receive, which the program cancels.
         """
         if receive in self.wild:
             self.wild.remove(receive)
@@ -320,8 +324,10 @@ class Mailbox:
     def remove(self, message: Message) -> None:
         """Remove a message from the chain of its source, wherever it is in it.
 
-        A chain is a linked list: ``arrived`` has the first message of a source, ``next`` leads to the later ones, and
-        the first one's ``tail`` is the last one. The source has no entry if no message is left.
+        A chain is a linked list of the messages that came from one source: ``arrived`` has the first one, ``next``
+        leads to the later ones, and the first one's ``tail`` is the last one. A message alone has no ``tail``. For
+        example, from a → b → c (the tail of a is c) without b remains a → c; without c remains a → b (the tail of a
+        is b). A source without messages has no entry in ``arrived``.
 
         Args:
             message: a message in the mailbox. Any other message raises KeyError or AttributeError.

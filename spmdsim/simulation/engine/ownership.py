@@ -164,11 +164,12 @@ class Ownership:
         return facts[1:]
 
     def _reaches_mpi(self, top: str) -> bool:
-        """Return True if a package, or a package that it imports, names mpi4py or imports a user's module.
+        """Return True if a package, or a package that it imports, can come to use MPI.
 
-        Imports are followed from package to package, but not into Python's own and shared packages. They are searched
-        in the source files, see :func:`_scan_source`; nothing is imported. If the package cannot reach MPI, it and
-        all packages that were visited are stored in ``_clean``.
+        It can if one of these packages names mpi4py in its source, or imports a module of the user, which has a copy
+        for each rank. Imports are followed from package to package, but not into Python's own packages and those
+        known as shared. The source files are only read (:func:`_scan_source`), nothing is imported. If no package can
+        use MPI, all that were visited are stored in ``_clean``, and not read again.
 
         Args:
             top: the top-level name of the package.
@@ -301,9 +302,10 @@ def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
 
 
 def _scan_file(path: str) -> tuple[bool, frozenset[str]]:
-    """Return the two facts of ``_scan_source`` for a file; (False, no names) if it cannot be read.
+    """Return True if a file names mpi4py, and the top-level names of modules it imports.
 
-    They come from a cache if the file's time and size did not change.
+    Both come from :func:`_scan_source`, or from a cache if the file's time and size did not change. A file that
+    cannot be read gives (False, no names).
 
     Args:
         path: path of the file.
@@ -348,7 +350,11 @@ def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
 def _read_archive(location: str) -> Iterator[bytes]:
     """Yield the contents of the Python files of a package or module inside a zip archive.
 
-    ``location`` is a path through the archive, such as ``/lib/tools.zip/package``. Yields nothing without an archive.
+    Yield nothing if the path does not lead through a zip archive.
+
+    Args:
+        location: a path through the archive, such as ``/lib/tools.zip/package``: the archive is the part of the path
+            that is a file.
     """
     archive = os.path.dirname(location)
     while not os.path.isfile(archive):
@@ -423,10 +429,11 @@ class Variables:
         self.differ = False  # True if a rank has a value that differs from the process's
 
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
-        """Call the function with the variables and default arguments of a rank; return its result.
+        """Call the program's function as one rank, and return its result.
 
-        Sets the rank's values of global variables and closure cells in the process, and stores them for
-        :meth:`set_values`. The function runs with its own code, but with the rank's default values.
+        The rank has its own global variables, closure cells and default arguments, where their values differ between
+        ranks (:meth:`_own_values`). Its variables and cells are set in the process, and stored for
+        :meth:`set_values`, which sets them again when ranks take turns.
 
         Args:
             task: the rank, which is running.
@@ -435,14 +442,27 @@ class Variables:
         Raises:
             InputError: If the function uses a communicator of the real MPI.
         """
-        program, (variables, contents) = self.program, self._originals
-        cell_names = dict(enumerate(program.__code__.co_freevars))
+        variables, contents = self._originals
+        cell_names = dict(enumerate(self.program.__code__.co_freevars))
         rank_variables = self._own_values(task, variables)
         rank_cells = self._own_values(task, dict(enumerate(contents)), cell_names)
         self._values_of_rank[task.rank] = rank_variables, rank_cells
         self.differ |= bool(rank_variables or rank_cells)
-        # Default values belong to a function object, so each rank calls a copy that shares the other parts.
-        body = types.FunctionType(
+        program = self._copy_with_defaults(task)
+        self.set_values(task.rank)
+        return program(*arguments)
+
+    def _copy_with_defaults(self, task: Task) -> types.FunctionType:
+        """Return a copy of the program's function that has the rank's default values.
+
+        Default values belong to a function object, so each rank needs a copy. It shares the code, the global
+        variables and the closure cells with the original.
+
+        Args:
+            task: the rank.
+        """
+        program = self.program
+        copy = types.FunctionType(
             program.__code__,
             program.__globals__,
             program.__name__,
@@ -451,9 +471,8 @@ class Variables:
         )
         keyword_defaults = program.__kwdefaults__ or {}
         keyword_names = {name: name for name in keyword_defaults}
-        body.__kwdefaults__ = keyword_defaults | self._own_values(task, keyword_defaults, keyword_names)
-        self.set_values(task.rank)
-        return body(*arguments)
+        copy.__kwdefaults__ = keyword_defaults | self._own_values(task, keyword_defaults, keyword_names)
+        return copy
 
     def _own_defaults(self, task: Task) -> tuple[Any, ...]:
         """Return the default values of the function's positional parameters, as ``task`` sees them."""
@@ -509,8 +528,12 @@ class Variables:
     def _own_value(self, task: Task, value: Any, name: str, used: bool) -> Any:
         """Return a rank's own value of a variable, or None if ranks share the value.
 
-        The real module MPI, COMM_WORLD and COMM_SELF become virtual ones. See :meth:`_own_module_value` for other
-        values. An unused communicator of the real MPI is shared.
+        In the process the value is:
+
+        - the real module MPI: its own value is the virtual one;
+        - COMM_WORLD or COMM_SELF of the real MPI: the rank's virtual communicator;
+        - another communicator of the real MPI: an error if the function uses the variable, else shared;
+        - any other value: see :meth:`_own_module_value`.
 
         Args:
             task: the rank.

@@ -207,11 +207,14 @@ class Scheduler:
             self.ready.append(task)
 
     def run(self) -> None:
-        """Run until every rank has finished, a finding ends the run, or ``on_stall`` resolves nothing.
+        """Run all ranks until they have finished, an error ends the run, or a stall is not resolved.
 
-        The hub, which is the caller's greenlet, runs here: it starts each rank, and calls ``on_stall`` if no rank can
-        continue (with "") or all ranks only test (with "relief" or "livelock"). If "relief" resolves nothing, the run
-        continues.
+        This loop is called the hub. It runs in the caller's greenlet: it starts each rank, and chooses the next one
+        if ranks do not switch among themselves. It calls ``on_stall`` in these cases:
+
+        - no rank can continue (with ""), or ranks have tested too often (with "livelock", see :meth:`poll`): if
+          nothing is resolved, the run ends;
+        - ranks test again and again (with "relief"): if nothing is resolved, the run continues.
         """
         while True:
             while self.ready and self.failure is None and not self.attention:
@@ -252,11 +255,11 @@ class Scheduler:
                 task.greenlet.throw(self.exit)
 
     def block(self, waiting: Any) -> None:
-        """Suspend the running rank until another rank wakes it.
+        """Suspend the running rank until another rank wakes it, and run the next ready rank.
 
-        The next ready rank runs. The hub, the scheduler's own loop, chooses it if there is a seed or some ranks have
-        not started. Without a ready rank, the hub calls ``on_stall``. A call from another thread than the
-        simulation's ends the run with a finding. If the run closes, the exit exception is raised, and
+        With a seed, or while some ranks have not started, the hub chooses the next rank; the hub is the loop of
+        :meth:`run`. If no rank is ready, the hub calls ``on_stall``. A call from another thread than the simulation's
+        ends the run with an error. If the run ends while the rank is suspended, an exception ends the rank here, and
         ``task.waiting`` keeps its value.
 
         Args:
@@ -281,12 +284,17 @@ class Scheduler:
         self.ready.append(task)
 
     def poll(self, waiting: Any) -> None:
-        """Let the other ranks run, because a test has found that an operation is not complete.
+        """Let other ranks run once, because a test has found that an operation is not complete.
 
-        The running rank is ready again at once. Polls are counted since the last progress of any rank. After 50 polls
-        per ready rank the hub calls ``on_stall`` once with "relief", to release operations as a library with buffers
-        would. After 10,000 polls per ready rank and 500,000 in all, it calls ``on_stall`` with "livelock", because
-        all ranks only test.
+        The running rank stays ready, and continues when its turn comes. Polls, which are such calls, are counted
+        since the last progress of any rank:
+
+        - After 50 polls per ready rank, the hub calls ``on_stall`` once with "relief", to complete operations as a
+          library with buffers would.
+        - After 10,000 polls per ready rank and 500,000 in all, the hub calls ``on_stall`` with "livelock", because
+          nothing will change any more.
+
+        The hub is the loop of :meth:`run`.
 
         Args:
             waiting: the operation that was tested, or a ``JointWait``. It is ``task.waiting`` meanwhile.
@@ -357,10 +365,10 @@ class Scheduler:
         return self.ready.popleft()
 
     def switch_to_next(self, task: Task) -> None:
-        """Run the next ready rank; return when ``task`` is ready again and runs.
+        """Run the next ready rank; return when ``task`` is ready again and its turn has come.
 
-        The hub, the scheduler's own loop, chooses the next rank if there is a seed, if no rank is ready, or if some
-        ranks have not started. A call from another thread than the simulation's ends the run with a finding.
+        With a seed, without a ready rank, or while some ranks have not started, the hub chooses the next rank; the
+        hub is the loop of :meth:`run`. A call from another thread than the simulation's ends the run with an error.
 
         Args:
             task: the running rank.

@@ -30,9 +30,11 @@ _PLAIN = Machine("a plain network", alpha=1e-6, beta=1e-10, gamma=1e-10)
 def as_machine(machine: MachineLike) -> Machine:
     """Convert a name, a file, numbers or None to a :class:`spmdsim.cost.Machine`.
 
-    Numbers are a tuple or list (alpha, beta) or (alpha, beta, gamma): seconds per message, per byte and per reduced
-    byte. None gives a plain network: alpha 1e-6 s, beta and gamma 1e-10 s per byte; this is the default of gamma,
-    too. A Machine is returned as it is.
+    - A name or a path: the machine of this name or in this file.
+    - A tuple or list (alpha, beta) or (alpha, beta, gamma): seconds per message, per sent byte and per reduced byte;
+      gamma is 1e-10 if it is omitted.
+    - None: a plain network with alpha 1e-6 s, beta and gamma 1e-10 s per byte.
+    - A Machine: itself.
 
     Raises:
         InputError: If a number is below zero, or no machine has this name.

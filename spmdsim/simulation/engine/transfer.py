@@ -28,21 +28,28 @@ from spmdsim.simulation.findings.problems import Site, site_key, site_of
 def start_send(
     endpoint: Endpoint, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
 ) -> Message:
-    """Send a message: match it with a posted receive, or put it in the mailbox of the receiver.
+    """Send a message without blocking: match it with a posted receive, or put it in a mailbox.
 
-    The returned message is done if the sender can continue: if it was matched, goes to PROC_NULL, or is buffered. A
-    message is buffered if its mode is BUFFERED, or if it is a standard one from a line in
-    ``scheduler.buffered_sites``. It gets a copy of the data, so that the sender may change its buffer. The function
-    never blocks. It reserves the rank's outgoing port for the duration of the message, and counts the message.
+    - If a receive that fits is posted, both are completed (:func:`match`).
+    - Else, if the mode is READY, the run ends with an error.
+    - Else the message goes to the receiver's mailbox. It is buffered if its mode is BUFFERED, or if it is a standard
+      one from a line in ``scheduler.buffered_sites``: it gets a copy of the data, so that the sender may change its
+      buffer.
+
+    The message reserves the rank's outgoing port for its duration, and is counted. A message to PROC_NULL goes
+    nowhere.
 
     Args:
         endpoint: the sender's end of the communicator.
         payload: the buffer or object.
         dest: rank of the receiver, or PROC_NULL, for which the tag is not checked.
         tag: the tag.
-        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY. READY without a posted receive ends the run with a finding.
+        mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
         name: name of the method, such as "Send".
         frame: the caller's frame, to find the line later.
+
+    Returns:
+        The message. It is done if the sender can continue: if it was matched, is buffered, or goes to PROC_NULL.
 
     Raises:
         MPIError: If the rank does not exist, or the tag is not 0 to TAG_UB.
@@ -110,14 +117,15 @@ def enqueue(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
 def start_receive(
     endpoint: Endpoint, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
 ) -> Receive:
-    """Start a receive: match it with a message that has arrived, or post it in the rank's own mailbox.
+    """Start a receive without blocking: match it with an arrived message, or post it.
 
-    With ANY_SOURCE the message that arrived first is taken; in a simulation with a seed, the source is drawn at
-    random. The function never blocks. A message that is too long or of another type ends the run with a finding.
+    A posted receive waits in the rank's own mailbox for a message that fits. With ANY_SOURCE the message that arrived
+    first is taken; in a simulation with a seed, the source is drawn at random. A message that is too long or of
+    another type ends the run with an error.
 
     Args:
         endpoint: the receiver's end of the communicator.
-        target: the buffer, or OBJECT_TARGET.
+        target: the buffer, or OBJECT_TARGET for a Python object.
         source: rank of the sender, ANY_SOURCE or PROC_NULL.
         tag: the tag, or ANY_TAG.
         name: name of the method, such as "Recv".
@@ -167,19 +175,19 @@ def check_source(size: int, source: int, tag: int) -> bool:
 
 
 def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Complete a message and the receive that it matches, and wake their ranks.
+    """Complete a message and the receive that it matches, and wake the ranks that wait for them.
 
-    A message that is too long or of another type ends the run with a finding. An array that is stored row by row at
-    one end and column by column at the other adds a warning. The end of both is set to the modelled time, and the
-    timeline records them.
-
-    The data goes to the receive's buffer if its rank is blocked in the receive (``receive.direct``). Otherwise, the
-    message stores a copy until the rank completes the receive. A Python object is not copied.
+    1. A message that is too long or of another type ends the run with an error. If one end stores an array row by row
+       and the other one column by column, a warning is added.
+    2. The modelled times at which both are complete are set: the message waits for the receive in SYNCHRONOUS mode,
+       and for the receiver's incoming port.
+    3. If the receiver is blocked in the receive (``receive.direct``), the data is written to its buffer. Else the
+       message stores a copy until the rank completes the receive. A Python object is not copied.
+    4. Both are marked done, and the timeline records them, if there is one.
 
     Args:
         scheduler: the simulation; its count of polls becomes 0.
-        message: the message, which must not be in a mailbox any more. In SYNCHRONOUS mode it does not start before
-            the receive is posted.
+        message: the message, which must not be in a mailbox any more.
         receive: the receive, which must not be posted any more.
     """
     payload, target = message.payload, receive.target
@@ -251,12 +259,15 @@ def deliver(message: Message, target: Any) -> None:
 
 
 def complete_receive(receive: Receive, status: Status | None) -> Any:
-    """Complete a receive on its rank: advance the clock, fill the status, and write the data if necessary.
+    """Complete a receive on its rank; return the received object, or None for a buffer.
+
+    Advances the rank's clock to the end of the receive, and fills the status. The data is written to the buffer,
+    unless that was done when the message matched (``receive.direct``).
 
     Args:
         receive: the receive, which is done.
-        status: filled with source, tag and size of the message; PROC_NULL, ANY_TAG and 0 without one. None: not
-            wanted.
+        status: filled with source, tag and size of the message; with PROC_NULL, ANY_TAG and 0 after a receive from
+            PROC_NULL. None: not wanted.
 
     Returns:
         The object of a lower-case receive; None for a buffer, and for a receive from PROC_NULL.

@@ -99,9 +99,11 @@ def is_new(scheduler: Scheduler, *key: Any) -> bool:
 
 
 def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """Add the warning "memory_order" on a message that arrives transposed, once per pair of source lines.
+    """Add the warning "memory_order" on a message that arrives transposed.
 
-    The caller has checked that one array is row-major and the other one column-major.
+    The message is read from an array that is stored row by row, and written to one that is stored column by column,
+    or the other way around. The caller has checked that. Only the first message of each pair of source lines (send,
+    receive) is reported.
 
     Args:
         scheduler: the simulation, to whose problems it is added.
@@ -124,8 +126,8 @@ def report_memory_order(scheduler: Scheduler, message: Message, receive: Receive
 def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     """Add the warning "memory_order" on a collective whose data arrives transposed.
 
-    The warning is added once per source line of the first call. It names, for each order, the first buffer by rank.
-    The caller has checked that some arrays are row-major and others column-major.
+    Some arrays are stored row by row and others column by column; the caller has checked that. The warning names two
+    buffers: of each order, the first one by rank. A source line is reported once.
 
     Args:
         scheduler: the simulation, to whose problems it is added.
@@ -210,9 +212,10 @@ _PHRASES = {
 def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
     """Return the error on the first difference between the calls of a meeting, or None.
 
-    Its kind is "collective_mismatch". A meeting is one collective operation. The names of the calls are compared
-    first, then their ``facts``, which must be equal on all ranks, in the order of the first call's. Only ranks that
-    have arrived are compared.
+    A meeting is one collective operation; ranks that have not called yet are left out. Compared are first the names
+    of the calls, then the arguments that must be equal on all ranks (``facts``), in the order of the first call's.
+    The kind of the error is "collective_mismatch". An example: "rank 1 calls Bcast with 2 elements at a.py:22, where
+    ranks 0, 2 call Bcast with 3 elements at a.py:24".
 
     Args:
         shared: the state of the communicator.
@@ -233,16 +236,19 @@ def find_difference(shared: Any, meeting: Meeting) -> Problem | None:
 
 
 def _difference_problem(shared: Any, meeting: Meeting, fact: str, values: dict[int, Any]) -> Problem:
-    """Return the finding on the ranks whose value differs from the value of the largest group.
+    """Return the error on the ranks whose value differs from the value of most ranks.
 
-    A group is all ranks with equal values. Of equally large groups, the group with the lowest rank counts as the
-    largest. The text names up to three other groups, the larger ones first, and counts the ranks of further groups.
-    If a fact differs and all calls are in one source line, the text is that of :func:`_describe_one_line` instead.
+    Ranks with equal values are a group. The largest group counts as right; of equally large groups, the group with
+    the lowest rank. The text names up to three other groups, the larger ones first, and counts the ranks of further
+    groups. For example, with the values 5, 5, 5, 8 for ranks 0 to 3, the error is on rank 3.
+
+    If an argument differs and all calls are in one source line, the text is that of :func:`_describe_one_line`
+    instead.
 
     Args:
         shared: the state of the communicator.
         meeting: the collective operation.
-        fact: what differs: "call" for the name of the call, else the key of a fact such as "root".
+        fact: the thing that differs: "call" for the name of the call, else the key of an argument such as "root".
         values: the value of each rank that has arrived.
     """
     groups: dict[Any, list[int]] = {}
@@ -322,10 +328,11 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
 
 
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:
-    """Return the error on the first block that its sender and receiver describe differently, or None.
+    """Return the error on the first block that its sender and receiver describe differently.
 
-    Its kind is "collective_mismatch". The size and the type of a block are compared. A block without bytes at both
-    ends has no error. BYTE and PACKED match every type. Reductions and broadcasts are not compared.
+    None if there is no such block. Size and type of each block are compared at both ends: a rank that sends 3 ×
+    float64 to a rank that expects 2 × float64 from it gives the error "collective_mismatch". BYTE and PACKED match
+    every type; a block without bytes at both ends has no error. Reductions and broadcasts are not compared.
 
     Args:
         shared: the state of the communicator.
@@ -351,10 +358,12 @@ def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem |
 
 
 def _pair_blocks(calls: list[CollectiveCall]) -> Any:
-    """Return an iterable of (sending call, receiving call, sent block, receive buffer), one per block.
+    """Return an iterable of the blocks that move from one rank to another in a collective.
 
-    It is empty for collectives that do not move whole blocks, which are all but gathers, scatters, all-gathers,
-    all-to-alls and exchanges with neighbours. Blocks to a rank without receive buffers are left out.
+    Each item is (sending call, receiving call, sent block, receive buffer). For example, an all-gather on 2 ranks has
+    4 items: from each rank to each rank. The iterable is empty for collectives other than gathers, scatters,
+    all-gathers, all-to-alls and exchanges with neighbours, because they do not move whole blocks. Blocks to a rank
+    without receive buffers are left out.
 
     Args:
         calls: the calls of all ranks, in rank order.
@@ -394,9 +403,12 @@ def _most_common_call(row: Sequence[Any]) -> Any:
 def describe_lag(shared: Any, meeting: Meeting) -> str:
     """Return a clause on ranks that skipped a collective; empty if no ranks did.
 
-    A rank that skipped a call is one call ahead of the others: at each meeting it makes the call that the other ranks
-    make at the next meeting. If more than half of the ranks seem to be ahead, they do not count. The first meeting at
-    which ranks skipped is named. An example: "; rank 1 skipped barrier at a.py:7 (collective call 3 of the others)".
+    An example: "; rank 1 skipped Barrier at a.py:7 (collective call 3 of the others)".
+
+    A rank that skipped a call is one call ahead from then on: its third call is equal to the fourth call of the other
+    ranks. So ranks have skipped the call of a meeting if their own call there differs from that of most ranks, and
+    equals that of most ranks at the next meeting. The first such meeting is named. If more than half of the ranks
+    seem to be ahead, they do not count.
 
     Args:
         shared: the state of the communicator, with a history of the meetings at which ranks called from other lines.

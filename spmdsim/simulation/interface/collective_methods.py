@@ -579,9 +579,10 @@ def Reduce_scatter(
 ) -> CollectiveCall:
     """Reduce all ranks' vectors element by element; give each rank a block of the result.
 
-    All ranks must call it. Rank r gets ``recvcounts[r]`` elements. Blocks are consecutive, in rank order.
-    ``Reduce_scatter`` blocks; ``Ireduce_scatter`` returns a request and ``Reduce_scatter_init`` a persistent one.
-    Operations, dtypes, lengths or counts that differ between ranks end the run with a finding.
+    All ranks must call it. Rank r gets ``recvcounts[r]`` elements. Blocks are consecutive, in rank order: with
+    ``recvcounts`` [1, 3, 2], rank 1 gets elements 1 to 3 of the sum. ``Reduce_scatter`` blocks; ``Ireduce_scatter``
+    returns a request and ``Reduce_scatter_init`` a persistent one. Operations, dtypes, lengths or counts that differ
+    between ranks end the run with a finding.
 
     Args:
         self: the communicator.

@@ -53,10 +53,14 @@ class Group:
     rank = property(Get_rank)
 
     def Translate_ranks(self, ranks: Sequence[int] | None = None, group: Group | None = None) -> list[int]:
-        """Return the positions of some members of this group in another group, in the order of ``ranks``.
+        """Return the positions of some members of this group in another group.
+
+        For example, if this group has the ranks (4, 5, 6) of COMM_WORLD and the other one (6, 4), the result for
+        ``ranks`` [0, 1, 2] is [1, UNDEFINED, 0].
 
         Args:
-            ranks: positions in this group; None selects all. PROC_NULL stays PROC_NULL.
+            ranks: positions in this group, which give the order of the result; None selects all. PROC_NULL stays
+                PROC_NULL.
             group: the other group; without it, return ranks in COMM_WORLD. A member that it lacks gets UNDEFINED.
 
         Raises:

@@ -45,16 +45,20 @@ class PointToPoint:
     # ------------------------------------------------------------------ the two blocking kernels
 
     def _send(self, payload: Any, dest: int, tag: int, mode: str, name: str, frame: Any) -> None:
-        """Send a message and block until the rank can continue; advance its clock.
+        """Send a message, block until the rank can continue, and advance its modelled clock.
 
-        A standard send blocks until the receive has matched. Ready mode without a posted receive ends the run with a
-        finding.
+        The mode decides how long the rank blocks:
+
+        - STANDARD and SYNCHRONOUS: until the receive has matched; a standard send also continues if the simulation
+          buffers its message.
+        - BUFFERED: not at all.
+        - READY: not at all, but the run ends with an error if the receive is not posted yet.
 
         Args:
             payload: the buffer or the pickled object.
             dest: rank of the receiver, or PROC_NULL.
             tag: the tag.
-            mode: STANDARD, SYNCHRONOUS, BUFFERED (never blocks) or READY.
+            mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
             name: name of the method, such as "Send".
             frame: the caller's frame, to find the line of the call.
 
@@ -81,8 +85,8 @@ class PointToPoint:
     ) -> Any:
         """Block until a message is received; return its object, or None for a buffer.
 
-        A message that is too long or of another type ends the run with a finding. A receive from PROC_NULL returns
-        None at once.
+        Advances the rank's modelled clock. A message that is too long or of another type ends the run with an error.
+        A receive from PROC_NULL returns None at once.
 
         Args:
             target: the buffer to fill, or OBJECT_TARGET for a Python object.
@@ -93,7 +97,7 @@ class PointToPoint:
             frame: the caller's frame, to find the line of the call.
 
         Raises:
-            MPIError: If ``source`` is no rank, or the tag is negative.
+            MPIError: If ``source`` is no rank, or the tag is negative but not ANY_TAG.
         """
         end = self._end
         task = end.running()
@@ -222,9 +226,10 @@ class PointToPoint:
         name: str,
         frame: Any,
     ) -> Any:
-        """Send and receive; block until both are complete; advance the rank's clock.
+        """Send a message and receive another one; block until both are complete.
 
-        The receive is posted first. The send uses the standard mode.
+        The receive is posted before the message is sent, so two ranks that exchange messages do not wait for each
+        other. The send uses the standard mode. Advances the rank's modelled clock.
 
         Args:
             payload: the buffer or the pickled object to send.
@@ -458,14 +463,18 @@ def _object_arguments(self: Any, obj: Any, dest: int, tag: int = 0) -> tuple[Any
 
 
 def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> None:
-    """Add a send to the class ``PointToPoint``, with the signature of ``prepare``.
+    """Add a send method to the class ``PointToPoint``, with the signature of ``prepare``.
 
-    If the name ends with ``_init``, the method returns a persistent request. If the name begins with I or i, the
-    method is nonblocking and returns a request. Otherwise it blocks. Sends of the mode BUFFERED raise MPIError if the
-    attached buffer is too small.
+    The name decides the kind of method:
+
+    - with ``_init`` at the end, such as ``Ssend_init``: it returns a persistent request;
+    - with I or i at the begin, such as ``Issend``: it is nonblocking and returns a request;
+    - any other name, such as ``Ssend``: it blocks.
+
+    A method of the mode BUFFERED raises MPIError if the attached buffer is too small.
 
     Args:
-        name: name of the method, which decides its kind.
+        name: name of the method.
         mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
         prepare: called with the communicator and the program's arguments; returns payload, destination and tag.
         about: first line of the method's docstring.
@@ -492,10 +501,11 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
 
 
 def _add_sends_of_modes() -> None:
-    """Add ``Send_init`` and the sends of the other modes to the class ``PointToPoint``.
+    """Add the sends that are not written out to the class ``PointToPoint``.
 
-    For synchronous mode these are ``Ssend``, ``Issend``, ``Ssend_init``, ``ssend`` and ``issend``; buffered and ready
-    sends begin with b and r. The class itself defines ``Send`` and ``Isend``. Ready sends take buffers only.
+    These are ``Send_init``, and for synchronous mode ``Ssend``, ``Issend``, ``Ssend_init``, ``ssend`` and ``issend``.
+    Buffered sends begin with b instead of s; ready sends begin with r, and take buffers only (``Rsend``, ``Irsend``
+    and ``Rsend_init``).
     """
     _add_send("Send_init", STANDARD, _buffer_arguments, "Return a send that can be started repeatedly.")
     for mode, about in _MODES.items():

@@ -44,21 +44,21 @@ class ProbeMethods:
     probe = Probe
 
     def _probe(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
-        """Return the message that a receive would get, or None; leave it in the mailbox.
+        """Return the message that a receive would get, without receiving it, or None.
 
-        With ANY_SOURCE the first message that arrived is returned. In a simulation with a seed, the source is drawn
-        at random.
+        With ANY_SOURCE the first message that arrived is returned; in a simulation with a seed, the source is drawn
+        at random. PROC_NULL has a message at any time: ``_NULL_MESSAGE``.
 
         Args:
-            source: rank, ANY_SOURCE or PROC_NULL, which has a message at any time: ``_NULL_MESSAGE``.
+            source: rank, ANY_SOURCE or PROC_NULL.
             tag: number or ANY_TAG.
             status: filled with the message's source, tag and size if there is one; None: not wanted.
             name: name of the method, such as "Iprobe", for findings.
-            wait: True to block until a message arrives; the result is then never None. False to let other ranks run
-                once and then search again.
+            wait: True to block until a message arrives, so that the result is never None. False to let other ranks
+                run once if there is no message, and then search again.
 
         Raises:
-            MPIError: If the source is no rank, or the tag is negative.
+            MPIError: If the source is no rank, or the tag is negative but not ANY_TAG.
         """
         if not check_source(self.size, source, tag):
             if status is not None:

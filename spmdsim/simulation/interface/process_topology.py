@@ -264,9 +264,10 @@ class Cartcomm(Topocomm):
         return shifted_ranks(self._shared.grid, self._rank, direction, disp)
 
     def Sub(self, remain_dims: Sequence[bool]) -> Any:
-        """Create communicators of the ranks that differ only in the remaining dimensions.
+        """Divide the grid into smaller grids, whose ranks differ only in the remaining dimensions.
 
-        All ranks of the grid must call it; it blocks until they have.
+        For example, in a 2 × 3 grid, [False, True] keeps the second dimension: each of the two rows becomes a
+        communicator of 3 ranks. All ranks of the grid must call it; it blocks until they have.
 
         Args:
             remain_dims: one flag per dimension; true for a remaining one.
@@ -331,8 +332,9 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     """Return a communicator of the first ranks of ``comm``, which form a grid.
 
-    Other ranks get COMM_NULL. The function blocks until all ranks of ``comm`` have called. The dims of rank 0's call
-    are used for all ranks; that the ranks pass equal dims is not checked.
+    For example, with dims (2, 3) the first 6 ranks form the grid; other ranks get COMM_NULL. The function blocks
+    until all ranks of ``comm`` have called it. All should pass equal dims, but that is not checked: the grid has the
+    dims of rank 0's call.
 
     Args:
         comm: a communicator; all its ranks call the function.

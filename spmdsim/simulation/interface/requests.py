@@ -44,8 +44,8 @@ class Request(Handle):
     def wait(self, status: Status | None = None) -> Any:
         """Block until the operation is complete; return its object, or None for a buffer.
 
-        The request becomes null. A null request returns at once. A buffer that the program changed during the
-        operation is reported as a finding.
+        The request becomes null. Waiting for a null request returns None at once. If the program changed a buffer
+        during the operation, an error is added to the report.
 
         Args:
             status: filled with source, tag and size of the message; with an empty status for a null request. A
@@ -97,10 +97,10 @@ class Request(Handle):
         return True, self._take(status)
 
     def Get_status(self, status: Status | None = None) -> bool:
-        """Return True if the operation is complete; the request does not become null.
+        """Return True if the operation is complete; keep the request, so that it can be waited for.
 
         A null request is complete. If the operation is not complete, other ranks run once before it is tested again.
-        The received data is not written.
+        Unlike ``Test``, this call does not finish a receive: wait or test before you read the buffer.
 
         Args:
             status: filled for a complete receive and a null request only; None: not wanted.
@@ -164,8 +164,9 @@ class Request(Handle):
     def waitall(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> list[Any]:
         """Block until all operations are complete; return one object per request, in order.
 
-        The object is None for a buffer, a send and a null request. All requests become null. An empty list returns []
-        at once.
+        For a lower-case receive or collective it is the received object; it is None for a buffer, a send and a null
+        request. For example, an ``irecv`` and an ``isend`` give ``[object, None]``. All requests become null. An
+        empty list returns [] at once.
 
         Args:
             requests: the requests; null ones are complete.
@@ -369,10 +370,14 @@ class Prequest(Request):
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
-    """Complete an operation on its rank, and return the received object.
+    """Finish an operation on its rank: clock, buffer and status; return the received object.
 
-    Advances the rank's clock, writes received data to the buffer and fills the status. Adds a finding if the program
-    changed a buffer since the operation was started. The status of a collective is not filled.
+    - A send: advance the rank's modelled clock to the end of the message.
+    - A receive: advance the clock, and write the data to the buffer. A cancelled receive only marks the status.
+    - A collective: advance the clock, and write the received blocks. The status is not filled.
+
+    If the program changed the buffer of a send or receive since it was started, an error is added to the report. A
+    buffered send has a copy, so its buffer may change.
 
     Args:
         operation: a done `Message`, `Receive` or `CollectiveCall`.

@@ -386,7 +386,7 @@ class Intracomm(Comm):
     def Create_group(self, group: Group, tag: int = 0) -> Any:
         """Create a communicator of a group's ranks, in the group's order; only these ranks call it.
 
-        It blocks until all members have called with this tag. A rank that is no member gets COMM_NULL at once.
+        It blocks until all members have called it with this tag. A rank that is no member gets COMM_NULL at once.
 
         Args:
             group: the ranks; equal on all callers.
@@ -460,9 +460,10 @@ COMM_NULL: Any = DisabledComm.__new__(DisabledComm)
 
 
 def _partition(calls: list[CollectiveCall]) -> None:
-    """Create one communicator per color, and store each rank's new communicator in its call.
+    """Create one communicator per color (``Split``), and store each rank's new one in its call.
 
-    Ranks of one color are ordered by key, then by old rank.
+    Ranks of one color are ordered by key, then by old rank. For example, if ranks 0, 1 and 2 pass (color, key) = (5,
+    1), (5, 0) and (8, 0), the new communicators have the old ranks (1, 0) and (2).
 
     Args:
         calls: the calls of all ranks, in rank order. ``call.value`` is (color, key) before. It becomes (state, new

@@ -115,11 +115,11 @@ class StandIn:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace ``mpi4py`` inside a ``with`` block.
+        """Let ``import mpi4py`` give the simulated mpi4py inside a ``with`` block.
 
-        On entry the real mpi4py and the modules that imported it are removed from ``sys.modules``, so that the
-        program imports them again. On exit they are restored, and modules that imported the stand-in inside the block
-        are removed. Yields None.
+        On entry the real mpi4py and the modules that imported it are removed from ``sys.modules``: when the program
+        imports them again, they get the simulated one. On exit they are restored, and modules that imported the
+        simulated one inside the block are removed. Yields None.
         """
         removed = _find_users(sys.modules.get("mpi4py.MPI"))
         for name in removed:
@@ -364,10 +364,11 @@ _CLASSES = (Comm, Intracomm, Topocomm, Cartcomm, Group, Status, Request, Preques
 
 
 def _shared_names() -> dict[str, Any]:
-    """Return {name: value} of the names in ``mpi4py.MPI`` that are equal on all ranks.
+    """Return {name: value} of the names in ``mpi4py.MPI`` that have one value for all ranks.
 
-    These are the constants, error codes, datatypes, operations, classes and null handles. COMM_WORLD, COMM_SELF and
-    the functions of :class:`StandIn` are not among them.
+    These are the constants, error codes, datatypes, operations, classes and null handles, such as ``ANY_TAG``,
+    ``DOUBLE``, ``SUM``, ``Status`` and ``COMM_NULL``. COMM_WORLD, COMM_SELF and the functions of :class:`StandIn` are
+    not among them.
     """
     names: dict[str, Any] = {
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
