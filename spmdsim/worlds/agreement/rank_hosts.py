@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 
-from mpi4py import MPI
-
 from spmdsim.sides import name_ranks
-from spmdsim.worlds.agreement.node_memory import world_ranks
 
 #: Hosts that one text names.
 MOST = 4
 _hosts: dict[int, str] = {}
-
-
-def learn_hosts(comm: MPI.Comm) -> None:
-    """Learn the host names of the ranks of a communicator; all of them must call it.
-
-    Args:
-        comm: the communicator.
-    """
-    # Call MPI itself, because a world's communicators count their traffic.
-    add_hosts(world_ranks(comm), MPI.Comm.allgather(comm, platform.node()))
 
 
 def add_hosts(ranks: Sequence[int], names: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from spmdsim.shutdown.processes import unlink_segments
 from spmdsim.sides import name_ranks, number_of, sides
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.node_memory import world_ranks
-from spmdsim.worlds.agreement.rank_hosts import add_hosts, learn_hosts, list_hosts
+from spmdsim.worlds.agreement.rank_hosts import add_hosts, list_hosts
 from spmdsim.worlds.trace.source_lines import source_line
 
 #: Facts about a rank's start, by name.
@@ -111,7 +111,6 @@ def agree_on_start(
             all_facts = comm.allgather({**facts, HOST: platform.node()})
             add_hosts(world_ranks(comm), [rank_facts.pop(HOST, "") for rank_facts in all_facts])
             _require_equal_facts(all_facts, world_ranks(comm), list(setting_facts))
-        learn_hosts(comm)
     if comm.Get_size() == MPI.COMM_WORLD.Get_size():  # all ranks have started
         unlink_segments()
     if problem is not None:

@@ -41,6 +41,7 @@ from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.interface import CallAgreement, CallScope
 from spmdsim.worlds.agreement.node_memory import find_near_processes, gather_places, world_ranks
 from spmdsim.worlds.agreement.process_state import map_nodes
+from spmdsim.worlds.agreement.rank_hosts import add_hosts
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import emulation
 from spmdsim.worlds.local_steps import Arrived, check_shards, derive_fill, make_empty_run, make_zero_run
@@ -127,6 +128,7 @@ class MPIWorld(BeginsEarly):
             self._trials = Trials(settings["tune"], self.choices.implementations, machine)
             processes = gather_places(self._everyone)
             self._node_map = map_nodes(processes)
+            add_hosts(world_ranks(self.comm), [place.host for place in processes])
             self._comms, self._shared = Comms(self._everyone, self._deadline), Shared(self._node_map)
         mode = settings["check"] if self.size > 1 else False
         if agreement is None and mode:
