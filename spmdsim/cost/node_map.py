@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,9 @@ _WORD = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<ranks>[1-9]\d*
 
 #: Largest number of nodes that a line names.
 MOST_NAMED = 16
+
+#: What :meth:`NodeMap.of` accepts: a map, ranks per node, hosts as text, or a label per rank.
+Nodes: TypeAlias = "NodeMap | int | str | Sequence[Hashable] | np.ndarray"
 
 
 class NodeMap(Pictured):
@@ -73,7 +76,7 @@ class NodeMap(Pictured):
         return cls(np.arange(size) // ranks_per_node, [f"node{number}" for number in range(count)])
 
     @classmethod
-    def of(cls, nodes: Any, size: int) -> NodeMap:
+    def of(cls, nodes: Nodes, size: int) -> NodeMap:
         """Return the map of ``size`` ranks that a user describes.
 
         Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from spmdsim.cost.node_map import NodeMap
+from spmdsim.cost.node_map import NodeMap, Nodes
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.reading import require_file
@@ -45,7 +45,7 @@ def simulate(
     trace: bool = False,
     check: bool = True,
     emit: Emit | None = None,
-    nodes: Any = None,
+    nodes: Nodes | None = None,
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 

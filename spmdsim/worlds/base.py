@@ -18,7 +18,7 @@ from spmdsim.core.tape import Node
 from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.core.world import AbstractWorld
 from spmdsim.cost.machine import Machine
-from spmdsim.cost.node_map import NodeMap
+from spmdsim.cost.node_map import NodeMap, Nodes
 from spmdsim.errors import UsageTypeError, WorldError, one_per_rank
 from spmdsim.layout.element_type import accumulator
 from spmdsim.worlds.convert_operands import convert_operands
@@ -72,7 +72,7 @@ class World(AbstractWorld):
         size: int,
         ranks: Sequence[int],
         *,
-        nodes: Any = None,
+        nodes: Nodes | None = None,
         advice: Callable[[int], str] = lambda size: "",
     ) -> None:
         super().__init__(

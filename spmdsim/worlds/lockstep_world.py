@@ -26,6 +26,7 @@ from spmdsim.core.lockstep import (
 )
 from spmdsim.core.step import Step, overlap, volume, within
 from spmdsim.core.world import Shards
+from spmdsim.cost.node_map import Nodes
 from spmdsim.errors import PlanError
 from spmdsim.layout.element_type import check_reduce
 from spmdsim.pictured import Pictured
@@ -331,7 +332,7 @@ class LockStep(World):
     range(0, 4)
     """
 
-    def __init__(self, size: int = 1, nodes: Any = None) -> None:
+    def __init__(self, size: int = 1, nodes: Nodes | None = None) -> None:
         super().__init__(size, range(size) if isinstance(size, int) else (), nodes=nodes, advice=_how)
         self._runner = LockStepRunner(self, ALL_DERIVATIONS)
         self.watches_values = check_mode(None) == "values"
@@ -468,7 +469,7 @@ class ShapeOnly(World):
 
     has_data = False
 
-    def __init__(self, size: int, nodes: Any = None) -> None:
+    def __init__(self, size: int, nodes: Nodes | None = None) -> None:
         super().__init__(size, range(1), nodes=nodes)
         self.cache.most = 1 << 16
 

@@ -128,7 +128,7 @@ class MPIWorld(BeginsEarly):
             self._trials = Trials(settings["tune"], self.choices.implementations, machine)
             processes = gather_places(self._everyone)
             self._node_map = map_nodes(processes)
-            add_hosts(world_ranks(self.comm), [place.host for place in processes])
+            add_hosts(world_ranks(self.comm), [process.host for process in processes])
             self._comms, self._shared = Comms(self._everyone, self._deadline), Shared(self._node_map)
         mode = settings["check"] if self.size > 1 else False
         if agreement is None and mode:
