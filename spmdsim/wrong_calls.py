@@ -98,15 +98,15 @@ def _is_module(name: str) -> bool:
 
 
 def _nearest_name(module: str, name: str, names: Sequence[str]) -> str:
-    """Return the nearest name for an error, with its module if that is another one, or "".
+    """Return the nearest known name for an unknown one, for an error; "" if none is near.
 
     The first of these cases counts:
 
-    1. a collective of MPI or torch: advice in words;
-    2. a name of :data:`OTHER_NAMES`: its counterpart, if ``module`` has it;
-    3. a name of ``module`` or of a module in :data:`NAMESPACES` that differs only in upper and lower case;
-    4. a similar name of these modules. In other modules than ``module``, it must be very similar
-       (:data:`LIKE_IN_ANOTHER_MODULE`).
+    1. A collective of MPI or torch: advice in words, such as ``tensor.to(layout), or spmdsim.local.psum in …``.
+    2. A name of :data:`OTHER_NAMES`, if ``module`` has its counterpart: "cat" gives ``'concat'``.
+    3. A name that differs only in upper and lower case: "Matmul" gives ``'matmul'``, or ``spmdsim.ops.matmul`` if
+       another module of :data:`NAMESPACES` has it.
+    4. A similar name of ``module``, or a very similar one (:data:`LIKE_IN_ANOTHER_MODULE`) of another module.
 
     Args:
         module: the module that lacks the name.
@@ -164,10 +164,14 @@ def explained(target: F, name: str = "") -> F:
 
 
 def _wrap_call(function: Any, target: Any, name: str) -> Any:
-    """Return a function that calls ``function`` and explains errors of wrong arguments.
+    """Return a function that calls ``function`` and explains errors that wrong arguments cause.
 
-    The explanation is :func:`wrong_arguments` if the arguments do not fit the signature, else :func:`find_wrong_type`.
-    An error that neither explains passes unchanged. The wrapper has the function's name and docstring.
+    - The arguments do not fit the signature: raise the error of :func:`wrong_arguments`.
+    - The function raises an error of Python or NumPy, and an argument has a wrong type: raise that of
+      :func:`find_wrong_type`.
+    - In all other cases, an error of the function passes unchanged.
+
+    The returned function has the name and docstring of ``function``.
 
     Args:
         function: the function to call.
@@ -219,9 +223,9 @@ def wrong_arguments(
 ) -> UsageTypeError:
     """Return the error for a call whose arguments do not fit the signature of ``target``.
 
-    The first problem in this order is reported: an unknown keyword (with the nearest name), an argument given twice, a
-    missing argument, too many positional arguments. Otherwise the error has the text of ``error``. Parameters annotated
-    ``NoReturn`` do not count: they only catch arguments that :func:`refuse_arguments` refuses.
+    It reports the first problem in this order: an unknown keyword, with the nearest name; an argument given twice; a
+    missing argument; too many positional arguments. If there is none of these, it has the text of ``error``. Parameters
+    annotated ``NoReturn`` do not count: they only catch arguments that :func:`refuse_arguments` refuses.
 
     Args:
         target: the function called, or the class whose ``__init__`` was called.
@@ -232,6 +236,12 @@ def wrong_arguments(
 
     Returns:
         The UsageTypeError, for the caller to raise.
+
+    >>> def cut(rows, cols=1): ...
+    >>> print(wrong_arguments(cut, (), {"rows": 1, "col": 1}, TypeError()))
+    cut has no argument 'col'; did you mean 'cols'? it takes rows, cols
+    >>> print(wrong_arguments(cut, (), {}, TypeError()))
+    cut: argument 'rows' is missing; it is called as cut(rows, cols=1)
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     written = signature(function)
@@ -281,7 +291,8 @@ def find_wrong_type(
 ) -> UsageTypeError | None:
     """Return the error for the first argument whose type differs from its annotation, or None.
 
-    Only annotations that consist of the words of :data:`_TYPES` are compared, such as ``int | None``.
+    Only simple annotations are compared, such as ``int | None``: those that consist of the words of :data:`_TYPES`.
+    Arguments with other annotations, ``*args`` and ``**kwargs`` are not checked.
 
     Args:
         target: the function called, or the class whose ``__init__`` was called.

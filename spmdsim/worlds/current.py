@@ -36,18 +36,22 @@ def leave(left_world: World) -> None:
 def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     """Return the world of this process: MPIWorld under an MPI launcher, else a LockStep.
 
-    Repeated calls return one object. Inside ``with LockStep(8):`` it is that world. A process that no launcher started
-    plays ``SPMDSIM_RANKS`` ranks. Without the setting, it plays as many as the last ``size``, or as the largest mesh
-    of a tensor since then. A larger mesh makes a larger world, and tensors of both can be operands of one operator.
+    A world is a set of ranks that own the shards of tensors. Repeated calls return one object. The first case counts:
+
+    1. Inside ``with LockStep(8):``, it is that LockStep.
+    2. If an MPI launcher started this process, it is the MPIWorld of all processes that the launcher started.
+    3. Otherwise it is a LockStep, which plays all ranks in this process. It has ``size`` ranks; if ``size`` is None,
+       ``SPMDSIM_RANKS`` ranks; without this setting, as many as the world of the last call, or more if ``mesh`` has
+       higher ranks. Tensors of a smaller and of a larger world can be operands of one operator.
 
     Args:
         size: the number of ranks; None for any.
-        mesh: a mesh whose ranks the world must have, unless its size is fixed.
+        mesh: a mesh whose ranks the world must have. It counts only in the third case, if ``size`` is None.
 
     Raises:
         InputError: If ``SPMDSIM_RANKS`` is not a number of ranks.
-        WorldError: If the launcher belongs to another MPI or started another number of ranks than ``size``, or mpi4py
-            or its library is missing.
+        WorldError: If the launcher belongs to another MPI, mpi4py or its library is missing, or the world of case 1 or
+            2 has another number of ranks than ``size``.
 
     >>> from spmdsim import LockStep
     >>> with LockStep(4) as four:
@@ -94,13 +98,16 @@ def _of_size(current: World, size: int | None, reason: str) -> World:
 
 
 def _play(size: int | None, mesh: Mesh | None) -> World:
-    """Return the world of a process without a launcher, which becomes the current one.
+    """Return the LockStep of a process without a launcher, and make it the current world.
+
+    Its number of ranks is the first that is given: ``size``; the setting ``SPMDSIM_RANKS``; the size of the current
+    world (1 at first), or the number of ranks that ``mesh`` needs if that is larger. For example, after a call with
+    ``size`` 4, a call without arguments returns the world of 4 ranks, and a call with a mesh of 8 ranks makes one of 8.
 
     Calls with equal sizes return one world. Warn if ``size`` is smaller than the size of the current world.
 
     Args:
-        size: the number of ranks. None: take the number in ``SPMDSIM_RANKS``. If that is not set either, take the size
-            of the current world (1 at first), or more if the mesh needs more.
+        size: the number of ranks, or None.
         mesh: the mesh, or None. It counts only if ``size`` is None and ``SPMDSIM_RANKS`` is not set.
 
     Raises:

@@ -66,10 +66,13 @@ class Emulation:
         return np.concatenate(parts) if parts else np.empty(0, array.dtype)
 
     def unpack(self, vector: np.ndarray) -> np.ndarray:
-        """Return the target shard that the elements of the schedule's output vector form.
+        """Return the rank's shard after the step, made of the elements of the output vector.
 
-        For an average, the sum is divided by the size of the group. The result is a view of ``vector`` if the vector
-        fills the whole target; then the division changes ``vector``. Else it is a new array.
+        - If the vector fills the whole target (:attr:`takes` is None), the shard is a view of ``vector``.
+        - Otherwise the shard is a new array, whose boxes take consecutive elements: with boxes of 2 and 3 elements, the
+          first box gets ``vector[:2]`` and the second one ``vector[2:5]``.
+
+        The vector of an average has sums. They are divided by the size of the group, in place if the shard is a view.
 
         Args:
             vector: the output vector, whose elements are in the order of the target's boxes.
@@ -96,10 +99,12 @@ program_of = lru_cache(maxsize=4096)(compile_program)
 
 @lru_cache(maxsize=8192)
 def emulation(step: Step, algorithm: str, rank: int, dtype: np.dtype) -> Emulation:
-    """Return the schedule of a step, and the boxes of a rank's vectors in its shards.
+    """Return a rank's part in a step that an algorithm runs: its schedule, inputs and outputs.
 
-    The members of the rank's group are the schedule's ranks, in the group's order. The boxes of the source or target
-    are None if the vector is the whole shard. Results are cached.
+    A schedule moves chunks of vectors between the ranks 0, 1, … of one group. These are the positions of the group's
+    members: in the group (4, 6), rank 6 of the mesh plays rank 1 of the schedule. The rank's input vector has the
+    elements of some boxes of its shard before the step, and its output vector those of boxes of its shard after it.
+    Instead of boxes the result has None if the vector is the whole shard. Results are cached.
 
     Args:
         step: an all_reduce, reduce_scatter, all_gather or all_to_all.

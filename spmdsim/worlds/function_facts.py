@@ -64,15 +64,17 @@ def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
 
 
 def _facts(function: Any, depth: int) -> Iterator[FunctionFacts]:
-    """Yield the facts of a user's function, or of the user's functions in a function of this package.
+    """Yield the facts of a user's function, or of those inside a function of this package.
 
-    A function of this package is searched for functions (not classes) among its bound arguments and closed-over values,
-    and has no facts of its own. A decorated function is followed by the function that it wraps. Functions deeper than
-    :data:`DEEPEST` (8) are left out.
+    - A function of this package has no facts of its own. Its bound arguments and closed-over values are searched for
+      functions (not classes), and the facts of these are yielded.
+    - Any other function has one :class:`FunctionFacts`. If it is a decorated function (with ``__wrapped__``), the facts
+      of the function that it wraps follow.
+    - A value that is not callable has none. A function inside more than :data:`DEEPEST` (8) others is left out.
 
     Args:
-        function: any value; one that is not callable has no facts.
-        depth: the number of functions around it.
+        function: any value.
+        depth: the number of functions around it; 0 for the function that the user gave.
     """
     if depth > DEEPEST:
         return

@@ -43,18 +43,22 @@ def assemble_windows(
     dtype: np.dtype,
     parts: Iterable[tuple[np.ndarray, Sequence[HaloPiece]]],
 ) -> np.ndarray:
-    """Return the windows that a rank reads; in a reverse step, the sums for a rank's block.
+    """Return a rank's array after a halo exchange, made of boxes of the arrays of its group.
 
-    The windows of a rank are the elements of a dim that its local function reads: its block and the halo around it. The
-    reverse step adds what all ranks computed for elements of the block; 16-bit numbers are added in float32. The
-    windows are a view of a block that is at most twice as large (:func:`can_stay`), else a new array. Elements that no
-    box fills are uninitialised, or 0 in a reverse step.
+    In a halo exchange, the result is the rank's windows: its own block and the halo, which are the elements of other
+    ranks that its local function reads. Each box is copied from an array to its position in the windows. If one box has
+    all elements of the windows and at least half of its array (:func:`can_stay`), the windows are a view of this array;
+    else a new array. Elements that no box fills are uninitialised.
+
+    In the reverse step, the result is the rank's block: boxes are added where they overlap, starting at 0. For example,
+    boxes [1, 2] at position 0 and [10, 20] at position 1 give [1, 12, 20]. 16-bit numbers are added in float32.
 
     Args:
         step: the step; ``step.back`` is True for the reverse step.
         shape: the shape of the result.
         dtype: the element type of the result.
-        parts: the array of each rank of the group with its boxes: where an element is in the array and in the result.
+        parts: ``(array, boxes)`` of each rank of the group. A box has its index in the array and its index in the
+            result.
     """
     arrays_and_pieces = list(parts)
     if step.back:
@@ -75,15 +79,18 @@ def assemble_windows(
 
 
 def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run:
-    """Return the function that computes a rank's windows from its own block.
+    """Return the function that copies a rank's own elements to its windows; nothing is received.
 
-    The windows are a view of the block if they are one box of at least half of it (:func:`can_stay`), else a new array.
-    Elements of the windows outside ``piece`` are uninitialised: the caller receives them.
+    The windows are the elements that the rank's local function reads. The function takes the rank's block. It returns
+
+    - a view of the block if ``piece`` has all elements of the windows and at least half of the block
+      (:func:`can_stay`);
+    - else a new array. Its elements outside ``piece`` are uninitialised; the caller fills them.
 
     Args:
-        step: the step, which is no reverse step.
+        step: a halo exchange, which is no reverse step.
         rank: the rank.
-        piece: the box that the windows take from the rank's own block.
+        piece: the box that is copied, by its index in the block and its index in the windows.
         dtype: the element type.
     """
     shape, source, target = step.dst.local_shape(step.shape, rank), piece.source, piece.target
@@ -104,10 +111,16 @@ def cut_out(step: HaloStep, rank: int, piece: HaloPiece, dtype: np.dtype) -> Run
 def derive_fill(step: Step, rank: int, dtype: np.dtype) -> Run:
     """Return the function that computes a rank's shard of a tensor that becomes partial.
 
-    Along an axis that replicates the source, the rank of coordinate 0 keeps the values, and the others own the identity
-    of the reduction. Along an axis that splits the source, each rank keeps its block and owns the identity for all
-    other elements. For an average all replicas keep the values, and blocks are multiplied by their number. If the shard
-    does not change, the function returns its argument, or a copy if that is not C-contiguous; else a new array.
+    A partial tensor is the reduction of its shards along an axis. Nothing is sent: each value stays in one shard, and
+    the other shards have the identity of the reduction at its position, such as 0 for a sum. With two ranks along the
+    axis:
+
+    - The axis replicates [1, 2]: rank 0 keeps [1, 2] and rank 1 owns [0, 0].
+    - The axis splits it into [1] and [2]: rank 0 owns [1, 0] and rank 1 owns [0, 2].
+    - For an average, both replicas keep [1, 2], and the split blocks give [2, 0] and [0, 4].
+
+    The function takes the shard before the step. If the values and the shape stay, it returns its argument, or a copy
+    if that is not C-contiguous; else a new array.
 
     Args:
         step: a step "fill"; its reduction is the one that is pending after it.
@@ -221,15 +234,21 @@ def place_rows(table: np.ndarray, rows: np.ndarray, out: np.ndarray, places: np.
 
 
 def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-    """Add ``values`` to ``target[rows]`` in place, several times faster than ``np.add.at``.
+    """Add each row of ``values`` to a row of ``target``, in place; rows may repeat.
 
-    Repeated rows are added once per occurrence, in rounds in which each row occurs once. If a row occurs more than
-    :data:`MOST_ROUNDS` times, the values of each row are summed before they are added, which rounds differently.
+    The result is that of ``np.add.at(target, rows, values)``, several times faster. Additions are done in rounds: the
+    k-th round adds the k-th value of each row. If a row occurs more than :data:`MOST_ROUNDS` (32) times, the values of
+    each row are summed first, and the sum is added, which rounds differently.
 
     Args:
         target: the matrix to which rows are added.
-        rows: the number of a row of ``target`` for each row of ``values``; numbers may repeat.
+        rows: the number of a row of ``target`` for each row of ``values``.
         values: the rows to add.
+
+    >>> target = np.zeros((3, 1))
+    >>> add_rows(target, np.array([0, 2, 0]), np.array([[1.0], [2.0], [3.0]]))
+    >>> target.ravel().tolist()
+    [4.0, 0.0, 2.0]
     """
     if not rows.size:
         return
@@ -248,13 +267,14 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
 
 
 def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
-    """Raise WorldError if a rank's ids or values do not fit the layouts of a step.
+    """Raise WorldError if the shapes of a rank's ids or values do not fit the layouts of a step.
 
     Args:
-        step: the step.
+        step: a lookup of rows in a table, or its reverse (``step.goes_back``), which returns gradients to the table.
         rank: the rank.
-        ids: the rank's ids; only the shape is checked.
-        values: the rank's shard of the table, or of the gradients in a step that goes back; only the shape is checked.
+        ids: the rank's shard of the ids.
+        values: in a lookup the rank's shard of the table; in the reverse its shard of the gradients of the looked-up
+            rows.
     """
     ids_shape = step.src.local_shape(step.shape, rank)[:-1]
     if ids.shape != ids_shape:
@@ -270,22 +290,23 @@ def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
 
 
 def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Arrived:
-    """Run a step that looks rows up in a table, or returns their gradients, on all ranks.
+    """Look rows up in a table that is split over ranks, or return their gradients.
 
+    The ids are row numbers: rank 0 with the ids [5, 1] gets the rows 5 and 1, whichever ranks of its group own them.
     All ranks are in this process. Members of a group that want equal rows may share an array.
 
     Args:
         step: the step. ``step.goes_back`` is True if gradients are returned.
-        ids: the numbers of the wanted rows on each rank of the world, equal in a group.
-        values: each rank's shard of the table, or its gradients of the looked-up rows.
+        ids: the ids on each rank of the world, equal on all members of a group.
+        values: each rank's shard of the table; if gradients are returned, the gradients of the rows that it looked up.
 
     Returns:
-        A pair. First the result of each rank: the rows, or the gradient of its shard of the table; without elements
-        outside the mesh.
-        Then for each rank the pairs ``(peer, elements)`` of what it receives from other ranks.
+        ``(results, peers)``, two lists with an entry per rank of the world.
+        ``results``: the rank's rows, or the gradient of its shard of the table; an empty array outside the mesh.
+        ``peers``: the pairs ``(peer, elements)`` of what the rank receives from other ranks; () outside the mesh.
 
     Raises:
-        InputError: If ids are no integers, or an id is neither a row nor the padding.
+        InputError: If ids are no integers, or an id is neither a row nor the padding (an id that names no row).
         WorldError: If shards do not fit the layouts, or ranks of a group have different ids.
     """
     empty_shard = np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)

@@ -55,9 +55,8 @@ from spmdsim.wrong_calls import explained
 def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a step "fill", which makes a tensor partial.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
-
-    No rank sends anything; see :func:`derive_fill` for the values.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. No rank sends anything; see :func:`derive_fill` for the values.
 
     Args:
         step: the step.
@@ -78,10 +77,11 @@ def _derive_fill_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of an exchange, which may go from one mesh to another.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
-
-    Each rank's target box is assembled from the boxes that it receives, as a new array. If the step changes the shape,
-    elements are exchanged by their numbers instead (:func:`_derive_numbered_program`).
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. Each rank's new shard is a new array. Each of its boxes is copied
+    from the shard of a rank that owns the box: if ranks 0 and 1 own the rows 0-3 and 4-7, a rank that wants the rows
+    2-5 copies 2-3 from rank 0 and 4-5 from rank 1. A step that changes the shape has no boxes
+    (:func:`_derive_numbered_program`).
 
     Args:
         step: the step.
@@ -111,12 +111,15 @@ def _derive_exchange_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a "reduce_exchange", which may go from one mesh to another.
+    """Return the program of a direct reduction ("reduce_exchange"), maybe to another mesh.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. It treats one box of the tensor after the other:
 
-    The tensor is cut into boxes, such that all elements of a box have their addends on one set of ranks. Several ranks
-    may each add up some addends of a box; their sums are then added in the order of these ranks.
+    1. Add up the box's addends, which a set of ranks owns. The plan gives each adder some of these ranks: with the
+       adders 0 and 2 for the ranks (0, 1) and (2, 3), the sums are of two addends each.
+    2. Add the adders' sums, in the order of the adders. An average is divided with the last one.
+    3. Copy the result to the shards of all ranks that own the box after the step.
 
     Args:
         step: the step.
@@ -157,10 +160,10 @@ def _derive_reduction_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of an exclusive scan over each group of a step.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
-
-    Each rank gets the reduction of the arrays before its own in the order of its group (:meth:`ScanStep.order`). The
-    first rank of a group gets the reduction's identity, such as 0 for a sum.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. Each rank gets the reduction of the shards before its own, in the
+    order of its group (:meth:`ScanStep.order`); the first rank gets the reduction's identity. For example, the shards
+    3, 4, 5 of a group become the sums 0, 3, 7.
 
     Args:
         step: a :class:`ScanStep`.
@@ -183,9 +186,10 @@ def _derive_scan_program(step: Step, dtype: np.dtype) -> Program:
 
 
 def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a local reshape. Ranks that share an array share the reshaped array.
+    """Return the program of a local reshape: each rank reshapes its own shard.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. Ranks whose shards are one array also share the reshaped array.
 
     Args:
         step: the step.
@@ -207,10 +211,10 @@ def _derive_reshape_program(step: Step, dtype: np.dtype) -> Program:
 def _derive_numbered_program(step: Step) -> Program:
     """Return the program of an exchange that changes the shape.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
-
-    An element keeps its number in row-major order of the global tensor. Each rank's target shard is a new array with
-    the elements of its numbers.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. An element is found by its number in row-major order of the
+    global tensor, which does not change: element (1, 0) of shape (2, 3) has the number 3, and becomes element (1, 1) of
+    shape (3, 2). Each rank's new shard is a new array.
 
     Args:
         step: the step.
@@ -230,11 +234,12 @@ def _derive_numbered_program(step: Step) -> Program:
 
 
 def _derive_window_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a halo exchange or of its reverse; see :func:`assemble_windows`.
+    """Return the program of a halo exchange or of its reverse.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
-
-    Ranks that would read equal arrays share the result.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one. :func:`assemble_windows` computes a rank's result: its own block
+    with the elements of other ranks around it; in the reverse step, the sums for its block. Ranks share one result if
+    they take equal boxes of equal arrays.
 
     Args:
         step: a :class:`HaloStep`.
@@ -283,7 +288,8 @@ def _check_cover(step: Step, sources: Iterable[Bounds], targets: Iterable[Bounds
 def _derive_checked_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a collective that joins boxes, such as an all_gather.
 
-    The program reads the shards of all ranks before the step, and writes the shards after it to a second list.
+    The program is a function ``(shards, results)``. It reads the shards of all ranks before the step from the first
+    list, and writes those after it to the second one.
 
     Args:
         step: the step.
@@ -388,7 +394,10 @@ class LockStep(World):
         return self._emulate(step, shards, algorithm)
 
     def _emulate(self, step: Step, shards: Shards, algorithm: str) -> Shards:
-        """Run a step by an emulated algorithm, with all ranks of each group in this process.
+        """Run a step by an emulated algorithm, such as a ring, on all ranks in this process.
+
+        For each group, the members' shards become the input vectors of the algorithm's schedule. Its rounds of messages
+        are played one by one, and the output vectors become the new shards.
 
         Args:
             step: the step.
@@ -396,7 +405,7 @@ class LockStep(World):
             algorithm: the algorithm's name with its options, such as "ring".
 
         Returns:
-            The shards after the step; without elements for ranks outside the mesh.
+            The shards of all ranks after the step; an array without elements for a rank outside the mesh.
 
         Raises:
             ScheduleError: If the collective does not have the algorithm.

@@ -98,10 +98,11 @@ class Pool:
         self._free: dict[int, list[tuple[np.ndarray, dict[str, Any]]]] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an uninitialised C-ordered array; its memory comes back when no view of it exists.
+        """Return an uninitialised C-ordered array, from memory that is used again.
 
-        An array of :data:`SMALLEST` bytes up to the pool's limit reuses free memory of exactly its size. If there is
-        none, it gets new memory. Smaller and larger arrays are NumPy's own, and do not come back.
+        - From :data:`SMALLEST` bytes (256 KiB) up to the pool's limit, the memory comes from an earlier array of
+          equally many bytes, if one is free, else from new memory. It is free again when no view of the array exists.
+        - A smaller or larger array is NumPy's own, and its memory does not come back to the pool.
 
         Args:
             shape: the shape.

@@ -143,9 +143,11 @@ class Posted:
         self.advance()
 
     def advance(self) -> None:
-        """Wait for the requests under way, and start the next ones, if any.
+        """Continue the step: wait for MPI's requests under way, and start the next ones, if any.
 
-        Do nothing if the step has ended. All ranks call it in the same order. Count what was moved if a trace is open.
+        The first call starts the step. The call after the last request stores the new shards for :meth:`wait`; later
+        calls do nothing. All ranks must call it in the same order of steps. If a trace is open, the moved bytes are
+        counted.
 
         Raises:
             WorldError: If ranks do not come, or disagree about the step.

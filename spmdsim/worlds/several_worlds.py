@@ -46,9 +46,11 @@ class EnlargedNode(MoveNode):
 
 
 def enlarge(tensor: T, large: Any) -> T:
-    """Return a tensor as one of a larger world, whose further ranks own empty shards.
+    """Return a tensor of a larger world, with the arrays of a tensor of a smaller world.
 
-    The arrays are shared. Gradients of the result go back to the tensor. A tensor of ``large`` is returned itself.
+    The further ranks own empty shards: from 2 to 4 ranks, ranks 0 and 1 keep the tensor's arrays (they are shared), and
+    ranks 2 and 3 own arrays without elements. Gradients of the result go back to the tensor. A tensor of ``large`` is
+    returned itself.
 
     Args:
         tensor: the tensor.
@@ -68,16 +70,19 @@ def enlarge(tensor: T, large: Any) -> T:
 
 
 def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTensor]:
-    """Return operands in one world, in their order.
+    """Return the operands of an operator as tensors of one world, in their order.
 
-    If all tensors share a world, return ``tensors`` itself. Otherwise return tensors of the largest of their worlds.
+    - If they share a world, return ``tensors`` itself.
+    - If all of their worlds were made by :func:`spmdsim.world` without a launcher, bring them into the largest one
+      (:func:`enlarge`).
+    - Otherwise raise WorldError.
 
     Args:
         name: the operator's name, for the error.
         tensors: at least one tensor.
 
     Raises:
-        WorldError: If one of several worlds was made by the program, such as ``LockStep(4)``.
+        WorldError: If there are several worlds, and the program made one itself, such as ``LockStep(4)``.
     """
     first = tensors[0].world
     if all(tensor.world is first for tensor in tensors):

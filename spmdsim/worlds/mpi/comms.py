@@ -89,9 +89,10 @@ class Comms:
         return len(self._by_ranks)
 
     def of(self, ranks: tuple[int, ...]) -> Counted:
-        """Return the communicator of some ranks, from the cache or newly created.
+        """Return the communicator of some ranks; the first call creates it.
 
-        All these ranks must call it for the first time together; later calls send nothing.
+        All these ranks must make the first call together: they wait for each other, because MPI creates a communicator
+        only by a call of all its ranks. Later calls send nothing.
 
         Args:
             ranks: sorted numbers in the world, this process among them.
@@ -131,7 +132,9 @@ class Comms:
     def _meet(self, ranks: tuple[int, ...]) -> None:
         """Wait until all members of a group have come to create its communicator.
 
-        They report to the first one, which then lets them continue. A report for another group is dropped.
+        Each member sends the number of the group to the first member. When it has all reports, it sends an answer to
+        each. In the group (2, 5, 7), ranks 5 and 7 report to rank 2. A report with the number of another group does not
+        count: its sender has come to another group.
 
         Args:
             ranks: the members, sorted numbers in the world; at least two.
@@ -163,10 +166,10 @@ class Comms:
             talk.Send(own_number, rank, MEETING)
 
     def _wait_until(self, is_done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
-        """Wait until ``is_done()`` returns True; call it again and again.
+        """Call ``is_done()`` again and again until it returns True, at most until the deadline.
 
-        Yield the processor in the first :data:`YIELDING` seconds, and sleep :data:`NAP` seconds between two calls after
-        that.
+        In the first :data:`YIELDING` seconds (5 ms) this rank yields the processor between two calls. After that it
+        sleeps :data:`NAP` seconds (0.5 ms), and also looks for messages of ranks that left the program.
 
         Args:
             is_done: returns True when all members have come; it may change ``missing``.
@@ -222,13 +225,15 @@ class Comms:
         return len(self._all) == MPI.COMM_WORLD.size
 
     def at_end(self, agreement: CallAgreement, far: bool) -> None:
-        """Register functions that wait for the other ranks of this world when the program ends.
+        """Make this process wait for the other ranks of this world when its program ends.
 
-        All ranks of the world must call it. The first world of a process installs the functions that wait for all open
-        worlds (:func:`_leave`): at exit, and before ``os._exit(0)``. These functions wait without limit for ranks that
-        still work, and until the deadline for stopped ranks. They end the job if the calls of ranks differ. A process
-        that ends after an error waits only :data:`HURRIED` (4) seconds and then ends the job. A forked child does not
-        wait.
+        All ranks of the world must call it. The first world of a process registers :func:`_leave`, which waits for the
+        ranks of all open worlds at exit and before ``os._exit(0)``:
+
+        - Ranks that still work are waited for without limit, ranks that are stopped until the deadline.
+        - The job ends if the calls of ranks differ.
+        - A process that ends after an error waits :data:`HURRIED` seconds (4), and then ends the job.
+        - A forked child does not wait.
 
         From then on, ``os.close`` refuses the files of MPI. If the world has all ranks of the job, the names of shared
         memory that are no longer needed are removed.
@@ -266,13 +271,18 @@ class Comms:
     def leave(self, hurry: Hurry | None) -> None:
         """Wait until all ranks of the world have ended their programs.
 
-        Rank 0 waits for a message of each other rank, and then sends one to all. Ranks that still work are waited for
-        without limit, stopped ones until the deadline. After :data:`PATIENCE` seconds, this rank tells the others which
-        communicators it has, so that a rank that waits for another one with it raises an error.
+        Each other rank sends a message to rank 0 and waits for its answer. Rank 0 answers when it has all messages.
+        Meanwhile:
+
+        - Ranks that still work are waited for without limit, stopped ones until the deadline; then the job ends.
+        - After :data:`PATIENCE` seconds (1), this rank tells the others which communicators it has. A rank that waits
+          for it to create another one then raises an error instead.
+        - After :data:`WORD` seconds (10), 20, 40 and so on, this rank prints for which ranks it waits, unless a lower
+          one has left, too.
 
         Args:
-            hurry: the reason if this rank ends after an error: it ends the job after :data:`HURRIED` seconds. None for
-                a rank that ends well.
+            hurry: the reason if this rank ends after an error: it ends the job after :data:`HURRIED` seconds (4). None
+                for a rank that ends well.
         """
         comm, begin, next_word = self._talk, time.monotonic(), WORD
         groups = {_number(ranks) for ranks in self._by_ranks}
@@ -315,10 +325,10 @@ class Comms:
             time.sleep(NAP)
 
     def _require_running(self, awaited: Iterable[int], waited: float) -> None:
-        """End the job after the deadline if ranks are stopped or do not answer; else do nothing.
+        """End the job if awaited ranks are stopped or do not answer; do nothing before the deadline.
 
-        Ranks are stopped by a signal or by a debugger. Ranks do not answer if their host is not reachable, or if their
-        node has not answered for a whole deadline: a slow one does so in between.
+        A rank is stopped by a signal or a debugger. It does not answer if its host cannot be reached, or if its node
+        was silent for longer than the deadline: a node that is only slow answers in between.
 
         Args:
             awaited: the ranks, by their numbers in the world.
@@ -362,13 +372,17 @@ def _number(ranks: tuple[int, ...]) -> int:
 def _leave(hurry: Hurry | None) -> None:
     """Wait, at the end of the program, for the other ranks of all open worlds.
 
-    End the job if the calls of ranks differ: they are compared before this rank waits, and when all ranks have left. If
-    an open world has all ranks of the job, this rank waits for the ranks of that world only. If there are only smaller
-    worlds, rank 0 then ends the job if other ranks have reported a failure. The threads that watch the ranks end, too.
+    1. Compare the calls of this rank with those of the others; if they differ, end the job.
+    2. Wait for the ranks of an open world that has all ranks of the job; without one, for those of each open world.
+    3. Compare the calls again, now that all these ranks have ended their programs.
+    4. In a world on several nodes, wait until all have come to this point; not after an error.
+    5. If there are open worlds, but none has all ranks of the job: rank 0 ends the job if other ranks reported a
+       failure.
+    6. Stop the threads that watch the ranks.
 
     Args:
-        hurry: the reason if this rank ends early; None if its program ends. An exception that ends the program takes
-            its place.
+        hurry: the reason if this rank ends early; None if its program ends. If an exception ends the program, it is the
+            reason instead.
     """
     code, why = read_exit_reason()
     if code:

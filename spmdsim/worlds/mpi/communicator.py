@@ -44,10 +44,11 @@ _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
 def _report_failures(method: _Method) -> _Method:
-    """Return a collective that reports its failure to the other ranks, for use as a decorator.
+    """Return a collective that reports this rank's error to the ranks that wait for it.
 
-    A rank that raises an error cannot make the call. The ranks that wait for it then raise an error with its text.
-    After success, the collective waits until all ranks have made an equal call.
+    It is for use as a decorator. Without the report, they would wait for a call that the rank cannot make. With it,
+    they raise an error with the text of the rank's error. If nothing fails, the decorated collective returns when all
+    ranks have made an equal call.
 
     Args:
         method: a collective of :class:`EmulatedCommunicator`.
@@ -342,17 +343,19 @@ class EmulatedCommunicator(Pictured):
 
     @_report_failures
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any length from each rank to each rank.
+        """Send a block from each rank to each rank; blocks may have any length, also 0.
 
-        The ranks first send each other all lengths.
+        The ranks first send each other the lengths of all blocks, and compare them with the expected ones. For example,
+        if rank 0 sends with the counts (1, 3), rank 1 must expect 3 elements from rank 0.
 
         Args:
-            sendbuf: one block per receiver, as ``[array, counts]`` or with displacements; or MPI.IN_PLACE.
+            sendbuf: one block per receiver, as ``[array, counts]`` or with displacements. MPI.IN_PLACE: ``recvbuf`` has
+                them.
             recvbuf: the buffer for one block per sender, with the expected lengths.
 
         Raises:
-            InputError: If this rank expects other lengths than the others send; ranks that wait raise an error with the
-                text.
+            InputError: If this rank expects other lengths than the others send. The ranks that wait for it raise an
+                error with this text.
         """
         result, size = parse_buffer(recvbuf, vector=True), self._size
         source = result if sendbuf is MPI.IN_PLACE else parse_buffer(sendbuf, vector=True)
@@ -392,17 +395,21 @@ class EmulatedCommunicator(Pictured):
         self._gather(sendbuf, recvbuf, root, True)
 
     def _gather(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
-        """Run a gather of blocks to the root.
+        """Send one block of each rank to the root, by the chosen algorithm.
+
+        The root's result has the blocks of the ranks 0, 1, … at their displacements.
 
         Args:
-            sendbuf: the block of this rank; MPI.IN_PLACE on the root if it is in the result already.
-            recvbuf: the result, used on the root only.
+            sendbuf: the block of this rank; on the root also MPI.IN_PLACE if its block is in the result already.
+            recvbuf: the buffer of the result, used on the root only.
             root: the rank that receives all blocks.
-            vector: True if blocks may differ in length. The ranks then exchange the lengths first.
+            vector: False for Gather: all blocks are equally long. True for Gatherv: they may differ, and the ranks
+                first send each other their lengths.
 
         Raises:
             InputError: On the root, if its lengths are not those of the blocks.
-            WorldError: If the result has no whole number of blocks.
+            WorldError: If the result's counts are not one per rank or, without counts, its elements are no multiple of
+                the number of ranks.
         """
         result = parse_buffer(recvbuf, vector) if self._rank == root else None
         counts, begins = result.blocks(self._size) if result is not None else ((), ())
@@ -442,17 +449,19 @@ class EmulatedCommunicator(Pictured):
         self._scatter(sendbuf, recvbuf, root, True)
 
     def _scatter(self, sendbuf: Any, recvbuf: Any, root: int, vector: bool) -> None:
-        """Run a scatter of the root's blocks.
+        """Send one block of the root's buffer to each rank, by the chosen algorithm.
 
         Args:
-            sendbuf: the blocks, used on the root only.
-            recvbuf: this rank's block; MPI.IN_PLACE on the root if its block stays where it is.
+            sendbuf: the buffer with the blocks for the ranks 0, 1, …; used on the root only.
+            recvbuf: the buffer for this rank's block; on the root also MPI.IN_PLACE if its block stays in ``sendbuf``.
             root: the rank that sends all blocks.
-            vector: True if blocks may differ in length. The ranks then exchange the lengths first.
+            vector: False for Scatter: all blocks are equally long. True for Scatterv: they may differ, and the ranks
+                first send each other the lengths that they expect.
 
         Raises:
             InputError: On the root, if its lengths are not those that the ranks expect.
-            WorldError: If the root's buffer has no whole number of blocks.
+            WorldError: If the counts of the root's buffer are not one per rank or, without counts, its elements are no
+                multiple of the number of ranks.
         """
         is_root = self._rank == root
         source = parse_buffer(sendbuf, vector) if is_root else None
@@ -514,17 +523,19 @@ class EmulatedCommunicator(Pictured):
         counts: tuple[int, ...],
         begins: tuple[int, ...],
     ) -> None:
-        """Run a schedule, and copy the received blocks to their places in the result.
+        """Run a schedule, and put the received blocks at their offsets in the result.
 
-        Blocks that lie one after the other are received in place.
+        - If the blocks lie one after the other from offset 0, the schedule writes to the result directly.
+        - Otherwise it writes to a new array, whose blocks are copied. With counts (2, 1) and offsets (0, 5), the
+          elements 0, 1 and 5 of the result are written, and those in the gap stay.
 
         Args:
             schedule: the schedule.
-            sizes: the number of elements of each chunk.
+            sizes: the number of elements of each chunk that the schedule moves.
             vector: this rank's input.
             result: the buffer of the result; None on a rank without one.
             counts: the number of elements of each block.
-            begins: the offset of each block in the result; it may have gaps, which are not written.
+            begins: the offset of each block in the result.
         """
         if result is None:
             self._run(schedule, sizes, vector, None)
@@ -599,12 +610,17 @@ class EmulatedCommunicator(Pictured):
         return schedule
 
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
-        """Return the schedule of the user's algorithm for a collective, or of the library's choice.
+        """Return the schedule by which a collective runs.
 
-        If the library's choice is unknown or does not fit, it is the first algorithm that fits.
+        The first of these algorithms counts:
+
+        1. the one that the user named for the collective;
+        2. the one that the library would choose for a message of this size, if that is known, it runs on this number of
+           ranks, and it keeps the order of operands where that matters;
+        3. the first algorithm of the collective that fulfils these two conditions.
 
         Args:
-            name: the collective.
+            name: the collective, such as "all_reduce".
             nbytes: the bytes of the message.
             itemsize: the bytes of an element.
             commutes: False if operands must be reduced in the order of the ranks.

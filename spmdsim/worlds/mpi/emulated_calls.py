@@ -80,13 +80,16 @@ class Buffer:
 
 
 def parse_buffer(spec: Any, vector: bool = False) -> Buffer:
-    """Return a buffer argument of an mpi4py call in its parsed form.
+    """Return a buffer argument of an mpi4py call as elements, type, counts and displacements.
+
+    For example, ``[array, (2, 3)]`` with ``vector`` gives all elements of the array and the counts (2, 3); the type and
+    the displacements are None. ``[array, 4, MPI.DOUBLE]`` gives the first 4 elements.
 
     Args:
-        spec: ``array``, ``[array, type]``, ``[array, count, type]``, ``[array, counts]``, ``[array, (counts,
-            displacements), type]`` or ``[array, counts, displacements, type]``. A type is an MPI type or its letter.
-        vector: True for a call whose blocks may differ in length: counts per rank are allowed, and a lone sequence of
-            integers means counts.
+        spec: ``array``, ``[array]``, ``[array, type]``, ``[array, count]``, ``[array, count, type]``, ``[array,
+            counts]``, ``[array, (counts, displacements)]`` or ``[array, counts, displacements]``; the last three may
+            end with a type, too. A type is an MPI type or its letter.
+        vector: True for a call with a count per rank, such as Allgatherv. False: counts raise UsageTypeError.
 
     Raises:
         UsageTypeError: If it is something else, an array that is not contiguous, or an MPI type with gaps.
@@ -105,6 +108,7 @@ def parse_buffer(spec: Any, vector: bool = False) -> Buffer:
         count = int(arguments[0])
     elif len(arguments) == 1 and arguments[0] is not None:
         counts = arguments[0]
+        # [array, (counts, displacements)], where both are sequences; otherwise two ranks have a count each.
         if len(counts) == 2 and not isinstance(counts[0], int | np.integer):
             counts, displacements = counts
     if len(arguments) > 2 or (counts is not None and not vector):
@@ -119,7 +123,9 @@ def _integers(values: Sequence[Any] | None) -> tuple[int, ...] | None:
 
 
 def _flatten_buffer(buffer: Any) -> np.ndarray:
-    """Return the elements of a buffer as a flat view, in the order of its memory.
+    """Return the elements of a buffer as a one-dimensional view, in the order of its memory.
+
+    A Fortran-ordered matrix [[1, 2], [3, 4]] gives 1, 3, 2, 4. Bytes are elements of type uint8.
 
     Args:
         buffer: a NumPy array, bytes, or another object with Python's buffer protocol.
@@ -147,13 +153,16 @@ def _flatten_buffer(buffer: Any) -> np.ndarray:
 
 
 def _view_elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int | None) -> np.ndarray:
-    """Return a flat array as elements of an MPI type, at most ``count`` of them.
+    """Return a view of a flat array as elements of an MPI type, at most ``count`` of them.
 
-    Types of several bytes that NumPy lacks become rows of bytes.
+    - Without a type, or if it is that of the array: the elements are the array's.
+    - A number that NumPy knows: the bytes are read as such numbers. 16 bytes as MPI.DOUBLE are 2 elements.
+    - Another type of n bytes, such as a pair: each element is a row of n bytes, so the view is a matrix. If the array's
+      own elements have n bytes, they are the elements.
 
     Args:
         flat: the flat array.
-        datatype: the MPI type; None: the elements are the array's.
+        datatype: the MPI type, or None.
         count: the number of elements; None means all. A buffer with fewer elements is no error here.
 
     Raises:
@@ -208,10 +217,11 @@ def type_name(array: np.ndarray) -> str:
 
 
 def find_function(op: MPI.Op, like: Buffer) -> Any:
-    """Return a function that reduces two arrays by an MPI operation: NumPy's own, or one by MPI.
+    """Return a function that reduces two arrays by an MPI operation.
 
-    NumPy's own is taken for a predefined operation on numbers. The function takes the left and the right operand and
-    returns a new array.
+    It takes the left and the right operand and returns a new array. For MPI.SUM, MPI.MAX and other operations that
+    NumPy has, on numbers, it is NumPy's function, such as ``np.add``. In all other cases (operations of the user, truth
+    values, pairs) it lets MPI reduce, by ``Reduce_local``.
 
     Args:
         op: the operation.
@@ -260,9 +270,13 @@ class EmulatedCall(NamedTuple):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts that must be equal on all ranks, by name: collective, operation, count and so on.
+        """Facts of the call that must be equal on all ranks, by name.
 
-        "root" is empty for a collective without one, "blocks" if all chunks are equal.
+        - "collective", "algorithm": their names, such as ``reduce``; options follow, as in ``ring, group 2``.
+        - "operation", "element type": the names; "" if nothing is reduced, or there are no elements.
+        - "count": the number of elements of all chunks.
+        - "root": the root; "" for a collective without one.
+        - "blocks": the sizes of all chunks; "" if they are equal.
         """
         schedule, collective = self.schedule, self.schedule.collective
         options = "".join(f", {name} {value}" for name, value in schedule.options)
@@ -322,11 +336,12 @@ class EmulatedCalls:
     def begin(
         self, schedule: Schedule, sizes: tuple[int, ...], op: MPI.Op | None, array: np.ndarray | None
     ) -> None:
-        """Start to compare a call with those of the other ranks.
+        """Start to compare this rank's call with the calls of the other ranks.
 
-        Do nothing if calls are not compared. Wait until all ranks have come if the call is new on this rank or has at
-        least :data:`LONG` (2,048) bytes, and in strict mode. Otherwise :meth:`look` or :meth:`end` finishes the
-        comparison.
+        - If calls are not compared (``check=False``, or one rank): do nothing.
+        - If the call is new on this rank or has at least :data:`LONG` bytes (2,048), and in strict mode always: wait
+          until all ranks have come, and compare at once.
+        - Otherwise the call runs meanwhile, and :meth:`look` or :meth:`end` finishes the comparison.
 
         Args:
             schedule: the algorithm, with collective and root.
@@ -404,11 +419,11 @@ class EmulatedCalls:
         self._pending = Comparison(self._comm, number, self._deadline, self._describe_left_ranks)
 
     def look(self, looks: int) -> None:
-        """Check on the other ranks while this rank waits for messages of its call.
+        """Check on the other ranks once, while this rank waits for messages of its call.
 
-        If the call is not compared yet, compare it if all ranks have posted it, else return. Once it is compared, every
-        :data:`EVERY`-th check (64) also looks for ranks that gave up, and for the deadline, which counts from the first
-        check of the round.
+        - If the call is not compared yet: return unless all ranks have made a call; else compare the calls.
+        - If it is compared: at every :data:`EVERY`-th check (64), also see whether another rank gave up, and whether
+          the deadline has passed. The deadline counts from the first check of the round, or from the comparison.
 
         Args:
             looks: the number of earlier checks in this round of messages.
@@ -435,7 +450,7 @@ class EmulatedCalls:
         os.sched_yield()
 
     def end(self) -> None:
-        """Wait until all ranks have made the call that is compared; do nothing if none is.
+        """Wait until all ranks have made the call that is being compared; do nothing if none is.
 
         Raises:
             DisagreementError: If their calls differ, or ranks do not come before the deadline. Every later call then

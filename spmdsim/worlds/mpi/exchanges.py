@@ -41,10 +41,12 @@ Arrays = dict[int, np.ndarray]
 def derive_numbered_exchange(
     step: Step, rank: int, comm: Counted, members: Sequence[int], dtype: np.dtype
 ) -> Run:
-    """Return the function that runs an exchange which changes the shape, on this rank's shard.
+    """Return the function that runs an exchange which changes the shape of a tensor.
 
-    An element keeps its number in row-major order of the global tensor. The function sends packed elements in one
-    Alltoallv, and returns a new array. All members must call it.
+    An element is found by its number in row-major order of the global tensor, which does not change: element (1, 0) of
+    shape (2, 3) has the number 3, and becomes element (1, 1) of shape (3, 2). The function takes this rank's shard. It
+    sends the elements that other ranks want in one Alltoallv, and returns the new shard, a new array. All members must
+    call it.
 
     Args:
         step: the step.
@@ -121,13 +123,13 @@ class _Round:
         self.sent, self.received = Stretches.of(list(sent.values())), Stretches.of(list(received.values()))
 
     def run(self, comm: Counted, values: Arrays, dtype: np.dtype) -> list[tuple[int, int, np.ndarray]]:
-        """Exchange the messages of the round; all members must call it.
+        """Exchange the messages of this round of a direct reduction, in one Alltoallv.
 
-        Nothing is sent if no member has a message in this round.
+        All members must call it. If no member has a message in this round, nothing is sent and [] is returned.
 
         Args:
             comm: the communicator.
-            values: the arrays of the parts that this rank sends, by part number.
+            values: the array of each part (a box of the tensor) that this rank sends, by part number.
             dtype: the element type.
 
         Returns:
@@ -157,10 +159,16 @@ def derive_direct_reduction(
 ) -> Run:
     """Return the function that runs a direct reduction, "reduce_exchange", on this rank's shard.
 
-    The tensor consists of parts: boxes whose elements all have their addends on one set of ranks
-    (:func:`reduction_parts`). In the first round, ranks send addends of parts to their adders. In further rounds, sums
-    of a part go from adder to adder. In the last round, the results go to the ranks that own them. All members must
-    call the function.
+    A direct reduction adds up shards and sends the results to their new owners in one step. It works on parts: boxes of
+    the tensor whose elements all have their addends on one set of ranks. Each part has adders, which are ranks that add
+    up some of its addends each (:func:`reduction_parts`). The function takes this rank's shard and exchanges messages
+    in rounds:
+
+    1. Ranks send their addends of a part to its adders, which add them up.
+    2. The first adder sends its sum to the second one, which adds its own and sends it on; one round per further adder.
+    3. The last adder sends the result to the ranks that own the part after the step.
+
+    The function returns the new shard, a new array. All members must call it.
 
     Args:
         step: the step.
@@ -232,11 +240,12 @@ def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice
 def derive_scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementation: Implementation) -> Run:
     """Return the function that runs an exclusive scan on this rank's array.
 
-    The result is the reduction of the arrays of the ranks before this one in the group; the first rank gets the
-    reduction's identity. All ranks of the group must call the function. It depends on the implementation:
+    It reduces the arrays of the ranks before this one. For example, the arrays 3, 4, 5 of a group become the sums 0, 3,
+    7. The first rank gets the reduction's identity. The function takes this rank's array and returns a new one. All
+    ranks of the group must call it. The implementation decides how it runs:
 
     - "identity": it returns the identity, and sends nothing.
-    - "scan": it calls MPI's Exscan if MPI reduces as NumPy does.
+    - "scan": it calls MPI's Exscan, if MPI reduces as NumPy does.
     - In all other cases it gathers the arrays of all ranks, and reduces those before this rank.
 
     Args:
@@ -280,21 +289,21 @@ def derive_scan(step: ScanStep, group: ReduceGroup, dtype: np.dtype, implementat
 
 
 def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, outgoing: Parts) -> Arrived:
-    """Send an array of any length to each member of a group, in one Alltoallv.
+    """Send an array of any length to each member of a group, and receive one from each.
 
-    All members must call it.
+    The arrays are one-dimensional and go in one Alltoallv. All members must call it.
 
     Args:
         comm: the communicator of the group.
         order: the ranks of the group in its order.
         rank: this rank.
         dtype: the element type.
-        outgoing: the arrays in the order of the group, and the lengths of those that arrive.
+        outgoing: the arrays to send, one per member in the order of the group, and the lengths of those that arrive.
 
     Returns:
-        ``([arrays], [peers])``: two lists of one item. ``arrays`` has the array from each member in the order of the
-        group, and a copy of this rank's own array in its place. ``peers`` is a tuple of ``(peer, elements)`` for each
-        other rank that sent elements.
+        ``([arrays], [peers])``, two lists of one item, for this rank alone.
+        ``arrays``: the array from each member in the order of the group; this rank's own array is a copy.
+        ``peers``: ``(peer, elements)`` for each other rank that sent elements. For example, ((0, 2), (3, 5)).
 
     Raises:
         WorldError: If there are more elements than MPI can count.
@@ -342,10 +351,10 @@ class RoomMemory(NamedTuple):
 
     @classmethod
     def of(cls, block: np.ndarray, room: Room) -> RoomMemory:
-        """Return the padded buffer in which the block is, or a new one with a copy of the block.
+        """Return the padded buffer around a block, or a new one with a copy of the block.
 
-        A new buffer is made if the block has no room of this shape around it, or :data:`FILLED` (64) boxes of the room
-        have values.
+        A padded buffer has the block and, around it, room for elements of neighbours. A new one is made if the block is
+        not in a buffer with the shape of ``room``, or if :data:`FILLED` (64) boxes of that buffer were filled already.
 
         Args:
             block: this rank's block.
@@ -497,10 +506,14 @@ def _derive_halo_reduction(step: HaloStep, rank: int, group: Members, dtype: np.
 def _derive_windows(step: HaloStep, rank: int, group: Members, dtype: np.dtype) -> Run:
     """Return the function that runs a halo exchange: it returns the windows of this rank.
 
-    If the step has a padded buffer, the windows are a view of it (:class:`RoomMemory`). If windows read positions
-    outside of the tensor, they are a new array with room for these positions around it (:func:`allocate_with_margins`).
-    Otherwise they are a new array without room; or, if nothing arrives, a view of the block if it is large enough
-    (:func:`assemble_windows`).
+    The windows are the rank's block and the elements of other ranks around it that its local function reads. The
+    function takes the block, and receives the other elements. The windows are
+
+    - a view of the step's padded buffer if it has one (:class:`RoomMemory`);
+    - else, if windows read positions outside of the tensor, a new array with room for these positions around it
+      (:func:`allocate_with_margins`);
+    - else, if elements arrive, a new array;
+    - else a view of the block if they have at least half of its elements, or a new array (:func:`assemble_windows`).
 
     Args:
         step: the step; ``step.back`` is False.
@@ -569,15 +582,18 @@ class _HaloMessages(NamedTuple):
         needs_buffer: bool,
         room: Room | None,
     ) -> _HaloMessages:
-        """Return the messages of a step.
+        """Return the messages that this rank receives and sends in a halo exchange.
+
+        There is one message from each rank that owns elements of the windows, and one to each rank that reads elements
+        of this one's. Nothing is sent here.
 
         Args:
-            step: the step.
+            step: the halo exchange, or its reverse.
             rank: this rank.
             group: the ranks of the group and their communicator.
             dtype: the element type.
-            needs_buffer: True if no message can be received in the result directly.
-            room: the positions in the padded buffer if the windows are a part of it; else None.
+            needs_buffer: True if no message may be received in the windows directly.
+            room: the positions of block and windows in the padded buffer; None if the step has no such buffer.
         """
         ranks, comm = group
         number = {member: k for k, member in enumerate(ranks)}
@@ -594,14 +610,18 @@ class _HaloMessages(NamedTuple):
     def start(
         self, array: np.ndarray, out: np.ndarray | None
     ) -> tuple[list[MPI.Request], list[tuple[Arriving, np.ndarray]]]:
-        """Start to receive and to send; wait for nothing.
+        """Start to receive and to send all messages of the exchange; wait for nothing.
 
         Args:
             array: this rank's array, whose boxes are sent.
-            out: the windows, in which messages arrive directly if they can; None if none can.
+            out: the windows. A message whose elements are contiguous in them is received there. None: each message is
+                received in a buffer of its own.
 
         Returns:
-            The requests, and a buffer for each message that does not arrive in ``out``.
+            ``(requests, landed)``.
+            ``requests``: one or more per message, to wait for.
+            ``landed``: ``(message, buffer)`` for each message that is received in a buffer; its boxes are still to be
+            copied.
         """
         kind = element(self.dtype.itemsize)
         requests: list[MPI.Request] = []

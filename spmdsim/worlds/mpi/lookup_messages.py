@@ -111,16 +111,19 @@ class RowExchange:
         return 1 if self._whole else width
 
     def look_up(self, ids: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """Look ids up in the table, of which each rank owns some rows.
+        """Return the rows of a table that ids name; each rank of the group owns some of the rows.
 
-        All ranks of the group must call it. The result is read-only if ranks share it in memory.
+        For example, the ids [5, 1] give the rows 5 and 1, whichever ranks own them. All ranks of the group must call
+        it. The result is read-only if ranks share it in memory.
 
         Args:
             ids: the ids, equal on all ranks that share rows. The padding (an id that names no row) gets zeros.
             table: this rank's shard of the table.
 
         Returns:
-            The rows in the shape of the result's shard, and ``(peer, elements)`` received from each other rank.
+            ``(rows, peers)``.
+            ``rows``: the rows in the shape of the result's shard, one per id.
+            ``peers``: ``(peer, elements)`` for each other rank: how many elements this rank received from it.
 
         Raises:
             InputError: If ids are no integers, or an id is neither a row nor the padding.
@@ -188,15 +191,15 @@ class RowExchange:
         return self._received_elements(counts)
 
     def _send_to_each(self, rows: np.ndarray, counts: list[int], starts: list[int]) -> None:
-        """Gather rows by messages between all pairs of ranks, in one Alltoallv.
+        """Send this rank's rows to each other rank, and receive theirs, in one Alltoallv.
 
-        On one node, where all distances are equal, it takes at most half of the time of an Allgatherv that passes rows
-        around a ring.
+        The result is that of an Allgatherv. On one node, where a message to any rank takes equally long, this takes at
+        most half of its time, because an Allgatherv passes rows around a ring.
 
         Args:
             rows: the buffer of the distinct rows, with this rank's own; the others are received into it.
             counts: the count of each rank's rows, in the order of the communicator.
-            starts: their offsets in the buffer.
+            starts: the offset of each rank's rows in the buffer, in that order.
         """
         own_place, unit = self.places.index(self.me), self._unit(self.width)
         first, count = starts[own_place] // unit, counts[own_place]
@@ -232,17 +235,20 @@ class RowExchange:
         return self._received_elements(incoming.counts)
 
     def give_back(self, ids: np.ndarray, gradients: np.ndarray) -> tuple[np.ndarray, Peers]:
-        """Return the gradient of this rank's shard of the table, and the elements from each rank.
+        """Return the gradient of this rank's shard of a table, from the gradients of looked-up rows.
 
-        The messages are those of the lookup in reverse: each row's gradient, summed over the ids that name it.
-        Gradients for the padding are dropped. All ranks of the group must call it.
+        A row's gradient is the sum over all ids that name it: with ids [5, 1, 5] and gradients a, b, c, row 5 gets the
+        sum of a and c, and row 1 gets b. Each rank sums the gradients of its own ids, and sends the sums to the rows'
+        owners. Gradients for the padding (an id that names no row) are dropped. All ranks of the group must call it.
 
         Args:
             ids: the ids of the lookup.
             gradients: the gradients of the looked-up rows, in the shape of the result's shard.
 
         Returns:
-            The gradient, and ``(peer, elements)`` received from each other rank.
+            ``(gradient, peers)``.
+            ``gradient``: a new array in the shape of the shard; rows that no id names are 0.
+            ``peers``: ``(peer, elements)`` for each other rank: how many elements this rank received from it.
 
         Raises:
             InputError: If ids are no integers, or an id is neither a row nor the padding.
@@ -287,15 +293,18 @@ class RowExchange:
         return Stretches.of(counts)
 
     def _pack(self, wants: Sequence[Want], table: np.ndarray) -> tuple[Stretches, np.ndarray]:
-        """Return the layout and the elements of the rows that other ranks want, ordered by rank.
+        """Return the rows of this rank's shard that other ranks want, packed to be sent.
+
+        Each rank gets only the columns that it owns of the result.
 
         Args:
             wants: the rows that each member wants, in the group's order.
             table: this rank's shard of the table.
 
         Returns:
-            Counts and offsets as in :meth:`_requested_elements`, and the array to send, in which each rank gets the
-            columns that it owns.
+            ``(layout, packed)``.
+            ``layout``: how much each rank gets and from which offset, as in :meth:`_requested_elements`.
+            ``packed``: the elements, in the order of the communicator.
         """
         requested_rows = [wants[k].of(self.me) if k != self.me else wants[k].rows[:0] for k in self.places]
         if self._same_columns:
@@ -310,9 +319,11 @@ class RowExchange:
         return self._requested_elements(wants), np.concatenate(pieces)
 
     def _fill_shared(self, memory: np.ndarray, ids: np.ndarray, table: np.ndarray) -> np.ndarray:
-        """Write the rows that this rank owns into a result that all ranks share, and return it.
+        """Write the rows that this rank owns into a result that all ranks share.
 
-        All ranks must call it; it returns when all have written. The first member writes zeros for the padding.
+        All ranks must call it; it returns when all have written. If rank 0 owns row 1 and rank 1 owns row 5, the ids
+        [5, 1] make rank 0 write the second row of the result and rank 1 the first one. The group's first member also
+        writes zeros for the padding (an id that names no row).
 
         Args:
             memory: the bytes of the result, uninitialised.

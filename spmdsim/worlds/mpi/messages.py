@@ -166,14 +166,17 @@ class Messages:
         return [self.comm.Isend([flat_part, kind], peer, tag) for flat_part in counted_parts(buffer)]
 
     def wait_all(self, requests: Sequence[Any]) -> None:
-        """Wait for messages that were started; call ``look`` again and again meanwhile.
+        """Wait until all given messages are complete; check on the other ranks meanwhile.
+
+        The check is the function ``look`` of this object, which is called again and again. Without one, MPI waits
+        alone.
 
         Args:
             requests: a request, or a list of them, per message, from :meth:`irecv` and :meth:`isend`.
 
         Raises:
-            DisagreementError: If ``look`` finds that waiting is in vain. The requests then stay open, with their
-                memory.
+            DisagreementError: If ``look`` finds that a rank will not send or receive. The requests then stay open, and
+                their memory is kept.
         """
         flat: list[MPI.Request] = []
         for request in requests:
@@ -192,9 +195,11 @@ class Messages:
 
 
 def derive_schedule_run(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the function that runs a step by an emulated algorithm, on this rank's shard.
+    """Return the function that runs a step by an emulated algorithm, such as a ring.
 
-    All ranks of the group must call the function. Its result may be a view of a new vector.
+    The function takes this rank's shard, packs its boxes into a vector, runs the algorithm's rounds of messages, and
+    returns the shard after the step. All ranks of the group must call it. The result may be a view of the output
+    vector, which is new in each call.
 
     Args:
         emulated: the schedule and the boxes of this rank.
@@ -310,9 +315,10 @@ def _derive_gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> R
 
 
 def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return the function that gathers blocks into a buffer, and copies them to the result.
+    """Return the function that gathers blocks in a buffer, and copies them to the result.
 
-    It calls Allgatherv once. Blocks may lie anywhere in the result.
+    The function takes this rank's shard, calls Allgatherv once, and returns a new array. Blocks may lie anywhere in the
+    result, such as the two column halves of a matrix, which are not contiguous in it.
 
     Args:
         traffic: the transfers of this rank.
@@ -342,9 +348,11 @@ def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtyp
 def _derive_gather_typed(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, types: list[MPI.Datatype]
 ) -> Run:
-    """Return the function that gathers blocks by one Allgather with a type for their rows.
+    """Return the function that gathers blocks by one Allgather, in which MPI places the rows.
 
-    MPI itself places the parts of each row. The blocks must be equal and split one dim, in the order of the ranks.
+    Blocks that split the columns of a matrix are not contiguous in the result. An MPI type says where the rows of a
+    block belong, so no buffer and no copy are needed. The blocks must be equal and split one dim, in the order of the
+    ranks. The function takes this rank's shard and returns a new array.
 
     Args:
         traffic: the transfers of this rank.
@@ -368,17 +376,19 @@ def _derive_gather_typed(
 def _derive_gather_rows(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, rows: int, rows_at_once: int
 ) -> Run:
-    """Return the function that gathers some rows of each block at a time.
+    """Return the function that gathers blocks by several Allgathers, some rows at a time.
 
-    They go through a buffer that stays in the processor's cache. The blocks must be equal and split one dim, in the
-    order of the ranks.
+    Blocks that split the columns of a matrix are not contiguous in the result. So rows are gathered into a buffer and
+    copied to their places. The buffer is small enough for the processor's cache, which makes the copy fast. For
+    example, with 10 rows and 4 at once, the calls gather 4, 4 and 2 rows of each block. The blocks must be equal and
+    split one dim, in the order of the ranks. The function takes this rank's shard and returns a new array.
 
     Args:
         traffic: the transfers of this rank.
         comm: the communicator of the group.
         dtype: the element type.
-        rows: the number of rows of a block.
-        rows_at_once: the number of them that one Allgather gathers; the last call may gather fewer.
+        rows: the number of rows of a block: the product of its dims before the split one.
+        rows_at_once: the largest number of rows of a block in one call.
     """
     size, width = comm.size, math.prod(traffic.source) // rows
     kind = element(dtype.itemsize)
@@ -408,15 +418,20 @@ def _derive_swap(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run
 def _derive_typed_exchange(
     traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype, created: list[MPI.Datatype]
 ) -> Run:
-    """Return the function that exchanges boxes by one Alltoallw; MPI reads and places them.
+    """Return the function that exchanges boxes by one Alltoallw, without packing them.
 
-    A single box that is contiguous is sent by count and displacement. Several boxes for one rank are one type.
+    The function takes this rank's shard and returns a new array. MPI reads the boxes in the shard and writes them in
+    the result, as this function describes them for each rank:
+
+    - No box: the count 0.
+    - One box that is contiguous, at an offset that MPI can count: its number of elements and the offset in bytes.
+    - Any other box, or several: one MPI type with the positions of the elements.
 
     Args:
         traffic: the transfers of this rank.
         comm: the communicator of the step's ranks.
         dtype: the element type.
-        created: a list to which the derived types are appended; the caller must free them.
+        created: a list to which the MPI types are appended; the caller must free them.
     """
     size, kind = comm.size, element(dtype.itemsize)
 
@@ -474,11 +489,13 @@ def _unpack(side: Side, buffer: np.ndarray, out: np.ndarray) -> None:
 
 
 def _derive_packed_exchange(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return the function that packs boxes, exchanges them by Alltoallv, and unpacks them.
+    """Return the function that packs boxes, exchanges them by one Alltoallv, and unpacks them.
 
-    The function takes this rank's shard, and returns a new array with the shard after the step. If the boxes to send
-    are contiguous in the shard, they are not packed; if the boxes to receive are contiguous in the result, they are
-    received there. The box that stays on this rank is copied without MPI.
+    The function takes this rank's shard and returns a new array. It copies only what it must:
+
+    - The boxes to send are packed into a buffer, unless each rank gets one box that is contiguous in the shard.
+    - The boxes to receive are unpacked from a buffer, unless each rank sends one that is contiguous in the result.
+    - The box that stays on this rank is copied without MPI.
 
     Args:
         traffic: the transfers of this rank.
@@ -505,10 +522,11 @@ def _derive_packed_exchange(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dt
 
 
 def _derive_messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
-    """Return the function that exchanges boxes by single messages to the ranks that need them.
+    """Return the function that exchanges boxes by single messages, without a collective.
 
-    A message has at most :data:`MAX_COUNT` elements; larger boxes are several messages. The function waits for all of
-    them.
+    The function takes this rank's shard and returns a new array. It posts all receives, then all sends, copies the box
+    that stays on this rank, and waits for all messages. A box of more than :data:`MAX_COUNT` elements goes in several
+    messages. A received box that is not contiguous in the result goes through a buffer.
 
     Args:
         traffic: the transfers of this rank.

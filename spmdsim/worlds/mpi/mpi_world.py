@@ -198,14 +198,16 @@ class MPIWorld(BeginsEarly):
         return SHARED if possible and self.replicated == SHARED else None
 
     def _run(self, step: Step, shards: list[Any], algorithm: str | None) -> list[Any]:
-        """Run a step on this rank's shard, and return a list with the new one.
+        """Run a step on this rank's shard, and return a list with the new shard.
 
-        The first call compares the call with all ranks, derives the program of the step, and caches it.
+        The first call of a step compares the call with those of all ranks, derives the function that runs it, and
+        caches the function. Further calls only run it.
 
         Args:
             step: the step.
             shards: a list of one array, this rank's.
-            algorithm: an emulated algorithm; None for MPI's collectives or results that ranks share (:meth:`use`).
+            algorithm: the name of an emulated algorithm, such as "ring". None: MPI's collectives, or results that ranks
+                share in memory if this world is set so (:meth:`use`).
 
         Raises:
             WorldError: If ``shards`` has another length, the shard does not fit its layout, or this world cannot run
@@ -233,21 +235,24 @@ class MPIWorld(BeginsEarly):
             return program.after(shards, run(contiguous(array)))
 
     def _run_rows(self, step: RowStep, ids: list[Any], values: list[Any]) -> Arrived:
-        """Look rows up in a table, or return their gradients; see :meth:`World.run_rows`.
+        """Look rows up in a table that is split over ranks, or return their gradients.
 
-        The exchange is derived on the first call. All ranks of the group must call it. A rank outside the mesh gets an
-        array without elements.
+        See :meth:`World.run_rows`. The first call of a step derives the exchange of rows. All ranks of the group must
+        call it.
 
         Args:
             step: the step; it returns gradients if ``step.goes_back``.
-            ids: a list of one array, this rank's ids.
-            values: a list of one array, this rank's shard of the table, or its gradients.
+            ids: a list of one array, this rank's ids: the numbers of the wanted rows.
+            values: a list of one array, this rank's shard of the table, or the gradients of the rows that it looked up.
 
         Returns:
-            A list of one result, and a list of one tuple of ``(peer, elements)`` received from each other rank.
+            ``([result], [peers])``, two lists of one item.
+            ``result``: the rows, or the gradient of this rank's shard of the table. An array without elements if this
+            rank is outside the mesh.
+            ``peers``: ``(peer, elements)`` for each other rank: how many elements this rank received from it.
 
         Raises:
-            InputError: If ids are no integers, or an id is neither a row nor the padding.
+            InputError: If ids are no integers, or an id is neither a row nor the padding (an id that names no row).
             WorldError: If the mesh has ranks that the world lacks, or shards do not fit the layouts.
             DisagreementError: If ranks make other calls or have different ids, or do not come before the deadline.
         """
@@ -389,9 +394,11 @@ class MPIWorld(BeginsEarly):
         return derive_schedule_run(schedule, self._comms.of(tuple(sorted(schedule.members))))
 
     def _program(self, program: MPIStepProgram, step: Step, dtype: np.dtype) -> Run:
-        """Return the function that runs a step by MPI: by its only implementation, or by a trial.
+        """Return the function that runs a step by MPI.
 
-        A trial measures several implementations of the step and keeps the fastest.
+        A step may have several implementations, such as one Alltoallv of packed boxes, or single messages. If the mode
+        of trials leaves one of them, or there is only one, the function runs it. Otherwise the function is a trial: its
+        first calls measure the implementations in turn, and the fastest runs in later calls (:func:`run_trial`).
 
         Args:
             program: the program of the step, which keeps the MPI types.
@@ -424,9 +431,11 @@ class MPIWorld(BeginsEarly):
     def _by_implementation(
         self, step: Step, dtype: np.dtype, implementation: Implementation, program: MPIStepProgram
     ) -> Run:
-        """Return the function that runs a step by one of its implementations.
+        """Return the function that runs a step by one of the step's implementations.
 
-        All ranks of the step must call it, because it may create communicators.
+        The implementation's name decides. For example, "slice" cuts the new shard out of the old one without messages,
+        and "broadcast" calls MPI's Bcast. All ranks of the step must call this method, because it may create
+        communicators.
 
         Args:
             step: the step.
@@ -508,13 +517,16 @@ class MPIWorld(BeginsEarly):
         return dict(self._tally.control)
 
     def _derive_shared_run(self, step: Step, dtype: np.dtype, otherwise: Run) -> Run:
-        """Return the function that runs a step so that all ranks of the node share one result.
+        """Return the function that runs a step into one result that ranks share in memory.
 
-        It is ``otherwise`` if this rank is outside the mesh, the group has one rank or is on several nodes, or the
-        result has no elements.
+        In some cases no result can be shared, and ``otherwise`` is returned:
+
+        - This rank is outside the mesh.
+        - The group has one rank, or is on several nodes.
+        - The result has no elements.
 
         Args:
-            step: an all_gather or all_reduce.
+            step: an all_gather or all_reduce, after which all ranks of a group own equal shards.
             dtype: the element type.
             otherwise: the function that runs the step without shared memory.
         """
@@ -613,14 +625,14 @@ class MPIWorld(BeginsEarly):
             return dict(zip(members, self._comms.of(tuple(members)).allgather(value)))
 
     def close(self) -> None:
-        """Free communicators and MPI types; all ranks of the world must call it.
+        """Free the communicators and MPI types of this world; all its ranks must call it.
 
-        Closing it again does nothing. Later steps raise WorldError. With ranks on several nodes, it returns when all
-        ranks have seen that the others came.
+        The ranks first compare that all of them close the world. With ranks on several nodes, it returns when all ranks
+        have seen that the others came. Later steps raise WorldError. Closing the world again does nothing.
 
         Raises:
-            DisagreementError: If ranks make other calls, or do not come; not if this rank has raised such an error
-                before.
+            DisagreementError: If ranks make other calls, or do not come. If this rank has raised such an error before,
+                the world is closed without an error.
         """
         if self._comms.closed:
             return

@@ -83,11 +83,17 @@ class BeginsEarly(World):
         return self.rank in mesh and not self.remote_ranks.isdisjoint(mesh.rank_list)
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
-        """Start a step, and wait for one of its requests at each further ``next``.
+        """Start a step at the first ``next``; wait for one of its requests at each further ``next``.
 
-        The generator yields after each start of a request, and returns the shards after the step. The call is compared
-        before the first wait. A step that cannot start early runs completely in the first ``next``; then nothing is
-        yielded. All ranks of the step must call it.
+        This generator yields each time it has started a request of MPI, and returns a list with the new shard at the
+        end. For example, an all_reduce yields twice:
+
+        1. The first ``next`` starts an exchange of blocks.
+        2. The second one waits for it, reduces this rank's block, and starts to gather the blocks.
+        3. The third one waits for the blocks, and the generator returns.
+
+        The call is compared with those of other ranks before the first wait. A step that cannot start early runs
+        completely in the first ``next``, and nothing is yielded. All ranks of the step must call it.
 
         Args:
             step: the step.
@@ -168,8 +174,14 @@ def choose_nonblocking_start(
 ) -> Post | None:
     """Return a function that starts a step without waiting; None if the step must run at once.
 
-    An all_gather must have equal blocks of one dim. A reduction must have an implementation that reduces in the order
-    of the group (:data:`ORDERED`, or MPI's own for two ranks). The tensor may have at most ``MAX_COUNT`` elements.
+    A step can start if its result is then equal to that of ``implementation``, bit by bit:
+
+    - an all_gather of a one-dimensional tensor in equal blocks;
+    - an all_reduce or reduce_scatter whose implementation reduces in the order of the group (:data:`ORDERED`), or is
+      MPI's own for two ranks, whose operands have one order only.
+
+    In all other cases the result is None; also if the tensor has more than ``MAX_COUNT`` elements, which MPI cannot
+    count.
 
     Args:
         step: the step.
@@ -216,10 +228,13 @@ def _start_exchange(
 
 
 def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implementation) -> Post:
-    """Return a function that starts a reduce_scatter: exchange blocks, then reduce the own one.
+    """Return a function that starts a reduce_scatter.
 
-    The function takes the rank's array and returns a generator. The generator starts the exchange, yields one request to
-    wait for, and returns the reduced block in the target's shape. Addends are reduced in the group's order.
+    The function takes the rank's array and returns a generator, which
+
+    1. starts to send each rank its block, and yields the request to wait for;
+    2. reduces the received blocks and this rank's own one in the group's order, and returns the result in the target's
+       shape.
 
     Args:
         op: the reduction.
@@ -247,9 +262,12 @@ def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implement
 def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
     """Return a function that starts an all_reduce.
 
-    The function takes the rank's array and returns a generator. The generator starts an exchange of blocks and yields its
-    request, reduces the own block in the group's order, starts to gather the blocks and yields that request. It returns
-    the reduced array.
+    The function takes the rank's array and returns a generator. The array is cut into one block per rank. The generator
+
+    1. starts to send each rank its block, and yields the request to wait for;
+    2. reduces the received blocks and this rank's own one in the group's order, starts to gather the reduced blocks of
+       all ranks, and yields the request to wait for;
+    3. returns the reduced array.
 
     Args:
         op: the reduction.

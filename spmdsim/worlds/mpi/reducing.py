@@ -75,10 +75,10 @@ def derive_all_reduce(
 
 
 def _derive_native_all_reduce(op: str, group: ReduceGroup, shape: tuple[int, ...], dtype: np.dtype) -> Run:
-    """Return the function that reduces a shard by MPI's Allreduce, with as few calls as possible.
+    """Return the function that reduces a shard by MPI's own Allreduce.
 
-    The function leaves the shard unchanged and returns a new array. One call takes at most ``messages.MAX_COUNT``
-    elements, which MPI can count. An average is a sum that is divided afterwards.
+    The function takes this rank's shard and returns a new array. One call of MPI takes at most ``messages.MAX_COUNT``
+    elements, so larger shards need several. An average is a sum that is divided by the number of ranks afterwards.
 
     Args:
         op: the reduction, which MPI must have for the type.
@@ -122,15 +122,18 @@ def _gather_and_fold(op: str, group: ReduceGroup, flat: np.ndarray) -> np.ndarra
 
 
 def _derive_composed_all_reduce(op: str, group: ReduceGroup, most: int) -> Run:
-    """Return the function that reduces in chunks.
+    """Return the function that reduces a shard in chunks: exchange blocks, reduce, and gather.
 
-    Each rank reduces its block of a chunk in the order of the group, and all ranks gather the blocks. The blocks of all
-    chunks together are balanced, so no more bytes are moved than an all_reduce needs.
+    A chunk is cut into one block per rank. Each rank receives its block from all others, reduces it in the order of the
+    group, and all ranks gather the reduced blocks. For example, 2 ranks with blocks of at most 100 elements reduce 500
+    elements in chunks of 200, 200 and 100. No more bytes are moved than an all_reduce needs. The function takes this
+    rank's shard and returns a new array.
 
     Args:
         op: the reduction.
         group: the ranks, their order and communicator.
-        most: the largest number of elements of a block of a chunk; a remainder may add one.
+        most: the largest number of elements of a block. Blocks of the last chunk may have one more, so that no chunk
+            has fewer elements than there are ranks.
     """
     comm, size, me = group.comm, group.size, group.me
 
@@ -225,16 +228,20 @@ def to_others(block_size: int, size: int, me: int) -> tuple[tuple[int, ...], tup
 def derive_reduce_scatter(
     step: Step, group: ReduceGroup, dtype: np.dtype, implementation: Implementation
 ) -> Run:
-    """Return the function that runs a reduce_scatter of the implementation's blocks.
+    """Return the function that runs a reduce_scatter.
 
-    All ranks of the group must call the function. It returns a new array.
+    Each rank gets one block of the reduced vector. The function takes this rank's shard and returns its reduced block,
+    a new array. All ranks of the group must call it. The name of the implementation decides how it runs:
+
+    - "native": by MPI's Reduce_scatter.
+    - "small": by one exchange of equal blocks, which each rank then reduces.
+    - Any other name: in chunks, each of which is exchanged and reduced (:func:`_exchange_and_fold`).
 
     Args:
         step: the step.
         group: the ranks, their order and communicator.
         dtype: the element type.
-        implementation: "native", "small" or another name for the composed one; it has the position of each rank's
-            block.
+        implementation: the name, and the position of each rank's block in the shard.
 
     Raises:
         WorldError: If the reduction is undefined for the element type.
@@ -278,10 +285,11 @@ def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> 
 
 
 def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
-    """Return the function that reduces by MPI's Reduce_scatter, also for equal blocks.
+    """Return the function that reduces by MPI's own Reduce_scatter, also if blocks are equal.
 
-    Open MPI's Reduce_scatter_block would move up to twice as many bytes. An average is a sum that is divided
-    afterwards.
+    For equal blocks MPI has Reduce_scatter_block, too, but Open MPI's would move up to twice as many bytes. The
+    function takes this rank's shard and returns its reduced block, a new array. An average is a sum that is divided by
+    the number of ranks afterwards.
 
     Args:
         op: the reduction, which MPI must have for the type.
@@ -305,10 +313,10 @@ def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, d
 
 
 def _derive_small_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dtype: np.dtype) -> Run:
-    """Return the function that exchanges equal blocks in one call and reduces them.
+    """Return the function that exchanges equal blocks by one Alltoall and reduces them.
 
-    This rank's own block is exchanged, too, so that one Alltoall of equal blocks suffices. The blocks are reduced in
-    the order of the group.
+    The function takes this rank's shard and returns its reduced block, a new array. This rank's own block goes through
+    the Alltoall, too, which is cheap for small blocks. The blocks are reduced in the order of the group.
 
     Args:
         op: the reduction.
@@ -341,16 +349,17 @@ def _derive_small_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, dt
 def _exchange_and_fold(
     op: str, group: ReduceGroup, layout: Blocks, most: int, flat: np.ndarray, result: np.ndarray
 ) -> None:
-    """Reduce this rank's block of the group's vectors into ``result``, in chunks.
+    """Reduce this rank's block of all ranks' vectors into ``result``, some elements at a time.
 
-    For each chunk, each rank receives its part of the chunk from all others, and reduces it in the order of the group.
-    All ranks of the group must call it; it waits for each exchange.
+    In each round, this rank receives the next ``most`` elements of its block from all others, and reduces them in the
+    order of the group. For example, a block of 250 elements with ``most`` 100 takes rounds of 100, 100 and 50. There
+    are as many rounds as the longest block needs. All ranks of the group must call it.
 
     Args:
         op: the reduction.
         group: the group.
         layout: the blocks of the vectors, one per rank.
-        most: the largest number of elements of a block in a chunk.
+        most: the largest number of elements of a block in a round.
         flat: this rank's vector.
         result: the array for this rank's block.
     """

@@ -81,15 +81,15 @@ class Windows:
         return int(common[0])
 
     def memory(self) -> np.ndarray | None:
-        """Return the bytes of a window that no rank uses, for a result that all ranks share.
+        """Return the bytes of a window, for a result that all ranks of the group share in memory.
 
-        All ranks must call it, and get equal results: the window has one number on them. A free window is used again;
-        if none is free, one more is allocated on rank 0 of the group. The window is used until no view of the returned
-        array exists.
+        A window is memory that all ranks see. The ranks agree on the first window that none of them uses. If there is
+        none, rank 0 of the group allocates one more. A window is used as long as a view of the returned array exists on
+        some rank. All ranks must call it, and get the same window.
 
         Returns:
-            An array of ``nbytes`` bytes. None if all windows of this size are in use and no more may be added: there are
-            :data:`MOST` (60) of this size, or :data:`KEPT` (256) of the group.
+            An array of ``nbytes`` bytes. None if all windows of this size are in use and no more may be added: there
+            are :data:`MOST` (60) of this size, or :data:`KEPT` (256) of the group.
         """
         # Make this size the one used last. The order of calls is equal on all ranks, so they free equal windows.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
@@ -229,16 +229,18 @@ def _derive_shared_fill(
     fill: Callable[[np.ndarray, np.ndarray], None],
     otherwise: Run,
 ) -> Run:
-    """Return a function in which each rank fills its part of a result that all ranks share.
+    """Return a function by which ranks fill one result that they share in memory.
 
-    The function waits until all ranks have filled theirs, and returns the read-only result.
+    The function takes this rank's shard. It takes a free window, lets ``fill`` write this rank's part, waits until all
+    ranks have written theirs, and returns the result, which is read-only. If no window is free, it returns
+    ``otherwise(shard)``.
 
     Args:
         windows: the memory for results of this size.
         shape: the shape of the result.
         dtype: its element type.
         fill: writes this rank's part: takes the result and the rank's shard, returns None.
-        otherwise: runs if no memory is free.
+        otherwise: the function that runs the step without shared memory.
     """
 
     def run(array: np.ndarray) -> np.ndarray:

@@ -76,8 +76,9 @@ class Trials:
     ) -> tuple[tuple[Implementation, ...], Trial]:
         """Return the implementations of a step that are tried, and the trial of its group.
 
-        Ranks of a group have equal trials. A recorded result of an earlier program decides a trial at once, except in
-        the mode "full".
+        The mode of trials decides which implementations are tried (:func:`select_candidates`). In another mode than
+        "full", the one that an earlier program has recorded as the fastest is tried, too; it is chosen at once, before
+        any measurement. Ranks of a group have equal trials. A step that came before gets its earlier trial.
 
         Args:
             step: the step.
@@ -87,8 +88,9 @@ class Trials:
             forget: function without arguments that returns nothing; it is called when the trial leaves the cache.
 
         Returns:
-            ``(tried, trial)``: the tried implementations in the order of ``implementations``, of which there is one in
-            the mode "off"; and the trial, which is the cached one if the step came before.
+            ``(tried, trial)``.
+            ``tried``: the tried implementations, in the order of ``implementations``.
+            ``trial``: the trial, whose indices count in ``tried``.
         """
         group = self._groups.get(members)
         if group is None:
@@ -136,11 +138,14 @@ def describe_step(step: Step, dtype: np.dtype) -> str:
 
 
 def run_trial(trial: Trial, make: Callable[[int], Run], comm: Counted, meet: Callable[[], None]) -> Run:
-    """Return a function that tries implementations of a step, or runs the chosen one.
+    """Return a function that runs a step, and tries its implementations in the first calls.
 
-    The function takes the rank's array and returns the step's result. In a trial, each call measures one
-    implementation, after a barrier of the group. After the last one the ranks agree on each call's slowest time, and
-    :meth:`Trial.decide` chooses. Then the chosen one runs for ``trial.pause`` calls; after them comes the next trial.
+    The function takes the rank's array and returns the step's result. Its calls are of two kinds:
+
+    - In a pause (``trial.pause`` calls), it runs the implementation that was chosen last.
+    - In a trial, it runs the next implementation, after a barrier, and measures the time. After the last call of the
+      trial, the ranks agree on the slowest time of each call, :meth:`Trial.decide` chooses the fastest implementation,
+      and a new pause begins.
 
     Args:
         trial: the trial of the step; it is changed.

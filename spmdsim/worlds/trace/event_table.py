@@ -39,13 +39,19 @@ def nbytes_text(count: float) -> str:
 
 
 def events_table(trace: Trace) -> Table:
-    """Return the table of a trace: for each event its axes, groups, layouts, time and bytes.
+    """Return the table of a trace: a row per event, and rows of sums below.
 
-    ``planned`` are the bytes of the step by the convention of plans: a reduction counts as a bandwidth-optimal
-    algorithm moves it. ``received`` and ``sent`` are the bytes that were moved. In each of these three columns stands
-    the number of the rank with the most bytes, among the ranks of this process. ``by`` is the MPI call. Operators have
-    no bytes. Below the events are a row of totals, a row with the bytes that algorithms of the MPI library moved, if
-    there are any, and a row with the control traffic, if there is any.
+    Each row has the axes, the number of ranks per group, the layouts, the seconds and three numbers of bytes. They are
+    those of the rank with the most bytes, among the ranks of this process. Operators have none.
+
+    - ``planned``: the bytes that a plan counts for the step; a reduction as a bandwidth-optimal algorithm moves it.
+    - ``received`` and ``sent``: the bytes that were moved.
+
+    ``by`` is the MPI call. Below the events are
+
+    - "total": the sums;
+    - "library": the sums again, with the bytes that the MPI library's own algorithms moved, if reductions ran by MPI;
+    - "control": the messages by which ranks agree about calls, if there are any.
 
     Args:
         trace: the trace; it may be empty.
@@ -87,11 +93,14 @@ def _line(
 
 
 def _row(event: Event) -> tuple[str, ...]:
-    """Return the texts of an event's row, in the order of :data:`HEADING`.
+    """Return the cells of an event's row, in the order of :data:`HEADING`.
 
-    Bytes are those of the rank with the most; "about" precedes them if they are only expected. Operators have their
-    strategy in the second cell and no bytes. If the library's algorithm moved other bytes than the convention of plans
-    counts, its bytes follow the MPI call.
+    - An operator has its name, strategy and layouts, and no bytes.
+    - A collective has its operator, name, axes, size of groups, layouts, bytes and MPI call. Bytes are those of the
+      rank with the most. They begin with "about" if they are only expected, as for a lookup without data. If MPI's own
+      algorithm moved other bytes than the plan counts, they follow the call: ``Allreduce (ring): 1.5 KiB``.
+
+    Both have the seconds and the line of the program.
 
     Args:
         event: the event.
@@ -168,9 +177,13 @@ def event_pairs(event: CollectiveEvent, rank: int) -> list[tuple[int, int]]:
 def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     """Return ``(peer, elements)`` of the messages that a rank receives in a step.
 
-    A peer may occur several times, and the rank itself may be one. A local step gives []. Reductions inside groups are
-    counted as the bandwidth-optimal algorithm moves them. Counts that depend on data (lookups of rows, arrays of any
-    length) are expected values. A scan gives one array from the rank before, and [] for the first rank of the group.
+    - A local step, and a scan on the first rank of a group: [].
+    - A scan on another rank: one array, from the rank before.
+    - A reduction inside groups: as the bandwidth-optimal algorithm moves it (:func:`_group_pairs`).
+    - A step whose messages depend on data, such as a lookup of rows: the expected numbers of elements.
+    - Any other step: the elements of each message that brings parts of the rank's new shard.
+
+    A peer may occur several times, and the rank itself may be one.
 
     Args:
         step: the step.
@@ -200,13 +213,17 @@ def _pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def _group_pairs(step: Step, rank: int) -> list[tuple[int, int]]:
-    """Return :func:`_pairs` of a step inside groups: an all_gather, all_to_all or reduction.
+    """Return ``(peer, elements)`` of what a rank receives in a step inside groups.
 
-    A reduction counts as the bandwidth-optimal algorithm: each member sends its part of a block to the block's owner,
-    and for an all_reduce the owner sends the block back.
+    - all_gather, all_to_all: from each member, the elements that the member owns of the rank's target.
+    - reduce_scatter: from each member, its addends for the rank's block.
+    - all_reduce: from each member, its addends for the rank's block, and the member's own reduced block. For example, 6
+      elements on 3 ranks are blocks of 2, so each member sends 2 + 2 = 4.
+
+    The rank itself is one of the peers. A reduction counts as the bandwidth-optimal algorithm moves it, whatever ran.
 
     Args:
-        step: the step.
+        step: an all_gather, all_to_all, reduce_scatter or all_reduce.
         rank: a rank of the step's mesh.
     """
     group = step.group(rank)
@@ -224,11 +241,14 @@ def _group_pairs(step: Step, rank: int) -> list[tuple[int, int]]:
 
 
 def difference(trace: Trace, other_trace: Trace) -> list[str]:
-    """Return the differences of two traces of one program, times aside; empty if they agree.
+    """Return the differences of two traces of one program, times aside; [] if they agree.
 
-    Events are compared one by one, in order. If the traces have different lengths, a last text such as "3 events
-    against 4" follows. The traces may come from different worlds. Of each rank that both own, the planned bytes of a
-    step are compared, whatever algorithm each world took; if the algorithm was emulated, the moved bytes.
+    Events are compared one by one, in order. A difference is a text such as "event 3: … against …", or "event 3: …:
+    rank 0 received 8 B against 16 B". If the traces have different lengths, a last text such as "3 events against 4"
+    follows.
+
+    The traces may come from different worlds, so bytes are compared only for ranks that both own. They are the planned
+    bytes of a step, which do not depend on the world; if the algorithm was emulated, the moved bytes.
 
     Args:
         trace: a trace.

@@ -61,14 +61,16 @@ def document(
     Args:
         calls: the calls of all ranks.
         ranks: the ranks whose logs were read; some may have made no call.
-        reason: why the logs were read.
+        reason: why the logs were read, such as "SIGTERM".
         now: the time in nanoseconds, at which unfinished calls end in the timeline.
         hosts: the host of each rank, by rank; they are named if there are several.
 
     Returns:
-        A dict with ``traceEvents`` (names of ranks and lanes, then a slice per call, in microseconds since the first
-        call), ``displayTimeUnit``, and ``otherData`` (kind, ranks, reason, nodes). A slice has all fields of its call in
-        ``args``.
+        A dict with three entries.
+        ``traceEvents``: records that name ranks and lanes, then a slice per call. Times are microseconds since the
+        first call. A slice has all fields of its call in ``args``.
+        ``displayTimeUnit``: "ms".
+        ``otherData``: a dict with kind, ranks, reason and nodes, from which :func:`read` knows such a file.
 
     >>> call = LastCall(0, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5_000, 9_000)
     >>> [event["dur"] for event in document([call], (0, 1), "SIGTERM", 9_000)["traceEvents"] if event["ph"] == "X"]
@@ -145,10 +147,13 @@ def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the document that a file of :func:`write` in JSON has.
+    """Return the timeline of logged calls that :func:`write` has written to a JSON file.
 
     Args:
         path: the file.
+
+    Returns:
+        The dict that :func:`document` describes. Its calls are checked.
 
     Raises:
         InputError: If the file cannot be read or has other contents.
@@ -276,16 +281,23 @@ def groups(documents: Sequence[dict[str, Any]]) -> list[GroupCalls]:
 
 
 def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[int], first: int) -> GroupCalls:
-    """Return the rows of one group's calls, and notes about the first call that differs.
+    """Return the calls of one group side by side: a row per call, a column per rank, and notes.
 
-    The mark ``>`` is at the first call that differs or, if none does, at the first one that a rank has not made. Times
-    are milliseconds since the first call of all groups.
+    A cell has a letter for the rank's call; equal calls from one line of the program have equal letters. ``>`` marks
+    the first call that differs or, if none does, the first one that a rank has not made. For example, rank 1 differs in
+    call 1::
+
+           call  rank 0  rank 1  at ms
+           0     a       a       0.000
+        >  1     b       c       1.250
+
+    The notes name the calls that differ first, the ranks that did not come, and each letter's call.
 
     Args:
         group: the ranks of the group.
         calls: its calls; a rank's calls have distinct numbers.
         ranks: the ranks whose logs were read; other members have no column.
-        first: the time of the first call of all groups in nanoseconds.
+        first: the time of the first call of all groups in nanoseconds, from which milliseconds count.
     """
     members = [rank for rank in group if rank in ranks]
     rows: dict[int, dict[int, LastCall]] = {}

@@ -26,10 +26,12 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
             are one call.
 
     Returns:
-        A dict with ``traceEvents`` and ``displayTimeUnit``. The events are names of processes and lanes, slices, and
-        arrows from senders to receivers, with times in microseconds since the first event. Control traffic, if any, is
-        in no slice but under ``otherData``. Clocks of processes on one machine agree; those of several machines may be
+        A dict with two or three entries.
+        ``traceEvents``: the names of ranks and lanes, a slice per event and rank, and arrows from senders to receivers.
+        Times are microseconds since the first event. Clocks of one machine agree; those of several machines may be
         shifted against each other.
+        ``displayTimeUnit``: "ms".
+        ``otherData``: the control traffic (messages by which ranks agree about calls), only if there is any.
     """
     first = min((span.start for trace in traces for span in (*trace, *trace.spans)), default=0.0)
     slices: dict[tuple[int, int], tuple[Event, float, int]] = {}
@@ -110,10 +112,13 @@ def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
-    """Return the record of an event in lane 0 of a rank: name, times and facts for the viewer.
+    """Return the record of an event in lane 0 of a rank: name, times in microseconds and facts.
 
-    The facts in ``args`` are strategy, layouts and line for an operator; axes, group size, layouts, bytes, calls and
-    line for a collective. One that started early also has the microseconds spent on it.
+    The viewer shows the facts, ``args``, when the slice is selected:
+
+    - Operator: strategy, layouts of inputs and outputs, and line of the program.
+    - Collective: axes, group size, layouts, the rank's bytes (planned, received, sent), calls, element type and line.
+      If it started early: also the microseconds that the rank waited for it.
 
     Args:
         event: the event of an operator or a collective.
@@ -148,13 +153,16 @@ def _slice(event: Event, rank: int, start: float) -> dict[str, Any]:
 
 
 def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dict[str, Any]]:
-    """Return two records per message: an arrow's start at the sender, its end at the receiver.
+    """Return the records of arrows that show messages between ranks, two per message.
 
-    At most :data:`MOST_ARROWS` (20,000) messages are drawn; further ones are left out. A message is left out, too, if
-    the sender has no event with the number of the receiver's event, or if its event is another call.
+    The first one is the arrow's start, at the start of the sender's event; the second one is its end, at the end of the
+    receiver's event. A message is left out if
+
+    - :data:`MOST_ARROWS` (20,000) messages are drawn already;
+    - the sender has no event with the number of the receiver's event, or it is another call.
 
     Args:
-        slices: by rank and number, each event with its start in microseconds and its lane.
+        slices: by rank and number of the event: the event, its start in microseconds, and its lane.
     """
     arrows: list[dict[str, Any]] = []
     for (rank, number), (event, start, line) in slices.items():

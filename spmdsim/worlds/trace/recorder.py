@@ -297,12 +297,13 @@ def emit(event: Event, nodes: NodeMap | None = None) -> None:
 
 
 def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
-    """Add the event of an operator that ends now to the open traces, and tell the last writer.
+    """Add the event of an operator that ends now to all open traces.
 
-    The event has the layouts of the results after their pending reductions.
+    If a program is being written, its writer records the operator, too. The event has the layouts that results have
+    after their pending reductions were carried out.
 
     Args:
-        recipe: the recipe of the call.
+        recipe: the recipe of the call: operator, strategy, and types of operands and results.
         ranks: the ranks that this process owns. Shapes in the event are those of the first one.
         start: the start, as seconds of ``time.perf_counter``.
     """
