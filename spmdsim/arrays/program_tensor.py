@@ -173,7 +173,8 @@ class Tensor(SymbolicTensor):
     ) -> Tensor:
         """Create a tensor from a source that all ranks have; each rank takes its own shard.
 
-        All ranks of the mesh must call it. They exchange checksums if the world compares ranks, and no elements.
+        All ranks of the mesh must call it. No elements are sent. If the world compares ranks, checksums are exchanged,
+        so that different sources on different ranks raise an error.
 
         Args:
             source: an object that can be sliced like an array (an ``np.memmap`` is read only where needed), or a
@@ -189,9 +190,9 @@ class Tensor(SymbolicTensor):
             name: shown in traces and errors.
 
         Raises:
-            WorldError: If the mesh does not fit the world, or the ranks have different sources. Checksums of arrays
-                are compared, samples of large memory maps and files, and the blocks that several ranks take from a
-                function.
+            WorldError: If the mesh does not fit the world, or the ranks have different sources. Compared are the
+                elements of an array, samples of large memory maps and files, and of a function the blocks that several
+                ranks take.
             LayoutError: If the layout has another number of dims.
             InputError: If shape or element type are missing or do not fit the source, or the elements are no numbers.
             UsageTypeError: If ``layout`` is no layout, ``world`` is no world, or elements without gradient require

@@ -72,10 +72,11 @@ class _Bits:
         self._key_pairs: Bounded[int, tuple[int, int]] = Bounded()
 
     def fill(self, index: np.ndarray, out: np.ndarray) -> None:
-        """Write the bits of elements to ``out``, 32 per element.
+        """Write 32 random bits for each element number to ``out``.
 
-        They depend on the seed, the stream and the element's number only. The upper 32 bits of a number choose two
-        keys; the lower 32 bits are mixed with them.
+        The bits depend on the seed, the stream and the number only, so every rank computes equal bits for an element.
+        The upper 32 bits of a number choose two keys. The lower 32 bits are combined with the first key and mixed,
+        then with the second key and mixed again.
 
         Args:
             index: global element numbers, uint64, ascending; at least one, and at most :data:`CHUNK`.
@@ -99,14 +100,17 @@ class _Bits:
 
 
 def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.ndarray, slice]]:
-    """Yield a block's global element numbers in chunks, with their slices of the flat block.
+    """Yield a block's global element numbers in chunks, each with its slice of the flat block.
 
-    A chunk has at most :data:`CHUNK` numbers (uint64), in row-major order; the slices follow each other. Nothing is
-    yielded for an empty block.
+    An element number is the row-major index in the global tensor. A chunk has at most :data:`CHUNK` numbers (uint64),
+    in row-major order; the slices follow each other. Nothing is yielded for an empty block.
 
     Args:
         index: one slice with start and stop per dim of the global tensor; its step is not read.
         shape: the global shape.
+
+    >>> [(numbers.tolist(), span) for numbers, span in _iterate_chunks((slice(1, 3), slice(0, 2)), (4, 3))]
+    [([3, 4, 6, 7], slice(0, 4, None))]
     """
     spans = [range(p.start, p.stop) for p in index]
     if any(not len(s) for s in spans):
@@ -159,7 +163,8 @@ def _draw_block(
 ) -> np.ndarray:
     """Return a new array with a block of random numbers.
 
-    An element depends on the seed, the global shape and its own index only. 16-bit floats are rounded from float32.
+    An element depends on the seed, the global shape and its own index only, not on the block. 16-bit floats are
+    rounded from float32.
 
     Args:
         index: one slice with start and stop per dim of the global tensor.
@@ -300,8 +305,8 @@ def normal(
 ) -> Tensor:
     """Create a tensor of normal numbers that are equal for every layout and number of ranks.
 
-    The elements depend on shape, type, mean, std and seed only. Nothing is communicated but checks that all ranks
-    make equal calls.
+    The elements depend on shape, type, mean, std and seed only. Each rank draws its own shard. Ranks communicate only
+    to check that all of them make equal calls.
 
     Args:
         shape: the global shape.

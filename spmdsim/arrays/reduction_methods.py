@@ -88,12 +88,15 @@ def corrected_signature(
 
 
 def reductions(like: F) -> Callable[[tuple[str, str]], F]:
-    """Return a function that makes a reduction method of tensors.
+    """Return a function that makes a reduction method of tensors, such as ``Tensor.sum``.
 
-    Its argument is a pair: the operator's name and the verb of the docstring, such as ``("sum", "Sum")``. The method
-    calls the operator of `spmdsim.ops` with this name. Its signature and docstring are set, so that ``help`` shows
-    them. It raises UsageTypeError for an argument that the signature does not have, and if two names of one parameter
-    are used. ``dtype`` converts the elements first; ``correction`` or ``ddof`` of 0 is not passed on.
+    The returned function takes the operator's name and the verb of the docstring: ``("sum", "Sum")`` makes a method
+    ``sum`` that calls ``spmdsim.ops.sum``. The method has the signature of ``like`` and a docstring, so ``help`` shows
+    both. When it is called:
+
+    - ``dtype``, if given, converts the elements before the reduction;
+    - ``correction`` or ``ddof`` is passed to the operator unless it is 0;
+    - an argument that the signature does not have, or two names of one parameter, raise UsageTypeError.
 
     Args:
         like: a function with the signature of the method, such as :func:`typed_signature`.

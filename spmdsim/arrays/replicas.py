@@ -34,10 +34,11 @@ Gather = Callable[[list[Any]], Any]
 
 @explained
 def check_replicas(*tensors: object, name: str = "") -> Verdict:
-    """Compare the replicas of shards, bit by bit (all nan are equal); all ranks must call it.
+    """Check that ranks have equal bits in the shards that they share; all ranks must call it.
 
-    First checksums are compared, in one exchange; if they differ, the elements are searched. Without tensors nothing
-    is sent.
+    Two ranks have a replica of one shard if no axis splits the tensor between them. First, checksums are compared, in
+    one exchange. If they differ, the first different element is searched. All nan count as equal. Without tensors
+    nothing is sent.
 
     Args:
         name: the name in errors of tensors without a name.
@@ -88,14 +89,19 @@ def check_replicas(*tensors: object, name: str = "") -> Verdict:
 
 
 def _iterate_named(values: Iterable[Any], name: str) -> Iterable[tuple[str, Tensor]]:
-    """Yield name and tensor of all tensors in nested containers, in their order.
+    """Yield ``(name, tensor)`` for all tensors in nested containers, in their order.
 
-    A parameter is an object whose attribute ``value`` is a tensor; its own name comes before its tensor's. A module
-    has ``named_parameters``, whose names are used, or ``parameters``.
+    The kinds of values, and the name of a tensor:
+
+    - a tensor: its own name, or else ``name``;
+    - a parameter, which is an object whose attribute ``value`` is a tensor: the parameter's name, or else as above;
+    - a mapping: its values, with the key instead of ``name``;
+    - a module, with a method ``named_parameters``: the parameters, with the module's names instead of ``name``;
+    - a module with a method ``parameters`` only, or another iterable: its entries, with ``name``.
 
     Args:
         values: tensors, parameters, modules, mappings and iterables of these.
-        name: the name of tensors that have none; inside a mapping the key replaces it.
+        name: the name of tensors that have none.
 
     Raises:
         UsageTypeError: If a value is no tensor and no container; texts and NumPy arrays are none.
@@ -169,10 +175,10 @@ def _unify_nan(flat: np.ndarray) -> np.ndarray:
 def first_difference(
     arrays: Sequence[np.ndarray], gather: Gather, groups: Sequence[Sequence[int]]
 ) -> tuple[int, list[tuple[list[int], Any]]] | None:
-    """Return the first element that differs between replicas, and its values.
+    """Return the first element that differs between replicas, and its values, or None.
 
-    All ranks must call it. Each round compares checksums of up to 64 parts of the range; it takes as many rounds as
-    the base-64 logarithm of the size.
+    All ranks must call it. A round divides the range in up to 64 parts (:data:`PARTS`), compares their checksums, and
+    goes on with the first part that differs. So 262,144 elements take three rounds.
 
     Args:
         arrays: the arrays of the owned ranks, of equal shape within a group.
@@ -180,7 +186,8 @@ def first_difference(
         groups: groups of ranks whose arrays must be equal; only the first group that differs is reported.
 
     Returns:
-        The row-major index of the element, and pairs of ranks and their value as text. None if no element differs.
+        The row-major index of the element, and a pair (ranks, value as text) for each value, such as
+        ``(5, [([0, 1], "2.0"), ([2], "7.0")])``. None if no element differs.
     """
     flats = [np.ravel(array) for array in arrays]
     start, range_size, groups_to_search = 0, None, list(groups)
@@ -234,11 +241,11 @@ class Copies(Watcher):
         self.look(tensor, "what is moved")
 
     def look(self, tensor: Tensor, what: str) -> None:
-        """Compare a tensor's replicas by checksums, of samples if they are large.
+        """Compare a tensor's replicas on all ranks of a group, by checksums.
 
-        Nothing is compared in worlds that do not watch values. If the process owns one rank, all ranks of its replica
-        group must call it; a rank outside of the mesh does nothing. Each call samples other elements of large arrays,
-        so a difference may be found late.
+        Nothing happens in worlds that do not watch values. If the process owns one rank, all ranks with replicas of
+        its shard must call it; a rank outside of the mesh does nothing. Of a large array only a sample is compared,
+        and each call takes another sample. So a difference may be found a few calls later.
 
         Args:
             tensor: the tensor.
@@ -299,19 +306,19 @@ def raise_source_difference(
     array: np.ndarray,
     is_global: bool,
 ) -> None:
-    """Raise WorldError with the first difference between the sources of a tensor.
+    """Raise WorldError with the first difference between the ranks' sources of a tensor.
 
-    All ranks of the group must call it. It returns if it finds no difference. The facts are compared first, in their
-    order, then the elements.
+    All ranks of the group must call it. The facts are compared in their order, and then the elements. If nothing
+    differs, the function returns.
 
     Args:
         world: the world of the ranks; this process owns one rank.
         tensor: the tensor that was made from the source.
         group: the ranks that compare.
         facts: this rank's shape, element type, layout and description of the values, all as text.
-        array: this rank's array, for a comparison of elements.
-        is_global: True if the array is the global tensor, False if it is the shard. Indices in the message are
-            global.
+        array: this rank's array, whose elements are compared: the global tensor or the shard.
+        is_global: True if the array is the global tensor, False if it is the shard. It only serves to find the global
+            index for the message.
     """
     layout, rank = tensor.layout, world.ranks[0]
     title = f"tensor {tensor.name!r}" if tensor.name else "a tensor"

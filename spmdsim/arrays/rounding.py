@@ -82,20 +82,23 @@ def to_wider_type(array: np.ndarray) -> np.ndarray:
 
 
 def move_operand(array: np.ndarray, run: int, salt: int = 0) -> np.ndarray:
-    """Return the operand of a run: unchanged for run 0, else with its elements moved.
+    """Return the operand of a run: unchanged for run 0, else moved by a few last places.
 
-    Each element x moves by ``eps * |x|``, one or two units in the last place; eps is the distance of 1 and the next number
-    of the type. Runs 1 and 2 move by this distance, 3 and 4 by 2 times, 5 and 6 by 4 times, 7 and 8 by 8 times as much.
-    The direction is random, but depends only on shape, type, pair of runs and ``salt``; in the second run of a pair it is
-    reversed.
+    In run 1, an element x becomes ``x + eps * |x|`` or ``x - eps * |x|``, at random; eps is the distance of 1 and the
+    next number of the type. Run 2 moves each element in the opposite direction. The pairs of runs move by different
+    distances:
 
-    Integers, zeros, nan, infinities, and elements that would become infinite stay. Types of 16 bits are returned as
-    float32 in every run, because accelerators add them so; the values are numbers of the 16-bit type.
+    - runs 1 and 2 by 1 times this distance;
+    - runs 3 and 4 by 2 times, 5 and 6 by 4 times, 7 and 8 by 8 times as much.
+
+    The random directions depend only on shape, type, pair of runs and ``salt``. Integers, zeros, nan, infinities, and
+    elements that would become infinite stay. Types of 16 bits are returned as float32 in every run, because
+    accelerators add them so; the values are numbers of the 16-bit type.
 
     Args:
         array: the operand; not changed.
         run: 0 to 8 (``RUNS - 1``).
-        salt: distinguishes operands of equal shape, which are otherwise moved alike.
+        salt: distinguishes operands of equal shape, which otherwise get equal directions.
     """
     array = np.asarray(array)
     if not is_rounded(array.dtype):
@@ -184,21 +187,25 @@ class Measured:
 
 
 def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
-    """Return the rounding error of each element: its own error, and its response to moved operands.
+    """Return each element's error: ``sqrt(4 * response + max(own_error, usual_error))``.
 
-    It is ``sqrt(4 response + max(own error, usual error))``. All three are mean squares over the runs:
+    It is the error that rounding causes. The three terms are mean squares per element:
 
-    - response: half of the difference of a pair, per unit of the move.
-    - own error: the distance of the unchanged run, and of each pair's mean, from the truth. The square of a mean of two
-      runs counts twice, because its variance is half of a run's.
-    - usual error: the sum of the response and the square of one rounding of the value, times a ratio. The ratio is what
-      own error divided by this sum does not exceed for nine tenths of the elements. It keeps an element that is exact
-      by chance from a tolerance of 0, and is at most the largest own error.
+    - response: how far the result follows its operands. For each pair of runs with moved operands, it is half of their
+      difference, divided by the units of the move.
+    - own_error: how far rounding alone moves the result. It is the distance from the truth of the unchanged run, and
+      of the mean of each pair, in which the moves cancel. The squares of these means count twice, because a mean of
+      two runs has half of a run's variance.
+    - usual_error: the lower limit of own_error, for an element that is exact by chance. It is a ratio times
+      ``response + (u * value) ** 2``. For nine tenths of the elements, own_error is at most this ratio times that sum.
+      The limit is at most the largest own_error.
+
+    If ``u`` is 0, the result is the root mean square of the differences between the runs and the truth.
 
     Args:
         true: the true result.
         runs: the results in the program's type: the unchanged one, then pairs with operands moved by `MOVES` units.
-        u: the unit roundoff of this type; 0 for exact types, whose spread is the root mean square of the differences.
+        u: the unit roundoff of this type; 0 for exact types.
     """
     if not u:
         return np.asarray(np.sqrt(sum(difference(run, true) ** 2 for run in runs) / len(runs)))
@@ -219,14 +226,16 @@ def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> n
 
 
 def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:
-    """Run a program in a wider type and :data:`RUNS` times in its own, to measure rounding.
+    """Measure rounding: run a program in a wider type and nine times in its own type.
 
-    The processes of a world share the runs: all must call it, and return equal results. The warnings of NumPy are off
-    during the runs. If the program raises TypeError in the wider type (as ``numpy.linalg`` does for longdouble), the
-    unchanged run counts as the truth.
+    The run in the wider type gives the truth. The nine runs (:data:`RUNS`) are one with the operands as they are, and
+    eight with operands moved by a few units in the last place (:func:`move_operand`). The processes of a world share
+    the runs: all must call it, and get equal results. NumPy's warnings are off during the runs. If the program raises
+    TypeError in the wider type (as ``numpy.linalg`` does for longdouble), the unchanged run counts as the truth.
 
     Args:
-        program: a function of ``cast``; it must convert each operand by ``cast(array)`` and return the result.
+        program: a function of ``cast``; it must convert each operand by ``cast(array)`` and return the result, as in
+            ``lambda cast: cast(a) @ cast(b)``.
         dtype: the type of the result.
         world: the world of the ranks; None: this process does all runs.
 
@@ -291,17 +300,17 @@ def gather_runs(world: World | None, results: dict[int, T]) -> list[T]:
 
 
 def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
-    """Return ``run(number)`` for every number from 0 to ``RUNS``, in order.
+    """Return ``[run(0), ..., run(RUNS)]`` on every process; the processes share the calls.
 
-    If each process has one rank, each number is run on one process only. In a world of several processes all must
-    call it, and all get the results of all. Processes with several ranks do all runs themselves.
+    With one rank per process, process r of n calls ``run`` for r, r + n, r + 2 n, …; all processes must call this
+    function. A process that plays several ranks, or has no world, does all runs itself.
 
     Args:
         world: the world whose processes share the runs; None: this process does all runs.
         run: function of a number.
 
     Raises:
-        Exception: The error of the first run that failed, on all processes; the other runs are done, too.
+        Exception: The error of the first run that failed, on all processes, after all other runs are done.
     """
 
     def attempt(number: int) -> tuple[T | None, Exception | None]:

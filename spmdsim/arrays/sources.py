@@ -56,9 +56,9 @@ LocalPieces: TypeAlias = "ArrayLike | Sequence[ArrayLike] | Callable[[int], Arra
 
 
 def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype: Any) -> tuple[Meta, Take]:
-    """Return the `Meta` (layout, shape, dtype) of a source and a function of its blocks.
+    """Return the `Meta` (layout, shape, dtype) of a source, and a function to read blocks.
 
-    Nothing is read yet. An object that can be called is a function unless it has a ``shape``.
+    Nothing is read yet. A source counts as a function if it can be called and has no ``shape``.
 
     Args:
         source: an array, an object that can be sliced, or a function of an index; a function needs ``shape`` and
@@ -68,8 +68,8 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
         dtype: the element type; None: the element type of the array.
 
     Returns:
-        The meta, and a function from a tuple of slices to a new array in the tensor's element type. It raises
-        InputError if a function returns a block of another shape.
+        ``(meta, take)``: ``take(slices)`` returns the block at a tuple of slices as a new array in the tensor's
+        element type. It raises InputError if a function returns a block of another shape.
 
     Raises:
         InputError: If shape or type are missing or do not fit the source, or elements are no numbers.
@@ -141,8 +141,8 @@ def assemble_shards(
 ) -> tuple[Meta, list[np.ndarray]]:
     """Return the `Meta` (layout, shape, dtype) of a tensor and one array per owned rank.
 
-    All ranks must call it; they exchange shapes and types, so all of them raise one error. Arrays are copied only to
-    make their order or byte order native.
+    All ranks must call it. They exchange shapes and types and compare them with the layout, so all of them raise one
+    error. Arrays are copied only if they are not in C order or in the native byte order.
 
     Args:
         shards: the shards of this process's ranks: one array, a sequence of one per rank, or a function of the rank.
@@ -211,7 +211,8 @@ def _require_one_type(
 def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
     """Return one array per owned rank.
 
-    Arrays are not copied, except those that a function returns if the process owns several ranks.
+    Arrays are not copied, with one exception: if the process owns several ranks, the arrays of a function are copied,
+    because it may return one buffer for all ranks.
 
     Args:
         shards: one array if the world owns one rank, a list or tuple with one array per owned rank, or a function of
@@ -239,8 +240,8 @@ def _convert_to_arrays(shards: Any, world: World) -> list[np.ndarray]:
 def infer_global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]]) -> tuple[int, ...]:
     """Return the global shape that follows from the shapes of all shards.
 
-    The size of a dim is the sum over the shards along its axes, from the first rank of the mesh. It is not checked
-    that the other shards fit.
+    The size of a dim is the sum of the sizes of the shards along the axes that split it. The first rank of the mesh
+    and the ranks in its line along these axes are read; the caller checks that the other shards fit.
 
     Args:
         layout: the layout of the tensor.
@@ -248,6 +249,8 @@ def infer_global_shape(layout: Layout, local_shapes: dict[int, tuple[int, ...]])
 
     Raises:
         LayoutError: If a shard has another number of dims.
+
+    Four ranks split dim 0, in blocks of 2, 1, 1 and 1; dim 1 is not split:
 
     >>> from spmdsim.core import Mesh
     >>> layout = Mesh((2, 2), ("a", "b"))(("a", "b"), None)
@@ -330,12 +333,13 @@ SMALL_FILE = 1 << 26
 def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:
     """Raise WorldError if a source is not equal on all ranks of the tensor's mesh.
 
-    All ranks of the mesh must call it. They compare the shape, the element type, the layout, and:
+    All ranks of the mesh must call it. They always compare the shape, the element type and the layout. Besides, they
+    compare, by kind of source:
 
     - an array or list: all bytes, or samples of a memory map above 64 MiB;
     - a source with a method ``sample``: the text that the method returns;
-    - another source with a description (attribute ``words``): the description, and its blocks if the tensor is
-      replicated;
+    - another source with a description (a text in its attribute ``words``): the description, and its blocks if the
+      tensor is replicated;
     - a source without a description: the blocks that several ranks own.
 
     Nothing is compared if ``words`` is None, if only one rank would compare, or if the process's first rank is

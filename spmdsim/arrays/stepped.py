@@ -60,13 +60,14 @@ class AdjointNode(OpNode):
     __slots__ = ()
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Compute the gradients of all operands by the operator's ``adjoint``.
+        """Return the gradients of all operands, computed by the operator's ``adjoint``.
 
-        The list has one entry per operand; the entry is None if the adjoint gives no gradient for the operand.
+        The list has one entry per operand. The entry is None if the adjoint gives no gradient for the operand.
 
         Args:
             dys: the gradient of each result; None for a result without gradient. At least one is a tensor.
-            wanted: for each operand, True if it requires a gradient; not used. The caller drops other gradients.
+            wanted: for each operand, True if it requires a gradient. Not used: the caller drops gradients that are not
+                required.
         """
         kind, op = next(type(dy) for dy in dys if dy is not None), self.recipe.op
         # Give operands different provenance numbers, so that ranks can tell apart the tensors that follow from them.
@@ -130,13 +131,14 @@ class SteppedOp(Op):
     def compute(
         self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: list[Any]
     ) -> list[list[Any]]:
-        """Run the local functions of all owned ranks from step to step.
+        """Run the local functions of all owned ranks, and the collectives between their steps.
 
-        A local function is a generator: it yields the operand of a step (one collective) and is sent the result. All
-        ranks of the mesh must call it. Without data only the steps run, and the results are empty arrays.
+        The local function of a rank is a generator: it yields an operand for each collective, is sent the collective's
+        result, and finally returns the rank's results. All ranks of the mesh must call it. In a world without data the
+        functions do not run: only the collectives do, and the results are empty arrays.
 
         Args:
-            recipe: the facts of the call; ``recipe.prepared`` has the steps and their element types.
+            recipe: the facts of the call; ``recipe.prepared`` has the collectives and their element types.
             world: the world.
             params: the parameters of the call.
             lists: one list per operand, with the shard of each owned rank.
@@ -166,9 +168,10 @@ class SteppedOp(Op):
 
 
 def _run_step(step: Any, dtype: np.dtype, world: Any, yielded: Sequence[_Yielded | None]) -> list[Any]:
-    """Run one step on yielded values; return the result of each owned rank.
+    """Run one collective on values that ranks yielded; return the result of each owned rank.
 
-    All ranks of the mesh must call it. Ranks without a value take part with zeros, or with nothing in a ragged step.
+    All ranks of the mesh must call it. A rank without a value takes part with zeros. In a ragged step, whose parts may
+    have any length, it takes part with nothing.
 
     Args:
         step: the step; ``step.ragged`` is True for lists of parts of any length.

@@ -63,8 +63,8 @@ class ReadableTensor(PlainTensor):
     def local(self, rank: int | None = None, *more: NoReturn, **wrong: NoReturn) -> np.ndarray:
         """Return a read-only view of a rank's shard; None: the shard of this process's first rank.
 
-        Nothing is communicated. Pending reductions stay pending: the shard then has the rank's addends. Addends of a
-        pending sum of 16-bit floats are stored as float32, and rounded to 16 bits for this view only.
+        Nothing is communicated, so pending reductions stay pending: along a partial axis the shard has this rank's
+        addends only. 16-bit floats of a pending sum are stored as float32; the view rounds them to 16 bits.
 
         Args:
             rank: a rank that this process owns.
@@ -95,6 +95,8 @@ class ReadableTensor(PlainTensor):
     @explained
     def item(self, *indices: int | tuple[int, ...]) -> Any:
         """Return an element as a Python number, on every process; all ranks must call it.
+
+        For ``x`` of shape [2, 3], ``x.item(1, 0)``, ``x.item((1, 0))`` and ``x.item(3)`` return the same element.
 
         Args:
             *indices: none for a tensor of one element; otherwise an index per dim, a tuple of these, or a row-major

@@ -233,10 +233,11 @@ def permuted(base: Any, result: R, order: Sequence[int] | None = None) -> R:
 
 
 def reshaped(base: Any, result: R, order: str = "C", contiguous: bool = False) -> R:
-    """Return ``result``, the reshaped ``base``, as a view if NumPy would return one.
+    """Return the reshaped tensor, marked as a view of ``base`` if NumPy would return a view.
 
-    NumPy would copy if the elements of a permuted or sliced base are not regularly spaced in the new shape. The
-    result is returned unchanged if it is ``base`` itself, or if the class of ``base`` has no views.
+    NumPy returns a view if the elements of ``base`` are regularly spaced in the new shape. It copies otherwise: for
+    example, if a transposed array is flattened. Nothing is marked if the result is ``base`` itself, or if the class of
+    ``base`` has no views.
 
     Args:
         base: the tensor that was reshaped.
@@ -345,9 +346,10 @@ def _compute_packed_strides(shape: Sequence[int]) -> tuple[int, ...]:
 def merged_strides(old: Sequence[int], strides: Sequence[int], new: Sequence[int]) -> tuple[int, ...] | None:
     """Return the strides after a row-major reshape, or None if NumPy would have to copy.
 
-    Dims are matched from the front, in the smallest groups of both shapes with equal products. The old dims of a
-    group must be contiguous in memory. Dims of size 1 get the stride 1; an array without elements gets the strides of
-    a contiguous array of bytes.
+    Both shapes are divided from the front into the smallest groups of dims with equal products: (4, 6) and (2, 2, 6)
+    have the groups 4 = 2 * 2 and 6 = 6. The old dims of a group must be contiguous in memory. The new dims of a group
+    get the strides of its last old dim times the sizes behind them. Dims of size 1 get the stride 1; an array without
+    elements gets the strides of a contiguous array of bytes.
 
     Args:
         old: the shape.

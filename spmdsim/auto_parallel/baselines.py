@@ -42,7 +42,8 @@ def data_parallel(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
         mesh: the mesh of the strategies.
 
     Returns:
-        One strategy per operator, in the order of the graph.
+        One strategy per operator, in the order of the graph. A strategy reads ``factor:axes``; ".0" is the first
+        factor that "..." stands for in a rule, here the rows of the batch.
 
     Raises:
         NotPossibleError: If some operator's batch has fewer rows than ranks, or no operator has a batch.
@@ -82,9 +83,9 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     """Return Megatron-style strategies, one per operator.
 
     The first mesh axis splits the batch, the last one splits the layers; a mesh with one axis splits the layers only.
-    The first product of a layer splits its weight by columns and the next one by rows. In detail, a product with a
-    parameter splits a dim of the result that only the parameter has. Later operators keep that split (attention by
-    heads) until a sum removes the dim.
+    The first product of a layer splits its weight by columns, and so its result. The operators behind it keep that
+    split (attention by heads). The next product splits its weight by rows; it sums over the split dim, which ends the
+    split.
 
     Args:
         graph: the program; strategies that the user fixed in it are ignored.
@@ -93,6 +94,13 @@ def megatron(graph: Graph, mesh: Mesh) -> tuple[Strategy, ...]:
     Raises:
         NotPossibleError: If some operator has fewer rows, columns or heads than the axis that has to split them, or
             no product has a parameter whose columns can be split.
+
+    The two products of this network are ``... k, k n -> ... n``; the first splits the columns n, the second the rows
+    k:
+
+    >>> from spmdsim.auto_parallel.programs.networks import mlp
+    >>> [str(s) for s in megatron(mlp(2, 8, 8, bias=False), Mesh((2, 2), ("dp", "tp")))]
+    ['.0:dp n:tp', '.0:tp .1:dp', '.0:dp k:tp', 'b:dp']
     """
     # The dim of each tensor that the layers' axis splits.
     split: dict[int, int | None] = {}
@@ -122,7 +130,9 @@ def _megatron_strategy(
 ) -> tuple[Strategy, list[int | None]]:
     """Return an operator's strategy, and the dim of each result that the layers' axis splits.
 
-    If the rule does not allow the layers' axis, it splits nothing here.
+    The data axis splits the first batch factor that has enough rows, and the layers' axis the factor from
+    :func:`_model_factor`. If the rule does not allow both together, only the split of the batch remains; if it does
+    not allow this either, nothing is split. The dim of a result is None if the layers' axis does not split it.
 
     Args:
         operator: the operator.
@@ -159,10 +169,13 @@ def _model_factor(
 ) -> str | None:
     """Return the factor of an operator that the layers' axis splits; None if it splits none.
 
-    - If an operand is split already, the operator keeps the split of the first such operand.
-    - Otherwise, a product or a lookup with a parameter splits the first factor that can be split: the index factor of
-      the lookup, then the factors of the result that its first parameter has and its other operands do not. Further
-      parameters do not count as other operands.
+    A factor is a dim of the rule, such as k or n of the product ``... k, k n -> ... n``. The cases are:
+
+    - An operand is split already: the operator keeps the split of the first such operand. If the first operand is
+      split along k, the result is "k".
+    - Otherwise, the operator is a product or lookup with a parameter: the first factor that can be split, of the
+      lookup's index factor and of the columns. Columns are the factors of the result that the first parameter has and
+      no operand but parameters has: "n" if the second operand is a parameter.
     - Any other operator splits none.
 
     Args:
@@ -195,8 +208,9 @@ def _first_splittable(
 ) -> str | None:
     """Return the first factor that can be split into ``parts`` blocks, none of them empty.
 
-    Factors that the rule keeps whole are left out; without others the result is None. A factor that a dim combines
-    with another one needs equal blocks; blocks of other factors may differ by one element.
+    A factor must have at least ``parts`` elements; its blocks may differ by one element. If a dim combines the factor
+    with another one, as in ``(f0 f1)``, the blocks must be equal. Factors that the rule keeps whole are left out; if
+    no other factors are given, the result is None.
 
     Args:
         operator: the operator.
@@ -229,19 +243,19 @@ def complete_choice(
     stored: Callable[[int], Layout | None] | None = None,
     moves: MovePrices | None = None,
 ) -> StrategyChoice:
-    """Add the cheapest layouts of all tensors to fixed strategies.
+    """Choose the cheapest layouts of all tensors for given strategies of the operators.
 
-    Layouts are chosen by elimination, for the fewest seconds. Strategies that the user fixed in the graph are
-    ignored, and so are layouts of results that belong to them. Repeated layers share layouts if they have equal
-    strategies.
+    The layouts with the fewest modelled seconds are found exactly, by elimination. Strategies that the user fixed in
+    the graph are ignored, and so are layouts of results that belong to them. Repeated layers share layouts if they
+    have equal strategies.
 
     Args:
         graph: the program.
         mesh: the mesh that it runs on.
         strategies: one per operator.
         settings: the assumptions of the cost model.
-        stored: returns the layout in which a parameter, identified by its index, is stored, or None for any. If
-            ``stored`` is None, the cost model chooses all layouts.
+        stored: ``stored(i)`` returns the layout in which parameter i (its index in the graph) is stored, or None for
+            any layout. If ``stored`` is None, the cost model chooses the layouts of all parameters.
         moves: prices that earlier calls computed; None: none yet.
 
     Raises:
@@ -266,9 +280,9 @@ def fully_sharded(
 ) -> StrategyChoice:
     """Return the choice with the batch split over all ranks and all parameters in shards.
 
-    Parameters are gathered for use and their gradients are scattered. Of ``meshes`` on which all axes split the
-    largest parameter, the first one with the fewest stored elements per rank is used. Parameters smaller than the
-    mesh are split over as many ranks as possible.
+    Parameters are gathered for use and their gradients are scattered. Each parameter is split over as many ranks as
+    possible, the largest one over all ranks. Of several meshes with such a split, the one with the fewest stored
+    elements per rank is used, of equal ones the first.
 
     Args:
         graph: the program.
@@ -302,11 +316,14 @@ def _finest_layout(mesh: Mesh, shape: tuple[int, ...]) -> Layout:
     """Return the layout with the smallest shards in which each mesh axis splits at most one dim.
 
     No shard is empty. Of layouts with equally small shards, the one with the fewest uneven dims wins, then the first
-    one that was tried. The replicated layout is among them.
+    one that was tried. If axes do not fit any dim, they split nothing.
 
     Args:
         mesh: the mesh.
         shape: the global shape.
+
+    >>> _finest_layout(Mesh((2, 4), ("a", "b")), (8, 3)).dims, _finest_layout(Mesh((2, 4), ("a", "b")), (4, 3)).dims
+    ((('a', 'b'), ()), (('b',), ('a',)))
     """
     best: tuple[tuple[int, int], Layout] | None = None
     for dims in product(range(len(shape) + 1), repeat=len(mesh.axes)):
@@ -337,10 +354,15 @@ def baselines(
 ) -> tuple[dict[str, StrategyChoice], dict[str, str]]:
     """Return the hand-written choices by name, and the reasons why others are not possible.
 
-    The names are "data parallel", "fully sharded", and one for each possible Megatron grid. A grid of D data-parallel
-    times M tensor-parallel ranks is called "Megatron DxM", or "Megatron M" if it has one axis. M is at most
-    :data:`MOST_TENSOR_PARALLEL` (64). All layouts beside the strategies are the cheapest ones. If no grid is possible,
-    the reason for the smallest M is returned under "Megatron".
+    The choices are:
+
+    - "data parallel": the batch split over all ranks;
+    - "fully sharded": besides, all parameters in shards;
+    - "Megatron DxM": a grid of D data-parallel times M tensor-parallel ranks, or "Megatron M" if the grid has one
+      axis. All grids with M up to :data:`MOST_TENSOR_PARALLEL` (64) are tried.
+
+    The layouts of tensors are the cheapest ones for these strategies. If no grid is possible, the reason for the
+    smallest M is returned under "Megatron".
 
     Args:
         graph: the program; strategies that it configures are ignored.

@@ -57,8 +57,9 @@ class Applied(Watcher):
     ) -> tuple[Op, ShardedOp | None]:
         """Return the operator under its name in the graph, with its strategy from the search.
 
-        Operators must come in the order of the graph: each call advances ``position`` by one. Operators with one name
-        and shape count as equal; parameters and rules are not compared.
+        Each call advances ``position`` by one, so operators must come in the order of the graph. An operator counts as
+        the one in the graph if its name (such as "matmul") and the shapes of its operands are equal. Parameters and
+        rules are not compared.
 
         Args:
             op: the operator that the program runs next.
@@ -122,7 +123,7 @@ def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
 def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
     """Convert the arrays of inputs and parameters to tensors in the layouts of the search.
 
-    Trained parameters require gradients. Arguments without an array are not checked.
+    Parameters that the program trains require gradients. A missing array is not noticed here: the program fails later.
 
     Args:
         answer: the result of the search.
@@ -156,15 +157,17 @@ def run(
 ) -> tuple[Any, dict[str, Tensor]]:
     """Run a program once with the strategies of a search; all ranks of the world must call it.
 
-    While it runs, ``world.machine`` is the machine of the search, with the nodes that the search assumed.
+    First the arrays become tensors in the layouts of the search, then the program runs, and then the backward pass
+    from its first result, the loss. During all this, ``world.machine`` is the machine of the search, with the nodes
+    that the search assumed.
 
     Args:
         program: the function of global tensors that was searched.
         answer: the result of the search.
         world: the ranks to run on; their number must be the number of ranks of the search.
         arrays: a global array for each input and parameter, by name.
-        backward: also compute gradients, if the graph was searched for training and the result requires them. The
-            first result is the loss.
+        backward: also compute gradients. This is done only if the graph was searched for training and the loss
+            requires gradients.
 
     Returns:
         The program's result, and the tensors of its inputs and parameters by name. Their ``grad`` is set after a
@@ -306,9 +309,10 @@ def _owner_name(answer: SearchResult, move: Move) -> str:
 def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:
     """Return the predicted and the counted bytes of each operator that receives any on a rank.
 
-    Rows are in the order of the program: forward, backward, then gradients. Names that only the trace has come last.
-    Bytes of steps that depend on data are predicted as expectations; their difference is in ``other_way``. Nothing is
-    raised for a difference.
+    Rows are in the order of the program: forward, backward, then gradients of parameters. Names that only the trace
+    has come last. A difference raises no error. A row's ``other_way`` is the part of a difference that is expected:
+    the bytes of steps that the data decide, less their predicted mean, and of steps that ran with another algorithm
+    than planned.
 
     Args:
         answer: the result of the search.
@@ -415,8 +419,9 @@ def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
 def prove(program: Program, answer: SearchResult, world: World, arrays: Arrays) -> Proof:
     """Run a program with the strategies of a search and on one rank; compare numbers and bytes.
 
-    All ranks of the world must call it. The numbers are the results and, if the program returns a loss, the gradients
-    of its parameters. Differences raise nothing: they are in the result.
+    All ranks of the world must call it. The compared numbers are the results and, if the program returns a loss, the
+    gradients of its parameters. The compared bytes are those that a rank receives and those that the search predicted.
+    Differences raise no error: they are in the result.
 
     Args:
         program: the function of global tensors that was searched.
@@ -460,9 +465,10 @@ def _returns_loss(answer: SearchResult) -> bool:
 def _run_references(
     program: Program, answer: SearchResult, world: World, arrays: Arrays
 ) -> list[tuple[Any, list[Any]]]:
-    """Run the program on one rank; return `(truth, runs)` for each result and gradient.
+    """Run the program on one rank, to have the true results and their rounding errors.
 
-    The ranks of the world share the runs, so all must call it.
+    It runs once in a wider type, and repeatedly in the tensors' own type with operands moved by a few last places. The
+    ranks of the world share the runs, so all must call it.
 
     Args:
         program: the function of global tensors.
@@ -471,9 +477,9 @@ def _run_references(
         arrays: a global array for each input and parameter, by name.
 
     Returns:
-        In the order of :func:`_tensors`: ``truth`` is the array computed in a wider type, or None if the program does
-        not run in that type. ``runs`` has the arrays of the repeated runs in the tensors' own type, from which
-        rounding is measured.
+        A pair ``(truth, runs)`` for each result and gradient, in the order of :func:`_tensors`. ``truth`` is the array
+        from the wider type, or None if the program does not run in that type. ``runs`` has the arrays of the repeated
+        runs.
     """
     from spmdsim.worlds import LockStep
 

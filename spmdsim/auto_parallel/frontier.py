@@ -54,8 +54,10 @@ def list_pareto_solutions(
 ) -> list[Solution]:
     """Return the assignments that no other one beats in both seconds and memory, fastest first.
 
-    The first assignment has no limit on memory. After each solution, the limit is lowered, until no assignment fits
-    or there are ``most`` solutions. Of equally fast assignments, one with little memory is taken.
+    First, the fastest assignment without a limit on memory is found. Its memory, reduced by ``step``, is the limit of
+    the next one, and so on, until no assignment fits or there are ``most`` solutions. For example, solutions of (1 s,
+    9 GB), (2 s, 6 GB) and (4 s, 5 GB): faster ones need more memory. Of equally fast assignments, one with little
+    memory is taken.
 
     Args:
         problem: the assignment problem.

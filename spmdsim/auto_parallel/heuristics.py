@@ -86,11 +86,12 @@ class _Spread:
             )
 
     def run(self) -> Propagation:
-        """Spread the configured strategies and return the strategies of all operators.
+        """Return the strategies of all operators, spread from the configured ones; call it once.
 
-        Configured operators keep theirs; disagreements of neighbours become remarks. The strategies spread from the
-        configured operators one after the other, in the order of the graph. An operator that is not reached gets its
-        first candidate. Call it once.
+        1. Configured operators keep their strategies; a disagreement of two neighbours becomes a remark.
+        2. From each configured operator, in the order of the graph, the strategies spread to the operators connected
+           with it.
+        3. An operator that is not reached gets its first candidate.
 
         Raises:
             RuleError: If a configured strategy does not fit its operator.
@@ -109,11 +110,11 @@ class _Spread:
         return Propagation(strategies, tuple(self.remarks), tuple(self.order))
 
     def _spread_from(self, start: Operator) -> None:
-        """Decide the operators that are connected to a configured one, breadth first.
+        """Choose the strategies of the operators connected to a configured one, breadth first.
 
-        From each operator the readers of its results are visited first, then the producers of its operands. A reader
-        waits until the producers of all its operands are decided; it is visited again from the last of them. Each
-        operator is visited once; configured ones are passed, not decided.
+        From each operator, the readers of its results are visited first, then the producers of its operands. Each
+        operator is visited once. But a reader is skipped while a producer of one of its operands is undecided; the
+        last of them visits it again. A configured operator keeps its strategy, and the visits go on from it.
 
         Args:
             start: the configured operator.
@@ -153,9 +154,9 @@ class _Spread:
     def _choose(self, operator: Operator) -> None:
         """Choose the candidate of an operator with the smallest costs, and the first of equal ones.
 
-        The costs are those of :meth:`_price_candidate`, compared in order, given the strategies of the decided
-        neighbours. The choice goes into ``chosen``. It is cached by the candidates, the layouts at the neighbours and
-        the facts of the operator's tensors, because repeated layers have these in common.
+        The costs are the tuples of :meth:`_price_candidate`, given the strategies of the decided neighbours: a later
+        cost counts only if the earlier ones are equal. The choice goes into ``chosen``. It is cached, because repeated
+        layers have equal candidates, equal layouts at the neighbours and equal facts of their tensors.
         """
         states = self._states(operator)
         links = self._list_links(operator)
@@ -172,12 +173,15 @@ class _Spread:
     def _list_links(self, operator: Operator) -> list[tuple[int, Value, Layout, bool]]:
         """Return one link for each tensor that connects an operator with a decided neighbour.
 
-        Links of operands come first. A result has one link per decided reader.
+        A neighbour computes an operand of the operator or reads a result of it. Links of operands come first. A result
+        has one link per decided reader.
 
         Returns:
-            ``(slot, tensor, layout, reads)`` per link. ``slot`` is the number of the operand or result of
-            ``operator``. ``layout`` is the layout of the tensor at the neighbour. ``reads`` is True if ``operator``
-            reads the tensor, False if ``operator`` computes it.
+            ``(slot, tensor, layout, reads)`` per link:
+
+            - ``slot``: the number of the operand or result of ``operator``;
+            - ``layout``: the layout of the tensor at the neighbour;
+            - ``reads``: True if ``operator`` reads the tensor, False if it computes it.
         """
         links = []
         for slot, index in enumerate(operator.inputs):
@@ -229,8 +233,8 @@ class _Spread:
     def _price_edge(self, src: Layout, dst: Layout, value: Value) -> tuple[float, float]:
         """Return ``(communication, copying)``, the seconds of moving a tensor between two layouts.
 
-        If the tensor needs a gradient, the seconds include the gradient's move back. A move without communication
-        counts as copying; of a move with communication, all seconds count as communication.
+        If the tensor needs a gradient, the move of the gradient back is included. All seconds of a move with
+        communication count as communication, those of a move without it as copying.
 
         Args:
             src: the layout before.
@@ -255,10 +259,11 @@ class _Spread:
         return prices
 
     def _own_communication(self, operator: Operator, states: States, k: int) -> float:
-        """Return the seconds of reducing an operator's partial results and operands' gradients.
+        """Return the seconds of reducing an operator's results and its operands' gradients.
 
-        Only the moves that take off the pending reductions of a layout are priced. Gradients count for operands that
-        are results of other operators and need a gradient, not for inputs and parameters. The sum is cached.
+        Only pending reductions are priced: each as the move from its layout to the layout without them. Gradients
+        count only for operands that are results of other operators and need a gradient, not for inputs and parameters.
+        The sum is cached.
 
         Args:
             operator: the operator.
@@ -291,9 +296,9 @@ class _Spread:
     def _compare_configured(self) -> None:
         """Add a remark for each pair of configured neighbours that disagree on a layout.
 
-        Two operators are neighbours if one reads a result of the other. They disagree if the first one returns the
-        result in another layout than the one in which the second one reads it. A remark names both operators, the
-        tensor and the numbers of blocks; it goes into ``remarks``.
+        Neighbours are a producer and a reader of one tensor. They disagree if the producer returns the tensor in
+        another layout than the one in which the reader needs it. A remark names both operators, the tensor and the
+        numbers of blocks per dim; it goes into ``remarks``.
 
         Call it while ``chosen`` has only the configured operators.
         """
@@ -340,6 +345,7 @@ def search_by_propagation(
 ) -> SearchResult:
     """Run the sharding propagation on each of some meshes and return the fastest result.
 
+    On each mesh the configured strategies spread to the other operators (:func:`propagate`), and layouts are added.
     The fastest result is the one with the fewest seconds in the cost model; of equal ones, the first. The memory is
     not limited. An error on one mesh ends the search.
 
@@ -347,7 +353,7 @@ def search_by_propagation(
         graph: the program; at least one operator must be configured.
         meshes: the meshes to try, at least one.
         settings: the assumptions of the cost model.
-        polish: True to improve each result by a local search, too; the result before it stays a candidate.
+        polish: True to improve each result by a local search; the result before it stays a candidate.
         watch: called with a label before each mesh.
 
     Raises:
@@ -385,15 +391,15 @@ def search_by_recursion(
 ) -> SearchResult:
     """Return the result of the double recursion, on a mesh with one axis per prime factor.
 
-    With ``polish``, a local search also improves the result, and the result with the fewest seconds is returned:
+    With ``polish``, a local search starts from the result, and the fastest of all results is returned. It runs on:
 
-    - It runs on device matrices that express all configured strategies (:func:`expressing_meshes`). Of these, up to
-      :data:`MOST_IMPROVED` (4) are used: those on which the program is fastest if all its operators have their least
-      work.
-    - If there is no such matrix, it runs on the mesh of the recursion, if this has at most :data:`POLISH_AXES` (3)
-      axes.
-    - It does not run for programs with more than :data:`MOST_OPERATORS` (2000) operators; those of a repeated layer
-      count once.
+    - the device matrices that express all configured strategies (:func:`expressing_meshes`). Of these, up to
+      :data:`MOST_IMPROVED` (4) are used: those with the fewest seconds if every operator takes its quickest strategy
+      and redistributions are free;
+    - the mesh of the recursion, if there is no such matrix and it has at most :data:`POLISH_AXES` (3) axes.
+
+    It does not run for programs with more than :data:`MOST_OPERATORS` (2000) operators; those of a repeated layer
+    count once.
 
     Args:
         graph: the program.
@@ -527,12 +533,15 @@ def _improve_result(
 
 
 def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strategy:
-    """Convert a strategy on a mesh with small axes to a similar one on a mesh of larger axes.
+    """Convert a strategy on a mesh with small axes to a similar one on a mesh with larger axes.
 
-    Each axis of ``mesh``, the largest first, splits the factor that still needs the most blocks, among those whose
-    number of missing blocks the axis divides; an axis without a factor splits nothing. If the rule rejects the
-    result, the strategy without splits is returned. A configured operator gets its configured strategy
-    (:func:`configured_strategy`), which may have a mesh of its own.
+    The axes of ``mesh`` are assigned one by one, the largest first. An axis splits the factor that still needs the
+    most blocks, among those whose number of missing blocks it divides; if there is none, the axis splits nothing. For
+    example, 8 blocks of m and 2 of n on axes of 4, 2 and 2: the axis of 4 goes to m, then one axis of 2 to m and the
+    other to n.
+
+    If the rule rejects the result, the strategy without splits is returned. A configured operator gets its configured
+    strategy (:func:`configured_strategy`), which may have a mesh of its own.
 
     Args:
         operator: the operator.

@@ -49,22 +49,23 @@ def one_like(x: Array) -> Array:
 
 
 def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
-    """Return functions that compute the gradients of ``a ** b`` by ``a`` and by ``b``.
+    """Return two functions that compute the gradients of ``a ** b`` by ``a`` and by ``b``.
 
-    Each function returns ``dy`` times the conjugate of the slope, in the broadcast shape of ``a`` and ``b``; the
-    caller sums over broadcast dims. ``a ** 0`` is 1 for every ``a``, so its slope by ``a`` is 0. The slope of ``0 ** b``
-    by ``b`` is 0 for every ``b >= 0``. The gradient by ``b`` of a negative real ``a`` is nan. No warnings are given.
+    A gradient is ``dy`` times the conjugate of a slope, in the broadcast shape of ``a`` and ``b``; the caller sums it
+    over broadcast dims. NumPy's warnings are off. The slopes are:
+
+    - by ``a``: ``b * a ** (b - 1)``; 0 where ``b`` is 0, because ``a ** 0`` is 1 for every ``a``.
+    - by ``b``: ``a ** b * log(a)``; 0 where ``a`` is 0 and ``b >= 0``; nan where ``a`` is real and negative.
 
     Args:
         dy: the gradient of the power.
         ab: the base and the exponent.
         y: the power; not used.
 
-    >>> a, b = np.array([0.0, 0.0, 0.0, -2.0]), np.array([0.0, 0.5, -1.0, 0.5])
-    >>> by_base, by_exponent = _power_vjp(np.array([1.0, 0.0, 1.0, 1.0]), (a, b), None)
-    >>> with np.errstate(all="raise"):
-    ...     by_base().tolist(), by_exponent().tolist()
-    ([0.0, nan, -inf, nan], [0.0, 0.0, -inf, nan])
+    >>> bases, exponents = np.array([2.0, 0.0, -2.0]), np.array([3.0, 0.0, 2.0])
+    >>> by_base, by_exponent = _power_vjp(np.array([1.0, 1.0, 1.0]), (bases, exponents), None)
+    >>> by_base().tolist(), by_exponent().round(2).tolist()
+    ([12.0, 0.0, -4.0], [5.55, 0.0, nan])
     """
     a, b = ab
 

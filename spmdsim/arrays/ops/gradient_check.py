@@ -96,18 +96,21 @@ def check_gradient(
     samples: int = 48,
     seed: int = 0,
 ) -> GradientReport:
-    """Compare gradients of a function of tensors with finite differences; all ranks must call it.
+    """Compare gradients of a function with finite differences; all ranks must call it.
 
-    Compute in float64 or complex128; results are summed with random weights. Per element, central differences with
-    steps 1e-3, 1e-4 and 1e-5 times ``max(1, |x|)`` are extrapolated. If a gradient differs and ``function`` is not an
-    `Op`, the operators that it calls are checked in turn, and the first wrong one is named.
+    The operands are converted to float64 or complex128. The results are multiplied by random weights and summed to one
+    number; its gradients are compared. The slope by an element x comes from central differences
+    ``(f(x + h) - f(x - h)) / 2h`` with h of 1e-3, 1e-4 and 1e-5 times ``max(1, |x|)``, which are extrapolated to h =
+    0. If a gradient differs and ``function`` is not an `Op`, the operators that it calls are checked in turn. The
+       report
+    then names the first wrong one.
 
     Args:
         function: an operator, or a deterministic function that returns a tensor, or a tuple or list of tensors.
-        operands: its arguments. Tensors with ``requires_grad`` are checked; if none has it, all floating and complex
-            ones.
+        operands: its arguments. The tensors with ``requires_grad`` are checked. If none has it, all floating and
+            complex tensors are checked.
         tolerance: largest relative error; 1e-8 of the operand's largest gradient is allowed besides.
-        samples: elements checked per operand, drawn at random; all if there are no more.
+        samples: number of elements checked per operand, drawn at random. Smaller operands are checked completely.
         seed: seed of the drawn elements and weights.
 
     Returns:
@@ -217,8 +220,10 @@ def _compare_gradients(
 ) -> tuple[int, float, list[Difference]]:
     """Compare the gradients of chosen operands with finite differences; all ranks must call it.
 
-    A gradient is wrong if it is further from the difference quotient than ``tolerance`` times the larger of both
-    numbers, plus :data:`OF_LARGEST` (1e-8) times the operand's largest number.
+    A gradient g and its difference quotient d are equal if
+    ``|g - d| <= tolerance * max(|g|, |d|) + 1e-8 * largest``. ``largest`` is the largest absolute g or d of the
+    operand; 1e-8 is :data:`OF_LARGEST`. For example, with tolerance 1e-6 and ``largest`` 100, the pair 2.0 and
+    2.000002 is equal, and so is the pair 0 and 1e-7; the pair 2.0 and 2.00001 differs.
 
     Args:
         name: the function, for messages.
@@ -230,8 +235,8 @@ def _compare_gradients(
         seed: seed of elements and weights.
 
     Returns:
-        The number of compared elements, the largest relative difference, and the wrong gradients in the order of
-        operands and indices.
+        ``(count, error, differences)``: the number of compared elements, the largest relative difference, and the
+        wrong gradients in the order of operands and indices.
 
     Raises:
         UsageTypeError: If no result has a gradient.
@@ -347,20 +352,21 @@ def _estimate_slope(
     size: float,
     unit: complex,
 ) -> float:
-    """Return the slope of the weighted sum in direction ``unit``, from central differences.
+    """Return the slope of the weighted sum of results by one element, from central differences.
 
-    Each of :data:`STEPS` (1e-3, 1e-4, 1e-5) is tried with the full distance (``coarse``) and half of it (``fine``),
-    until both differences agree to 1e-5 of their size. The step whose two differences agree best counts. They are
-    extrapolated: the result is ``fine + (fine - coarse) / 3``. It is 0.0 if all differences are nan.
+    Each step h of :data:`STEPS` (1e-3, 1e-4, 1e-5, times ``size``) is tried in turn. It gives two central differences:
+    ``coarse`` with h, and ``fine`` with h / 2. Their extrapolation to h = 0 is ``fine + (fine - coarse) / 3``. The
+    result is the extrapolation of the step whose two differences are closest. Further steps are not tried once both
+    differ by at most 1e-5 of the result. If all differences are nan, the result is 0.0.
 
     Args:
         function: returns a tensor or several.
         operands: the operands of the call; not changed.
-        k: number of the changed operand.
+        k: number of the operand whose element is changed.
         index: the changed element.
         weights: weights of the results.
         size: factor of the steps.
-        unit: 1, or 1j for the imaginary direction.
+        unit: direction of the change: 1, or 1j for the imaginary part.
     """
 
     def difference_quotient(step: float) -> float:

@@ -35,8 +35,13 @@ _MASK = (
 def _index_by_one_array(x: Tensor, index: Any) -> Tensor:
     """Return ``x[index]`` for an index of ints, slices, None and at most one array of integers.
 
-    A dim that an array looks up may be split; then the result is partial over its axes. As in NumPy, the array's dims
-    come first if a slice, None or "..." separates it from an int.
+    The dims of the array replace the dim that it looks up. But they come first if a slice, None or "..." stands
+    between the array and an int, as in NumPy. For ``x`` of shape [4, 5, 6]:
+
+    - ``x[1:3, [0, 2, 2]]`` has the shape [2, 3, 6];
+    - ``x[0, :, [1, 2]]`` has the shape [2, 5], because a slice stands between 0 and the array.
+
+    The looked-up dim may be split; then the result is partial over its axes.
 
     Args:
         x: the tensor.
@@ -68,16 +73,19 @@ def _index_by_one_array(x: Tensor, index: Any) -> Tensor:
 
 
 def check_entry(entry: Any) -> Any:
-    """Return one entry of an index as an int, slice, None, ``...``, array or tensor.
+    """Return one entry of an index, checked: an int, slice, None, ``...``, array or tensor.
 
-    A list becomes an array, an array without dims an int. Arrays have integers, or are a mask of one dim. Tensors have
-    integers. Whether indices are in range is not checked.
+    A list becomes an array; an array without dims becomes an int. Other entries are returned as they are. An array
+    must have integers or be a mask of one dim; a tensor must have integers. Indices out of range are not noticed here.
 
     Args:
         entry: an entry as the user writes it.
 
     Raises:
         RuleError: If the entry has another type, or is a bool, a mask of several dims or a tensor of bools.
+
+    >>> check_entry([2, 0]), check_entry(np.array(3)), check_entry(slice(1, 2))
+    (array([2, 0]), 3, slice(1, 2, None))
     """
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
         return entry
@@ -169,10 +177,13 @@ class Cut(NamedTuple):
 
 
 def to_hashable_index(index: Index) -> tuple[Any, ...] | None:
-    """Return an index as a hashable tuple in which slices are tuples ``(start, stop, step)``.
+    """Return an index as a hashable tuple, with ``(start, stop, step)`` for each slice, or None.
 
-    ``x[1:2, None, 3]`` has ((1, 2, None), None, 3). An index without tuple gives a tuple of one entry. The result is
-    None if an entry is no int, slice of ints, ``...`` or None. Bools and NumPy's integers do not count as ints.
+    The result is None if an entry is no int, slice of ints, ``...`` or None; bools and NumPy's integers do not count
+    as ints. An index that is no tuple gives a tuple of one entry.
+
+    >>> to_hashable_index((slice(1, 2), None, 3)), to_hashable_index(3), to_hashable_index([3])
+    (((1, 2, None), None, 3), (3,), None)
     """
     if type(index) is slice:
         ends: tuple[Any, ...] = (index.start, index.stop, index.step)
@@ -209,7 +220,7 @@ def apply_cut(x: Tensor, cut: Cut) -> Tensor:
 
 
 def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
-    """Return the `Cut` that an index selects.
+    """Return the `Cut` of an index: bounds, steps and the shape of the result.
 
     Args:
         sizes: the shape of the tensor.
@@ -219,6 +230,10 @@ def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
     Raises:
         OutOfRange: If an int is out of range.
         RuleError: If a step is 0.
+
+    >>> cut = find_cut_of_parts((4, 5, 6), (slice(1, 3), None, slice(None, None, -2), 2))
+    >>> cut.start, cut.stop, cut.step, cut.reversed_dims, cut.shape
+    ((1, 0, 2), (3, 5, 3), (1, 2, 1), (1,), (2, 1, 3))
     """
     bounds: list[tuple[int, int, int]] = []
     reversed_dims: list[int] = []
@@ -243,10 +258,12 @@ def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
 
 
 def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
-    """Return the first index, the index after the last one, and the step of an int or slice.
+    """Return ``(first, stop, step)`` of the ascending indices that an int or slice selects.
 
-    For a slice with negative step the indices ascend, and the step stays negative: the caller reverses the range.
-    ``[::-2]`` of 5 entries gives (0, 5, -2). An empty slice with negative step gives (0, 0, 1).
+    - An int counts as a range of one index. Negative ints count from the end.
+    - A slice with negative step keeps this step, but its bounds are those of the ascending indices; the caller
+      reverses the range. ``[::-2]`` of 5 entries selects 4, 2, 0 and gives (0, 5, -2).
+    - An empty slice with negative step gives (0, 0, 1).
 
     Args:
         entry: an int or slice of an index.
@@ -256,6 +273,9 @@ def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
     Raises:
         OutOfRange: If an int is out of range.
         RuleError: If the step is 0.
+
+    >>> _find_range(-1, 5, 0), _find_range(slice(1, 4, 2), 5, 0), _find_range(slice(None, None, -2), 5, 0)
+    ((4, 5, 1), (1, 4, 2), (0, 5, -2))
     """
     if isinstance(entry, int):
         if not -n <= entry < n:
@@ -273,8 +293,8 @@ def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
 def normalise_ids(entry: Any, n: int, dim: int) -> Any:
     """Return an index array as non-negative integers; a mask becomes the positions of True.
 
-    Ids of an array are checked here. Ids of a tensor are checked by the operator that looks them up. Negative ids
-    count from the end.
+    Negative ids count from the end. Ids of an array are checked here. Ids of a tensor are checked later, by the
+    operator that looks them up.
 
     Args:
         entry: an array of integers or a mask of one dim, or a tensor of integers.
@@ -285,7 +305,10 @@ def normalise_ids(entry: Any, n: int, dim: int) -> Any:
         A tensor if ``entry`` is one, else an array.
 
     Raises:
-        OutOfRange: If an id is out of range, or if a mask has another length.
+        OutOfRange: If an id of an array is out of range, or if a mask has another length.
+
+    >>> normalise_ids(np.array([0, -1]), 5, 0), normalise_ids(np.array([True, False, True]), 3, 0)
+    (array([0, 4]), array([0, 2]))
     """
     if isinstance(entry, Tensor):
         if entry.dtype.kind == "u":
@@ -308,8 +331,8 @@ def getitem(x: Tensor, index: Index) -> Tensor:
     """Return ``x[index]`` by NumPy's rules; ``x`` itself if slices select all of it.
 
     Sliced dims stay split. A dim that an array looks up may stay split; then the result is partial over its axes, as
-    with :func:`spmdsim.ops.gather`. The number of entries that a mask selects takes one small gather; the entries form
-    balanced blocks.
+    with :func:`spmdsim.ops.gather`. If a mask is used, one small gather finds the number of selected entries, and the
+    entries form balanced blocks.
 
     Args:
         x: the tensor.
@@ -321,6 +344,11 @@ def getitem(x: Tensor, index: Index) -> Tensor:
         OutOfRange: If an index is out of range, a mask has other sizes, or there are more entries than dims.
         InputError: If an index in a tensor is out of range.
         WorldError: If a mask is a tensor, or has several dims, and the world has no data.
+
+    >>> from spmdsim import Mesh, Tensor
+    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
+    >>> getitem(x, (slice(None), [2, 0])).full().tolist(), getitem(x, x > 3).full().tolist()
+    ([[2, 3], [4, 6]], [6, 5, 4])
     """
     if (written := to_hashable_index(index)) is not None:
         return apply_cut(x, find_cut(x.meta.shape, written))
@@ -383,9 +411,12 @@ def is_mask(entry: Any) -> bool:
 def _index_by_mask(x: Tensor, entries: list[Any], at: int) -> Tensor:
     """Return ``x[index]`` for an index with one mask and no other array.
 
-    Slices and integers apply first. Then the mask's dims move to the front, where the mask selects. The dim of the
-    selected entries moves back to the position of the mask. If a slice, None or "..." separates the mask from an int,
-    it stays in front, as in NumPy.
+    The slices and integers apply first, then the mask. Its dims become one dim of the selected entries, at the
+    position of the mask. But this dim comes first if a slice, None or "..." stands between the mask and an int, as in
+    NumPy. For ``x`` of shape [2, 3, 4, 5] and a mask with 7 True:
+
+    - ``x[:, mask]`` with a mask [3, 4] has the shape [2, 7, 5];
+    - ``x[0, :, mask]`` with a mask [4, 5] has the shape [7, 3].
 
     Args:
         x: the tensor.
@@ -457,7 +488,10 @@ class IndexLookup(NamedTuple):
 
 
 def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, IndexLookup]:
-    """Split an index with arrays into a basic selection and a lookup.
+    """Split an index into a selection by ints and slices, and a lookup by arrays.
+
+    For example, ``x[1:3, [0, 2], [1, 1]]`` for ``x`` of shape [4, 5, 6] selects ``y = x[1:3]`` and then looks up the
+    entries 0 * 6 + 1 = 1 and 2 * 6 + 1 = 13 of the last two dims of ``y``, merged to one dim of 30.
 
     Args:
         x: the tensor.

@@ -136,7 +136,10 @@ def gather(x: Tensor, ids: Tensor, dim: int = 0, *, axis: int = 0) -> Tensor:
 
 
 def _look_up_rows(context: Context, ids: Array, table: Array, padding: int | None = None) -> Array:
-    """Return the rows that this rank owns; zeros for rows of other ranks and for the padding id.
+    """Return the table's row for each id; zeros for the padding id and for rows of other ranks.
+
+    The ranks that split the table's rows all get the ids, so the sum of their results is complete. If this rank owns
+    rows 4 to 7, the ids [5, 2] give its rows [table[1], 0].
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

@@ -235,9 +235,13 @@ def _standardise(x: Array, epsilon: float, begin: int) -> tuple[Array, Array]:
 def _norm_vjp(
     dy: Array, operands: Arrays, _y: Any, epsilon: float, begin: int = -1
 ) -> tuple[Array, Array, Array]:
-    """Return the gradients by ``x``, scale and shift, in this order, of one rank's block.
+    """Return the gradients of a layer norm by ``x``, scale and shift, of one rank's block.
 
-    The gradients by scale and shift are summed over the dims of ``x`` that scale and shift lack.
+    With ``r = 1 / sqrt(variance + epsilon)``, ``h = (x - mean) * r``, ``g = dy * scale``, and means over the
+    normalised dims, they are:
+
+    - by ``x``: ``r * (g - mean(g) - h * mean(g * h))``;
+    - by scale: ``dy * h``, and by shift: ``dy``, both summed over the dims of ``x`` that scale and shift lack.
 
     Args:
         dy: the gradient of the result.
@@ -272,11 +276,13 @@ _layer_norm_op = Op(
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, begin: int = -1) -> Tensor:
     """Normalise the last dimensions to mean 0 and variance 1, then scale and shift them.
 
-    Source: Ba et al., 2016. If a normalised dimension is split, two means per row are reduced; rows are not gathered.
+    The result is ``(x - mean) / sqrt(variance + epsilon) * scale + shift`` (Ba et al., 2016). If a normalised
+    dimension is split, ranks reduce two means per row; they do not gather rows.
 
     Args:
         x: ``[..., n]``; the normalised dims may be split.
-        scale: factors ``[n]``, or with more of the last dimensions of ``x``, at least those that are normalised.
+        scale: factors in the shape of the last dims of ``x``, such as ``[n]``; it must have all normalised dims and
+            may have more.
         shift: added numbers, in the shape of ``scale``.
         epsilon: added to the variance, which is divided by the number of entries.
         begin: the first normalised dimension; all dimensions from it on are normalised. -1: only the last one.

@@ -108,10 +108,11 @@ class OperatorFunction(Pictured, Generic[P, R]):
         return copy
 
     def _call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with parameters under their first names; explain wrong arguments.
+        """Call the function; accept other names of its parameters, and explain wrong arguments.
 
-        ``sum(x, axis=0)`` calls the function with ``dims=0``. Errors of the package other than NoTensorError, and
-        errors that wrong arguments do not explain, are raised again unchanged.
+        A parameter may have several names: ``sum(x, axis=0)`` calls the function with ``dims=0``. If the call fails
+        because of wrong arguments, one of the errors below replaces the error. All other errors are raised again
+        unchanged.
 
         Raises:
             NoTensorError: If the call fails because no argument is a tensor; see `require_tensors`.
@@ -180,11 +181,15 @@ class OperatorFunction(Pictured, Generic[P, R]):
 
 
 def of_tensors(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function of tensors that is no operator, so that errors explain wrong arguments.
+    """Wrap a function that is no operator, so that its errors explain wrong arguments.
 
-    The returned function raises NoTensorError if no argument is a tensor, and UsageTypeError if the arguments do not
-    fit the signature of ``function``. An error of the package that names an inner operator names ``function`` instead.
-    Results and other errors pass.
+    The returned function passes arguments and results on unchanged. If a call fails:
+
+    - NoTensorError is raised if no argument is a tensor;
+    - UsageTypeError is raised if the arguments do not fit the signature of ``function``, or Python or NumPy refuses an
+      argument whose type differs from its annotation;
+    - an error of the package that names an inner operator names ``function`` instead;
+    - any other error is raised again unchanged.
     """
 
     @wraps(function)

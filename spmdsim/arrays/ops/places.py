@@ -79,22 +79,22 @@ def _extreme_steps(
 
 
 def _extreme_forward(op: str, context: Context, x: Array, dim: int | None) -> Generator[Array, Array, Array]:
-    """Return the index of the first extreme element along ``dim``; a nan is an extreme.
+    """Return the index of the first extreme element along the reduced dims; a nan is an extreme.
 
     The index is int64, in an array without the reduced dims. It counts in row-major order over the global sizes of the
-    reduced dims.
+    reduced dims. For example, "max" over both dims of [[3, 1], [2, 9]] gives 3.
 
     If no reduced dim is split, the generator returns at once. Otherwise it yields twice:
 
-    - this rank's extremes; the caller sends back the extremes of all ranks;
-    - the indices of this rank's extremes, and ``_NO_INDEX`` where this rank does not own the extreme; the caller sends
-      back the lowest index of all ranks.
+    1. the extremes of this rank's block; the caller sends back the extremes over all ranks;
+    2. the index where this rank owns the extreme, and the largest integer ``_NO_INDEX`` elsewhere; the caller sends
+       back the lowest index over all ranks, which is the result.
 
     Args:
         op: "max" or "min".
         context: the operator call on this rank: strategy, rank, sizes.
         x: this rank's block; it may be empty if a reduced dim is split.
-        dim: the dimension, or None for all.
+        dim: the reduced dimension, or None for all.
     """
     dims = normalise_dims(dim, x.ndim)
     remaining_sizes = [n for d, n in enumerate(x.shape) if d not in dims]
@@ -142,12 +142,14 @@ _argmax_op, _argmin_op = _declare_extreme("argmax", "max"), _declare_extreme("ar
 
 
 def _find_extreme_index(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> Tensor:
-    """Return the int64 index of the first extreme element along a dimension.
+    """Return the int64 index of the first extreme element along a dimension, or of all elements.
+
+    For argmax, [[3, 1], [2, 9]] gives [0, 1] along dim 0. Without a dim it gives 3, the row-major index of 9.
 
     Args:
         op: the operator ``argmax`` or ``argmin``.
         x: the tensor.
-        dim: the dimension; negative ones count from the end; None: all, counted in row-major order.
+        dim: the dimension; negative ones count from the end; None: all dimensions together.
         keepdims: keep reduced dimensions with size 1.
 
     Raises:
@@ -259,19 +261,21 @@ def _topk_steps(
 def _topk_forward(
     context: Context, x: Array, dim: int, k: int, largest: bool
 ) -> Generator[Array, Array, tuple[Array, Array]]:
-    """Return the ``k`` extreme entries along a dimension and their global indices, in order.
+    """Return the ``k`` largest or smallest entries along a dimension, and their global indices.
 
-    If the dim is not split, the generator returns at once. Otherwise it yields twice: the values, then the indices of
-    this rank's first ``k`` entries, as ``[1, k, *other dims]``. The caller sends back the arrays of all ranks as
-    ``[ranks, k, *other dims]``. A rank with fewer than ``k`` entries pads values with zeros and indices with -1.
+    Of equal entries the first comes first: the 3 largest of [3, 9, 9, 1] are (9, 9, 3), with indices (1, 2, 0).
+
+    If the dim is not split, the generator returns at once. Otherwise each rank offers its own best ``k`` entries, and
+    every rank chooses among all of them. The generator yields twice, first the values, then the indices, each as
+    ``[1, k, *other dims]``; the caller sends back those of all ranks as ``[ranks, k, *other dims]``. A rank with fewer
+    than ``k`` entries adds values of 0 with the index -1, which are left out of the choice.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         x: this rank's block.
         dim: the dimension.
         k: the number of entries, at most the size of the whole dimension.
-        largest: True for the largest entries in descending order, False for the smallest in ascending order. Of equal
-            entries the first comes first.
+        largest: True for the largest entries in descending order, False for the smallest in ascending order.
     """
     rows, start = to_rows(x, dim), context.bounds(ALONG)[0]
     order = _sort_positions(rows, min(k, rows.shape[1]), largest)

@@ -171,13 +171,19 @@ def _adjoint(
 ) -> tuple[Tensor]:
     """Return the gradient of a running sum or product by its operand, in a tuple.
 
-    It is a running sum in the opposite direction. For products it is exact at factors of 0, too: the operand is
-    searched for the first zero of each row. All ranks must call it, since it communicates.
+    For a running sum, it is the running sum of ``dy`` in the opposite direction. For a running product ``y`` of ``x``,
+    each row has three cases:
+
+    - before the first zero of ``x``: the opposite running sum of ``dy * y``, divided by ``x``;
+    - at the first zero: the opposite running sum of ``dy`` times the products with 1 in place of the zero;
+    - after the first zero: 0, because all products there contain the zero.
+
+    All ranks must call it, since it communicates. Complex factors are conjugated.
 
     Args:
         dys: the gradient of the result, in a list of one.
-        operands: the operand.
-        results: the result.
+        operands: the operand, in a list of one.
+        results: the result, in a list of one.
         dim: the dimension.
         op: "sum" or "prod".
         backward: True if the running function starts at the last element.
@@ -250,14 +256,17 @@ def _scan_along(
 ) -> Tensor:
     """Compute running sums or products along a dimension.
 
+    The running sums of [3, 1, 2] are [3, 4, 6]; with ``include_initial`` they are [0, 3, 4, 6].
+
     Args:
         name: the function that the user called, for error messages.
         op: "sum" or "prod".
         x: the tensor; it is converted to the result type first.
         dim: the dimension, or None if the tensor has only one.
-        dtype: the result type; None: 64 bits for integers and bools (unsigned for unsigned ones), else the type of
+        dtype: the result type. None: int64 for signed integers and bools, uint64 for unsigned ones, else the type of
             ``x``.
-        include_initial: insert the identity element of ``op`` first; the dimension is then longer by 1.
+        include_initial: insert the identity element first (0 for sums, 1 for products); the dimension is then longer
+            by 1.
 
     Raises:
         RuleError: If ``dim`` is out of range, or None and ``x`` has not exactly one dimension.
@@ -352,7 +361,8 @@ def diff(
 ) -> Tensor:
     """Compute differences of neighbours along a dimension, ``n`` times, as ``numpy.diff``.
 
-    A difference is an entry minus the entry before it, in the type of ``x``, so unsigned integers wrap around.
+    A difference is an entry minus the entry before it: [1, 4, 9] gives [3, 5], and with ``n=2`` it gives [2]. It has
+    the type of ``x``, so unsigned integers wrap around.
 
     Args:
         x: the tensor; the difference of two bools is True if they differ.
@@ -364,12 +374,13 @@ def diff(
         axis: another name of ``dim``.
 
     Returns:
-        A tensor whose dimension, with both ends, is ``n`` entries shorter, but not shorter than 0. Split dimensions stay
-        split.
+        A tensor whose dimension is ``n`` entries shorter than ``x`` with ``prepend`` and ``append``; at least 0.
+        Split dimensions stay split.
 
     Raises:
-        RuleError: If a dimension is out of range, ``n`` is negative, or sizes of the ends differ in other dimensions.
-        LayoutError: If an array at an end has another number of dimensions.
+        RuleError: If a dimension is out of range, ``n`` is negative, or sizes of ``prepend`` or ``append`` differ from
+            ``x`` in other dimensions.
+        LayoutError: If ``prepend`` or ``append`` is an array with another number of dimensions.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))

@@ -94,10 +94,12 @@ def _scatter(context: Context, x: Array, ids: Array, values: Array, dim: int, ki
 def _scatter_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, dim: int, kind: str
 ) -> tuple[Array, None, Array]:
-    """Return the gradients by the tensor, the ids (None) and the values.
+    """Return the gradients of a scatter by the tensor, the ids (None) and the values.
 
-    The gradient of a value is the gradient of its entry, negated for "subtract". With "set", replaced entries have
-    gradient 0, and so have values that a later value replaced. Values of other ranks' entries have gradient 0 here.
+    A value's gradient is the gradient of the entry to which it goes, with opposite sign for "subtract". It is 0 here
+    if another rank owns the entry. The tensor's gradient is ``dy``. With "set", two gradients are 0 besides: those of
+    the tensor's replaced entries, and those of values that a later value replaced. For example, "set" at the ids [2,
+    2] of 3 entries gives the tensor ``[dy[0], dy[1], 0]`` and the values ``[0, dy[2]]``.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -168,14 +170,16 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
 
 
 def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, name: str) -> Tensor:
-    """Return the tensor with values set or combined at the entries that a lookup names.
+    """Return a copy of a tensor with values set or combined at the entries that a lookup names.
+
+    If the lookup names an entry several times, its values apply one after the other in row-major order. For example,
+    the values [5, 6] at the positions [1, 1] of [0, 0, 0] give [0, 6, 0] with "set" and [0, 11, 0] with "add".
 
     Args:
         x: the tensor; it does not change.
         lookup: the lookup of the index, from :func:`split_index`.
         value: broadcasts to the shape of the looked-up entries; leading dims of size 1 are dropped.
-        kind: "set", "add", "subtract", "multiply", "maximum" or "minimum". Values of equal positions apply one after
-            the other in row-major order, so "set" keeps the last one.
+        kind: "set", "add", "subtract", "multiply", "maximum" or "minimum".
         name: the function, for error messages.
 
     Returns:

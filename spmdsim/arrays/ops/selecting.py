@@ -43,14 +43,16 @@ def move_axes_to_first_dim(x: Tensor, dims: int) -> Tensor:
 def select(x: Tensor, mask: Tensor) -> Tensor:
     """Return ``x[mask]``: the entries, or rows, where the mask is True, in row-major order.
 
+    For ``x`` of shape [4, 6, 5], a mask [4] selects rows [count, 6, 5], and a mask [4, 6] selects rows [count, 5].
+
     Each rank selects from its own block. One small gather exchanges the counts, and one exchange forms balanced
     blocks: the first dim of the result is split by all axes that split a masked dim. Gradients go back to the
     positions of the entries. All ranks must call it.
 
     Args:
         x: the tensor; a partial one is reduced first.
-        mask: a bool tensor in the shape of the first dims of ``x``. Without dims it selects all of ``x`` or nothing:
-            the result has one more dim, of size 1 or 0.
+        mask: a bool tensor in the shape of the first dims of ``x``. A mask without dims selects all of ``x`` or
+            nothing: the result has one more dim, of size 1 or 0.
 
     Raises:
         OutOfRange: If the mask does not have the sizes of the first dims.
@@ -209,10 +211,13 @@ def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]
 def _find_neighbour_entry(
     context: Context, x: Array, ahead: bool
 ) -> Generator[Array, Array, tuple[Array, bool]]:
-    """Return the nearest entry after or before this rank's block, ``[1]``, and True.
+    """Return the nearest entry after or before this rank's block, and True if it exists.
 
-    If there is none, or the dim is not split, return a zero and False. Empty blocks are skipped. If the dim is split,
-    the generator yields one entry of this rank; the caller sends back the entries of all ranks.
+    With the blocks [1, 2], [] and [5] of three ranks, rank 0 gets ([5], True) with ``ahead``; empty blocks are
+    skipped. If there is no such entry, or the dim is not split, the result is ([0], False).
+
+    If the dim is split, the generator yields the entry at the border of this rank's block (0 if the block is empty);
+    the caller sends back the entries of all ranks.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

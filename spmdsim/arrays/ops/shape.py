@@ -38,17 +38,25 @@ def make_moving_rule(text: str, unsplit: Sequence[str], linear: Any = "each") ->
 
 
 def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
-    """Return the rule of a reshape and the sizes of the factors that compose both shapes.
+    """Return the rule of a reshape and the sizes of its factors.
 
-    A dim is a product of factors. A factor that both shapes share can be split. If one of two sizes divides the other,
-    all of their factors are shared. Otherwise only their greatest common divisor is shared; the remaining factors, up
-    to the next common boundary (see :func:`_add_unsplit_factors`), must not be split. If a size is 0, no factor can be
-    split.
+    Both shapes are written as products of the same factors, in one order. A factor that both shapes share may be
+    split; other factors must stay whole. Sizes are compared from the left:
+
+    - If one size divides the other, the smaller one is a shared factor, and the quotient goes on to the next
+      comparison.
+    - Otherwise their greatest common divisor is shared. The factors from there up to the next common boundary stay
+      whole (see :func:`_add_unsplit_factors`).
+
+    If a size is 0, all factors stay whole.
 
     Args:
         shape: the old shape.
         new_shape: the new shape, with an equal number of elements.
 
+    >>> rule, sizes = reshape_rule((6, 4), (3, 8))
+    >>> rule.text, sizes
+    ('(f0 f1) f2 -> f0 (f1 f2)', {'f0': 3, 'f1': 2, 'f2': 4})
     >>> reshape_rule((6, 4), (2, 3, 4))[0].text
     '(f0 f1) f2 -> f0 f1 f2'
     """
@@ -82,10 +90,17 @@ def reshape_rule(shape: Shape, new_shape: Shape) -> tuple[Rule, dict[str, int]]:
 def _match_factors(
     shape: Shape, new_shape: Shape, left: list[list[str]], right: list[list[str]], factor: Any
 ) -> None:
-    """Append common factors of two shapes to their terms, from the left.
+    """Append the factors of two shapes to their dims, from left to right.
 
-    A factor is a size that both shapes share, such as 3 of ``(6, 4)`` and ``(3, 8)``: their terms become "(f0 f1) f2"
-    and "f0 (f1 f2)" with sizes 3, 2 and 4.
+    The remaining sizes of the first dims are compared, and their greatest common divisor becomes a factor of both. For
+    example, (6, 4) and (3, 8):
+
+    1. 6 and 3 have the factor f0 = 3. The remaining sizes are 2 and 1, so the next new dim is 8.
+    2. 2 and 8 have the factor f1 = 2. The remaining sizes are 1 and 4, so the next old dim is 4.
+    3. 4 and 4 are the factor f2 = 4.
+
+    So ``left`` is [[f0, f1], [f2]] and ``right`` is [[f0], [f1, f2]]. If both remaining sizes are above 1 after a
+    division, :func:`_add_unsplit_factors` adds the factors up to the next common boundary.
 
     Args:
         shape: the old shape, without sizes of 0.
@@ -127,15 +142,15 @@ def _add_unsplit_factors(
     """Add factors that must not be split, up to the next common boundary of both shapes.
 
     A common boundary is where the products of the sizes so far are equal. ``(4, 6)`` and ``(3, 8)`` have only the
-    boundary at the end.
+    boundary at the end: 4, 24 and 3, 24. So each of the four dims becomes one factor that must not be split.
 
     Args:
         shape: the old shape.
         new_shape: the new shape.
         left: factors of each old dim, extended in place.
         right: factors of each new dim, extended in place.
-        state: numbers of the next old and new dim, and remaining sizes of the current ones, which have no common
-            factor.
+        state: ``(i, j, a, b)``: the numbers of the next old and the next new dim, and the remaining sizes of the dims
+            before them, which have no common factor.
         factor: ``factor(size, keep_whole)`` returns the name of a new factor.
 
     Returns:

@@ -52,8 +52,8 @@ _slice_op = WindowOp(
 def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[int] | None = None) -> Tensor:
     """Return ``x[start:stop:step]`` per dimension, with bounds >= 0 and steps >= 1.
 
-    A split dimension stays split: its elements go to the balanced blocks of the new size. They move between neighbours
-    if the slice is a shift by less than a block.
+    A split dimension stays split: its selected elements form balanced blocks of the new size. If the slice moves
+    elements by less than a block, ranks exchange them with their neighbours only.
 
     Args:
         x: the tensor.
@@ -162,7 +162,8 @@ def pad(
 ) -> Tensor:
     """Add elements before and after each dimension; split dimensions stay split.
 
-    A pending reduction stays pending if ``value`` is 0.
+    A pending reduction stays pending if ``value`` is 0. With other modes than "constant", dims are padded one after
+    the other.
 
     Args:
         x: the tensor.
@@ -171,9 +172,14 @@ def pad(
         after: one count per dim; or the mode.
         value: the added elements, cast to the type of ``x``; a fraction is cut off for integers.
         pad_width: another name of ``before``.
-        mode: as in NumPy; may be passed as ``after``. ``"constant"``: ``value``; ``"edge"``: the outermost element;
-            ``"wrap"``: elements of the opposite end; ``"reflect"`` and ``"symmetric"``: mirrored elements, without and
-            with the outermost one. Dims are padded one after the other.
+        mode: the added elements, as in NumPy. For two elements before and after [1, 2, 3]:
+
+            - ``"constant"``: ``value``, as in 0 0 1 2 3 0 0;
+            - ``"edge"``: the outermost element, as in 1 1 1 2 3 3 3;
+            - ``"wrap"``: elements of the opposite end, as in 2 3 1 2 3 1 2;
+            - ``"reflect"``: mirrored at the outermost element, as in 3 2 1 2 3 2 1;
+            - ``"symmetric"``: mirrored behind it, as in 2 1 1 2 3 3 2.
+
         constant_values: another name of ``value``.
 
     Returns:
@@ -329,19 +335,19 @@ _roll_op = WindowOp(
 def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims = None) -> Tensor:
     """Move elements ``shift`` positions along one dimension or several, cyclically.
 
-    Split dims stay split, and only elements that change their rank are sent. Shifts of one dimension that occurs
-    several times are added.
+    Split dims stay split, and only elements that change their rank are sent.
 
     Args:
         x: the tensor.
-        shift: the number of positions, or one number per dimension; negative numbers move towards the start. A single
-            number applies to each of the dims; several numbers for a single dim are added.
+        shift: the number of positions, negative towards the start. Several dims and a single shift: it applies to
+            each. Several shifts and a single dim: they are added. Otherwise one shift per dim; shifts of a dim that
+            occurs twice are added.
         dim: the dimension or dimensions; None: all elements in row-major order.
         axis: another name of ``dim``.
 
     Returns:
-        A tensor in the shape and layout of ``x``. Pending reductions stay pending, unless ``dim`` is None and ``x`` has
-        several dims.
+        A tensor in the shape and layout of ``x``. Pending reductions stay pending, unless ``dim`` is None and ``x``
+        has several dims.
 
     Raises:
         RuleError: If a dimension is out of range, or there is neither one shift per dim nor a single one of either.
@@ -349,8 +355,8 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
-    >>> ops.roll(v, 2).full().tolist()
-    [3, 2, 3, 1]
+    >>> ops.roll(v, 1).full().tolist(), ops.roll(v, -1).full().tolist()
+    ([2, 3, 1, 3], [1, 3, 2, 3])
     """
     if dim is None:
         if x.ndim < 2:

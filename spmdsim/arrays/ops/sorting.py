@@ -65,11 +65,13 @@ class Sampling(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def choose_sampling(size: int, ranks: int, itemsize: int) -> Sampling:
-    """Return the numbers of samples and rounds with which a rank receives the fewest bytes.
+    """Return the number of samples and rounds with which a rank receives the fewest bytes.
 
-    Tried are 8, 16, … 1024 samples and up to 39 rounds. Counted are the samples of all rounds, ``ROUND`` (8192) bytes
-    per round, and the elements that remain inside the brackets. Of equal choices the first counts: few samples, then
-    few rounds. Results are cached.
+    A round of ``s`` samples per rank narrows a bracket (the range in which a cut must be) from ``w`` elements to at
+    most ``3 * ceil(w / s) + 3 * ranks``. So more samples and rounds cost bytes, but leave fewer elements to send at
+    the end. All pairs of 8, 16, … 1024 samples and 0 to 39 rounds are tried. The bytes of a pair are
+    ``rounds * (ranks * samples * itemsize + 8192) + within * itemsize``; 8192 (:data:`ROUND`) stands for a round's
+    latency. Of equal pairs the one with few samples counts, then the one with few rounds. Results are cached.
 
     Args:
         size: length of the dimension.
@@ -117,9 +119,11 @@ def sample_positions(low: Array, high: Array, samples: int) -> tuple[Array, Arra
 def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tuple[Array, Array]:
     """Return narrower brackets of all ranks for one border between two blocks of the result.
 
-    A bracket is a range of positions in a rank's sorted row that contains the rank's cut, where the border falls into
-    the row. The samples were taken at the positions of :func:`sample_positions`; samples beyond a bracket's end are
-    ignored. See the top of this file.
+    A rank's cut is the number of elements of its sorted row that lie before the border. A bracket is a range of
+    positions that contains the cut. Each rank sampled its row at the positions of :func:`sample_positions`; samples
+    beyond a bracket's end are ignored. The samples of all ranks are sorted. For each sample it follows how many
+    elements lie before it at least, and at most. The last sample that is surely before the border gives the new lower
+    ends, the first one that is surely behind it the upper ends.
 
     Args:
         values: samples of all ranks, ``[b, p, s]``: rows, ranks, samples.
@@ -129,6 +133,12 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
 
     Returns:
         The new lower and upper ends, ``[b, p]`` each.
+
+    Two ranks with 6 elements each, of which 3 are sampled (at 0, 2 and 4); 6 elements lie before the border:
+
+    >>> samples = np.array([[[0, 4, 8], [1, 5, 9]]])
+    >>> narrow_brackets(samples, np.array([[0, 0]]), np.array([[6, 6]]), 6)
+    (array([[3, 1]]), array([[4, 4]]))
     """
     count, ranks, samples = values.shape
     at, exists = sample_positions(low, high, samples)
@@ -139,41 +149,47 @@ def narrow_brackets(values: Array, low: Array, high: Array, before: int) -> tupl
     order = np.take_along_axis(order, np.argsort(missing, axis=-1, kind="stable"), -1)
     exists, at = (np.take_along_axis(array.reshape(flat), order, -1) for array in (exists, at))
     is_own = (order // samples == np.arange(ranks)[:, None, None]) & exists
-    # Per rank and sample: a lower bound of the elements up to the sample, and the first position that may follow it.
-    least = np.maximum.accumulate(np.where(is_own, at + 1, low.T[..., None]), axis=-1)
-    ahead = np.where(is_own, at, high.T[..., None])
-    ahead = np.minimum.accumulate(ahead[..., ::-1], axis=-1)[..., ::-1]
-    most = np.concatenate([ahead[..., 1:], high.T[..., None]], axis=-1)
+    # Per rank and sample: the fewest and the most elements up to the sample, and the position of its next sample.
+    fewest_up_to = np.maximum.accumulate(np.where(is_own, at + 1, low.T[..., None]), axis=-1)
+    next_position = np.where(is_own, at, high.T[..., None])
+    next_position = np.minimum.accumulate(next_position[..., ::-1], axis=-1)[..., ::-1]
+    most_up_to = np.concatenate([next_position[..., 1:], high.T[..., None]], axis=-1)
     # Number of samples that are before the border for sure, and of those that may be before it.
-    inside = ((most.sum(0) <= before) & exists).sum(-1)
-    outside = ((least.sum(0) <= before) & exists).sum(-1)
-    least = np.concatenate([low.T[..., None], least], axis=-1)
-    ahead = np.concatenate([ahead, high.T[..., None]], axis=-1)
-    outside = np.where(outside == exists.sum(-1), ahead.shape[-1] - 1, outside)
+    sure_count = ((most_up_to.sum(0) <= before) & exists).sum(-1)
+    possible_count = ((fewest_up_to.sum(0) <= before) & exists).sum(-1)
+    fewest_up_to = np.concatenate([low.T[..., None], fewest_up_to], axis=-1)
+    next_position = np.concatenate([next_position, high.T[..., None]], axis=-1)
+    # If all samples may be before the border, the upper ends stay; other entries of the last dim are no samples.
+    possible_count = np.where(possible_count == exists.sum(-1), next_position.shape[-1] - 1, possible_count)
     row_numbers = np.arange(count)
-    return least[:, row_numbers, inside].T, ahead[:, row_numbers, outside].T
+    return fewest_up_to[:, row_numbers, sure_count].T, next_position[:, row_numbers, possible_count].T
 
 
 def find_cuts(
     pieces: Array, sizes: Array, before: int, samples: int, rounds: int
 ) -> Generator[Any, Any, Array]:
-    """Return the positions where this rank cuts its sorted rows, ``[p, b]``.
+    """Return the cuts of this rank's sorted rows, ``[p, b]``: one per block and row.
 
-    There is one cut per block of the result and row: the entries of block k begin at cut k of this rank's row. The
-    generator yields what this rank sends, and the caller sends back what it receives.
+    The entries that go to block k of the result begin at cut k of this rank's row. For example, rank 0 with the row
+    [1, 4, 6] and rank 1 with [2, 3, 5] form the blocks [1, 2, 3] and [4, 5, 6]: rank 0 has the cuts 0 and 1,
+    rank 1 has 0 and 2.
+
+    The generator yields what this rank sends, and the caller sends back the arrays received from each rank.
 
     Args:
         pieces: this rank's sorted rows, ``[b, n]``.
         sizes: number of entries per row on each rank.
-        before: number of elements in the result's blocks of preceding ranks. This rank decides about the border that
-            follows these blocks.
+        before: number of elements in the result's blocks of preceding ranks. This rank finds the cuts of all ranks at
+            the border that follows these blocks.
         samples: samples per border and round.
         rounds: number of rounds.
 
     Yields:
-        In each round samples for each rank, ``[p, s, b]``, and then for each the bracket of its cut, ``[p, 2, b]``.
-        Then the elements inside the brackets as :class:`Parts`, and finally the cuts, ``[p, b]``. The caller sends
-        back the arrays received from each rank.
+        In this order:
+
+        - in each round, samples for each rank, ``[p, s, b]``, and then the bracket of each rank's cut, ``[p, 2, b]``;
+        - the elements inside the brackets, as :class:`Parts`;
+        - the cuts of all ranks at this rank's border, ``[p, b]``.
     """
     count, ranks = len(pieces), len(sizes)
     low, high = np.zeros((ranks, count), np.int64), np.full((ranks, count), pieces.shape[1], np.int64)
@@ -237,9 +253,12 @@ VALUES, INDICES = "values", "indices"
 def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
     """List the steps of a sort with their element types; () if the dimension is not split.
 
-    Each step is one collective among the ranks that split the dimension. They exchange, in order: samples and brackets
-    of each round, remaining elements, cuts, counts, and the entries themselves: values, and indices if they are
-    wanted.
+    Each step is one collective among the ranks that split the dimension. They exchange, in this order:
+
+    1. in each round of finding cuts: samples, then brackets;
+    2. the elements that remain inside the brackets;
+    3. the cuts, and then the number of entries that go from rank to rank;
+    4. the values of the entries, and their indices if these are wanted.
 
     Args:
         bound: the rule with its sizes; not used, but part of the interface of `SteppedOp.steps`.
@@ -275,10 +294,11 @@ def _list_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any],
 def _sort_block(
     context: Context, x: Array, dim: int, descending: bool, give: tuple[str, ...]
 ) -> Generator[Any, Any, Any]:
-    """Return this rank's block of the sorted dimension; exchange entries if it is split.
+    """Sort a dimension and return this rank's block of the result: values, indices or both.
 
-    Equal entries keep their order, also if descending. If the dimension is split, the generator yields what
-    :func:`_list_exchanges` lists; the caller sends back what this rank receives.
+    For example, if two ranks own [3, 9] and [9, 1], descending values are [9, 9] and [3, 1], with the indices [1, 2]
+    and [0, 3]. Equal entries keep their order, also if descending. If the dimension is split, the generator yields the
+    operands of the steps of :func:`_list_exchanges`; the caller sends back what this rank receives.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -334,17 +354,22 @@ def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
 def _exchange_entries(
     context: Context, rows: Array, order: Array | None, dim: int, descending: bool
 ) -> Generator[Any, Any, tuple[Array, Array | None]]:
-    """Return this rank's block of the sorted rows of all ranks, and its entries' global indices.
+    """Exchange the entries of sorted rows; return this rank's block of the sorted result.
 
-    The generator yields what :func:`_list_exchanges` lists, in its order; the caller sends back what this rank
-    receives.
+    First the ranks find the cuts of their rows (:func:`find_cuts`). Then each rank sends the entries between two cuts
+    to the owner of the block, which merges what it receives. The generator yields the operands of the steps of
+    :func:`_list_exchanges`; the caller sends back what this rank receives.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
         rows: this rank's sorted rows, ``[b, n]``.
-        order: global indices of the entries of ``rows``. None: the second result is None.
+        order: global indices of the entries of ``rows``, or None.
         dim: the dimension.
         descending: True if the caller reverses the result. The smallest entries then go to the last rank.
+
+    Returns:
+        This rank's block of the sorted rows, ``[b, n]``, and the global indices of its entries. The second result is
+        None if ``order`` is None.
     """
     mesh, axes = context.strategy.mesh, find_split_axes(context.strategy)
     members = mesh.group(context.rank, *axes)
@@ -477,14 +502,13 @@ def _sort_along(
 def _choose_layout(x: Tensor, dim: int) -> Layout:
     """Return the layout in which to sort: that of ``x``, or one that does not split ``dim``.
 
-    In the second case, the axes of ``dim`` split another dimension further: the one with the longest blocks, of equal
-    ones the first. It is chosen if both hold:
+    To sort a split dim, a rank receives the samples of all rounds and the elements inside the last brackets (see
+    :func:`choose_sampling`). If these are more elements than its largest block has along ``dim``, the axes of ``dim``
+    split another dim further: the dim with the longest blocks, of equal ones the first. Its blocks must have at least
+    as many elements along it as ``dim`` has blocks. Without such a dim, the layout of ``x`` remains. For example, a
+    matrix [64, 64] split by rows over 8 ranks is sorted along the rows' dim in the layout that splits the columns.
 
-    - the blocks of this dimension have at least as many elements along it as ``dim`` has blocks;
-    - a rank would receive more elements to find the cuts of the split ``dim`` than its largest block has along ``dim``.
-      It receives the samples of all rounds and the elements inside the last brackets (see :func:`choose_sampling`).
-
-    The layout of ``x`` is returned if ``dim`` is not split, or the tensor has no elements.
+    The layout of ``x`` is also returned if ``dim`` is not split, or the tensor has no elements.
 
     Args:
         x: the tensor; it must not be partial.

@@ -41,8 +41,9 @@ PICKING = METHODS[1:4]
 def _compute_quantiles(name: str, x: Tensor, q: Array, dim: Dims, method: str, keepdims: bool) -> Tensor:
     """Return quantiles along dimensions; the result's shape begins with the shape of ``q``.
 
-    Entries are sorted. Integers become float64, unless the method picks entries ("lower", "higher", "nearest").
-    A row with a nan has the quantile nan.
+    Two quantiles (``q`` of shape [2]) along dim 0 of a tensor [4, 6] have the shape [2, 6]. Entries are sorted.
+    Integers become float64, unless the method picks entries ("lower", "higher", "nearest"). A row with a nan has the
+    quantile nan.
 
     Args:
         name: the function that the user called, for error messages.
@@ -114,9 +115,13 @@ def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
 def _interpolate_sorted(ordered: Tensor, q: Array, method: str) -> Tensor:
     """Return the quantiles of sorted rows along the last dimension; nan for rows with nan.
 
-    The quantile q of n entries is at position ``q (n - 1)`` between two entries. "linear" interpolates between both,
-    "midpoint" is their mean, "lower" and "higher" are one of them. "nearest" is the nearer one; in the middle, the one
-    at the even position.
+    The quantile q of n entries is at position ``q (n - 1)``, counted from 0, between two entries. For [1, 2, 4, 8] and
+    q = 0.25 the position is 0.75, between 1 and 2. The methods give:
+
+    - "linear": interpolated between both, 1.75;
+    - "midpoint": the mean of both, 1.5;
+    - "lower" and "higher": one of both, 1 or 2;
+    - "nearest": the nearer one, 2; in the middle, the one at the even position.
 
     Args:
         ordered: entries sorted along the last dimension, nan last.
@@ -391,8 +396,9 @@ def histogram(
 ) -> tuple[Tensor, Tensor]:
     """Count the entries in bins; return the counts and the edges of the bins.
 
-    Each rank counts its own entries; the counts are partial. A bin has its lower edge and not its upper edge; the last
-    bin has both. Entries outside of all bins are not counted. There is no gradient.
+    A bin has its lower edge and not its upper edge; the last bin has both. With the edges [1, 2, 3], the entries 1 and
+    1.5 are in the first bin, 2 and 3 in the second one; entries outside of all bins are not counted. Each rank counts
+    its own entries; the counts are partial. There is no gradient.
 
     Args:
         x: the tensor.

@@ -20,10 +20,11 @@ from spmdsim.errors import RuleError
 
 @lru_cache(maxsize=256)
 def factors(n: int, parts: int) -> tuple[int, int] | None:
-    """Return two factors of ``n``, as equal as possible, whose first is a multiple of ``parts``.
+    """Return two factors of ``n``, the first a multiple of ``parts``; None if there are none.
 
-    Pairs whose second factor is a multiple of ``parts``, too, are preferred. "As equal as possible": the absolute
-    logarithm of their quotient is smallest. The result is None if there is no pair. Results are cached.
+    They are the sizes of a matrix as which a split dim of ``n`` points is transformed. Of several pairs, one whose
+    second factor is a multiple of ``parts``, too, is preferred; then the pair that is closest to a square (the
+    smallest absolute logarithm of the quotient). Results are cached.
 
     Args:
         n: the number of points.
@@ -47,11 +48,17 @@ def factors(n: int, parts: int) -> tuple[int, int] | None:
 
 
 def four_steps(transform: Callable[[Tensor, int], Tensor], x: Tensor, dim: int, inverse: bool) -> Tensor:
-    """Transform a split dim as a matrix: columns, twiddle factors, then rows.
+    """Transform a split dim of ``n = rows * columns`` points as a matrix, without a gather.
 
-    All ranks must call it. They exchange their blocks three times, and no rank ever stores more than one block.
-    :func:`factors` of the dim's size and its number of blocks must not be None. The result has shape and layout of
-    ``x``; a pending reduction is not expected.
+    :func:`factors` gives ``rows`` and ``columns``; it must not return None. The four steps are:
+
+    1. Transform each column.
+    2. Multiply by the twiddle factors, the roots of unity that depend on row and column.
+    3. Transform each row.
+    4. Transpose the matrix and flatten it.
+
+    All ranks must call it. They exchange their blocks three times, and no rank ever stores more than one block. The
+    result has shape and layout of ``x``, which must not be partial.
 
     Args:
         transform: ``transform(tensor, dim)`` transforms a tensor along a dim in the direction of ``inverse``.
@@ -137,9 +144,16 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
 def _transform_vjp(
     dy: Array, operands: Arrays, _y: Any, kind: str, n: int, dim: int, norm: str
 ) -> tuple[Array]:
-    """Return the gradient, by the transform in the opposite direction.
+    """Return the gradient of a Fourier transform: a transform in the opposite direction.
 
-    It is cut or padded with zeros to the operand's size.
+    It uses the opposite ``norm``: "forward" for "backward" and vice versa.
+
+    - fft and rfft: ``ifft(dy)`` of ``n`` points.
+    - ifft: ``fft(dy)`` of ``n`` points.
+    - irfft: ``rfft(dy)``, whose entries are doubled except the first one and, for even ``n``, the last one: each
+      doubled entry stands for two conjugate ones.
+
+    Then it is cut or padded with zeros to the operand's size along ``dim``.
 
     Args:
         dy: the gradient of the result.
@@ -191,10 +205,10 @@ def transform(
 
     A split dim is treated in the first way that is possible:
 
-    - Its axes move to another dim, if one is large enough.
-    - It is transformed as a matrix (:func:`four_steps`), if ``n`` is its size, the size has two :func:`factors`, and
-      the kind is not irfft.
-    - It is gathered.
+    1. The axes that split it move to another dim, if one is large enough (:func:`_move_axes_away`).
+    2. It is transformed as a matrix (:func:`four_steps`), if ``n`` is its size, the size has two :func:`factors`, and
+       the kind is not irfft.
+    3. It is gathered.
 
     Args:
         kind: "fft", "ifft", "rfft" or "irfft".
@@ -206,8 +220,9 @@ def transform(
         done: dims that are transformed already; the axes move to one of them if one is large enough.
 
     Returns:
-        A tensor of complex64 for floats of up to 32 bits and complex64, else complex128; of irfft float32 or float64.
-        The dim has ``n`` entries, ``n // 2 + 1`` of rfft. It may be in another layout than ``x``.
+        A tensor whose dim has ``n`` entries, or ``n // 2 + 1`` for rfft; its layout may differ from that of ``x``. If
+        ``x`` has floats of up to 32 bits or complex64, its type is complex64, otherwise complex128. For irfft it is
+        float32 or float64.
 
     Raises:
         RuleError: If the dim is out of range, ``n`` < 1, the norm is unknown, or ``x`` is complex for rfft.
@@ -229,11 +244,12 @@ def transform(
 
 
 def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
-    """Return a tensor in which the axes of a dim split another dim instead.
+    """Return the tensor with another dim split by the axes of a dim, if one is large enough.
 
-    The blocks of the other dim must have an entry for each new block. Dims in ``done`` are preferred, then dims that
-    the axes divide evenly, then dims with the largest blocks. The tensor is returned unchanged if the dim is not
-    split, or no dim is large enough.
+    With 4 ranks along axis x, ``("x", None)`` becomes ``(None, "x")`` for dim 0. The blocks of the other dim must have
+    at least as many entries as the axes have ranks. Of several dims, those in ``done`` are preferred, then dims that
+    the axes divide evenly, then the dim with the largest blocks. The tensor is returned unchanged if the dim is not
+    split, or no other dim is large enough.
 
     Args:
         x: the tensor.

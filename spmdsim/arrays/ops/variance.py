@@ -35,13 +35,12 @@ def var(
 ) -> Tensor:
     """Compute the variance over dimensions: the mean square of the differences from the mean.
 
-    The result has the type of ``x``, float64 for integers, and is a pending sum. Types of two bytes are computed in
-    float32. Two passes keep all digits if the mean is large against the spread. If a reduced dimension is split, each
-    pass is one reduction of the result's size. A partial ``x`` is reduced first. The variance is nan if there are no
+    The mean is computed first, then the differences, which keeps all digits if the mean is much larger than they are.
+    If a reduced dimension is split, both need one reduction of the result's size. The variance is nan if there are no
     more elements than ``correction``.
 
     Args:
-        x: the tensor.
+        x: the tensor; a partial one is reduced first.
         dims: one dimension or several; negative numbers count from the end; None: all. They may be split.
         keepdims: keep reduced dimensions in the result, with size 1.
         correction: number subtracted from the count of elements before the division: 0 for a population, 1 for a
@@ -50,7 +49,8 @@ def var(
         ddof: another name of ``correction``.
 
     Returns:
-        A tensor without the reduced dimensions, or with size 1 for them; partial over their axes.
+        A tensor without the reduced dimensions, or with size 1 for them; partial (a pending sum) over their axes. It
+        has the type of ``x``, float64 for integers; 16-bit floats are computed in float32.
 
     Raises:
         RuleError: If a dimension is out of range or occurs twice, or if ``x`` is complex.

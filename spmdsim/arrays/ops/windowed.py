@@ -67,14 +67,16 @@ class WindowOp(Op):
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """Return the rule with its sizes. A dim read in windows has the number of windows as size.
+        """Return the rule with its sizes; a dim read in windows counts the number of its windows.
 
-        The result is a :class:`WindowBound`, whose ``shapes`` are the real ones.
+        A convolution of 10 elements with windows of 3 and stride 1 has 8 windows: the rule is bound to the size 8. The
+        result is a :class:`WindowBound`, whose ``shapes`` are the real ones, here 10.
 
         Args:
             shapes: the shapes of the operands.
             params: the parameters of the call, by name.
-            dtypes: the element types of the operands; None: no pending reduction is forbidden because of its type.
+            dtypes: the element types of the operands. None: unknown, so pending reductions are allowed whatever the
+                type.
 
         Raises:
             RuleError: If the number of operands or a shape does not fit the rule.
@@ -113,13 +115,16 @@ def forbid_split_windows(bound: BoundRule) -> BoundRule:
 def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) -> Array:
     """Return a block with one number per dim added around it.
 
-    Corners get the number of the later dim. Without padding the block is returned itself. It is not copied either if
-    the memory around it was reserved for the padding: this memory is then written.
+    Corners get the number of the later dim. Without padding the block itself is returned. If the memory around the
+    block was reserved for the padding, only the padding is written there, and the block is not copied.
 
     Args:
         block: this rank's elements.
         beyond: counts before and after the block, per dim.
         values: the added number per dim.
+
+    >>> pad_block(np.array([[1, 2]]), ((1, 0), (0, 1)), (5, 7)).tolist()
+    [[5, 5, 7], [1, 2, 7]]
     """
     if not any(map(any, beyond)):
         return block
@@ -268,16 +273,20 @@ def convolve(x: Tensor, kernel: Operand, mode: str = "full") -> Tensor:
         kernel: a tensor with as many dims, or an array that all ranks have; it is gathered. If the kernel is larger
             than the tensor, they change roles, as in numpy.convolve: the kernel stays split and the tensor is
             gathered.
-        mode: ``"full"``: all positions where both overlap, ``n + k - 1`` per dim; ``"same"``: the middle ``n`` of
-            them; ``"valid"``: the ``n - k + 1`` positions where the whole kernel overlaps. Equal to numpy.convolve
-            and scipy.signal.convolve if the kernel is the shorter operand.
+        mode: the computed positions, for n elements and a kernel of k. For [1, 2, 3] and the kernel [1, 1]:
+
+            - ``"full"``: all positions where both overlap, ``n + k - 1`` per dim: 1, 3, 5, 3;
+            - ``"same"``: the middle ``n`` of them: 1, 3, 5;
+            - ``"valid"``: the ``n - k + 1`` positions where the whole kernel overlaps: 3, 5.
+
+            Equal to numpy.convolve and scipy.signal.convolve if the kernel is the shorter operand.
 
     Returns:
         A tensor with the sizes that ``mode`` states.
 
     Raises:
-        RuleError: If the mode is unknown, the numbers of dims differ, the kernel is empty, or it is longer in one dim
-            and shorter in another. A tensor without elements is refused, too.
+        RuleError: If the mode is unknown, the numbers of dims differ, the kernel or the tensor is empty, or the kernel
+            is longer in one dim and shorter in another.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))

@@ -119,9 +119,9 @@ class ChoiceModel:
         """Return an operator's candidate strategies with their layouts.
 
         - A configured operator has its configured strategy only.
-        - Otherwise, if the model has a function ``allowed``, they are the strategies that it returns.
-        - Otherwise they are those of :func:`candidates`. The settings may name a batch axis. On a mesh with several
-          axes longer than 1, only the strategies that split the batch by this axis remain, or all if none does.
+        - Otherwise, if the model has a function ``allowed``, the candidates are the strategies that it returns.
+        - Otherwise they are those of :func:`candidates`. If the settings name a batch axis and the mesh has several
+          axes longer than 1, only the strategies that split the batch by the batch axis remain, or all if none does.
 
         Raises:
             RuleError: If there is no candidate, or the configured strategy does not fit.
@@ -155,9 +155,9 @@ class ChoiceModel:
     def _build(self) -> None:
         """Add all variables and prices to the problem; called once, at the end of construction.
 
-        First come the operators, then tensor by tensor their variables, if they have any, and the prices of their
-        moves, and last the messages of gradients. With ``settings.tie``, tied tensors are priced once, times their
-        number, and share a variable.
+        The variables of the operators come first. For each tensor follow its variables, if it has any, and the prices
+        of its moves. The messages that gradients share come last. With ``settings.tie``, repeated layers are tied:
+        their equal tensors share a variable, and the first one is priced, times their number.
         """
         self._add_operators()
         shared: dict[tuple[int, int, StorageStates], int] = {}
@@ -188,11 +188,12 @@ class ChoiceModel:
             yield self._tied_to(first.index), count * seconds, count * memory
 
     def _leave_out(self, slack: float) -> None:
-        """Leave out strategies over ``slack`` seconds slower than their operator's quickest one.
+        """Leave out strategies that are over ``slack`` seconds slower than the operator's quickest.
 
-        Only the work of operators counts, no redistributions. Operators that are tied are priced together and keep
-        equal strategies. Sets ``states``, and ``least_work``: the seconds of the quickest strategies of all operators
-        together.
+        Only the work of operators counts, no redistributions. Tied operators (equal operators of repeated layers)
+        count together: their seconds are added, and they keep equal strategies. With slack 0.1, of strategies with
+        1.0, 1.05 and 1.2 seconds the last one is left out. The method sets ``states``, and ``least_work``: the sum of
+        the seconds of all operators' quickest strategies.
 
         Args:
             slack: seconds, at least 0; with infinity nothing is left out. A relative 1e-9 more is tolerated.
@@ -245,9 +246,10 @@ class ChoiceModel:
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
         """Add the variable of a tensor, and the prices of moving the tensor and its gradients.
 
-        The variable has a state per layout in which the tensor may be stored, and the bytes of its shard there. Moves
-        to each reader, from the producer, and of gradients are priced in pairs. The variable is stored in
-        ``value_variable``, its states in ``kept``. ``complete`` becomes False if ways to add gradients are left out.
+        Each state of the variable is a layout in which the tensor may be stored; it costs the bytes of its shard. The
+        prices belong to pairs of this variable and an operator's: the moves to each reader, the move from the
+        producer, and the moves of gradients. The variable is stored in ``value_variable``, its states in ``kept``. If
+        ways to add gradients are left out, because they are too many, ``complete`` becomes False.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.
@@ -279,8 +281,10 @@ class ChoiceModel:
     def _add_direct(self, value: Value, count: int) -> None:
         """Add the prices of a tensor without a variable, from its producer to its only reader.
 
-        A tensor without readers has no price. An input has the price of its move only if its layout is fixed. A
-        parameter has only the price of reducing its gradient, if training computes one.
+        - A tensor without readers has no price.
+        - A result pays for its moves, and for the moves of its gradients.
+        - An input pays for its move only if its layout is fixed.
+        - A parameter pays likewise, and for the reduction of its gradient if training computes one.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.
@@ -325,13 +329,18 @@ class ChoiceModel:
     def _add_gradients(self, value: Value, count: int) -> None:
         """Add the price of moving a result's gradients from its readers to its producer.
 
-        A gradient goes to the dual of the layout in which the producer computes the result. Without a reader that
-        brings a gradient, nothing is added. One reader pays alone, in a pair with the producer. Several readers pay
-        together by one table, if it has at most :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER`
-        entries. Otherwise a further variable decides the target and the shared layouts (see
-        :mod:`spmdsim.auto_parallel.costs.gradient_sums`). This variable pays for the moves from the shared layouts.
-        A reader whose gradient arrives in another layout pays for its own move. The target must be the dual of the
-        producer's layout; other pairs are :data:`IMPOSSIBLE`.
+        The target of the gradients is the dual of the layout in which the producer computes the result. By the number
+        of readers that bring a gradient:
+
+        - None: nothing is added.
+        - One: the price of its move is added to the pair of reader and producer.
+        - Several, if a table of all combinations has at most
+          :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER` entries: one table has the price of each
+          combination.
+        - Several in other cases: a further variable decides the target and the layouts in which readers' gradients are
+          added before they move (see :mod:`spmdsim.auto_parallel.costs.gradient_sums`). It pays for the moves of these
+          sums. A reader whose gradient arrives in another layout pays for its own move. A target that is not the
+          producer's is :data:`IMPOSSIBLE`.
 
         Args:
             value: the result, the first of ``count`` tied ones.
@@ -371,15 +380,17 @@ class ChoiceModel:
         self.problem.shared.append(price._replace(prices=times * price.prices))
 
     def _add_parameter(self, value: Value, storage: StorageStates, variable: int, count: int) -> None:
-        """Add the price of reducing a parameter's gradients, alone or in a message with other gradients.
+        """Add the price of reducing a parameter's gradients, alone or in a shared message.
 
-        All prices are seconds times ``count * (1 - overlap)``. The cases for a state of the variable are:
+        A state of the parameter's variable is a layout in which it is stored, and a way to reduce its gradients:
 
-        - The state shares a message: the message is priced in ``messages``. Pairs with readers whose gradient arrives
-          in another layout are :data:`IMPOSSIBLE`.
-        - The storage is joint: the readers pay together by one table.
-        - Otherwise the state pays for the moves from the layouts that it names in ``sums``. A reader whose gradient
-          arrives in another layout pays for its own move.
+        - The gradient shares a message: the message is priced in ``messages``. The pair with a reader whose gradient
+          arrives in another layout is :data:`IMPOSSIBLE`.
+        - The storage is joint: one table has the price of each combination of the readers' strategies.
+        - Otherwise the state names in ``sums`` the layouts in which gradients are added, and pays for their moves. A
+          reader whose gradient arrives in another layout pays for its own move.
+
+        All prices are seconds times ``count * (1 - overlap)``.
 
         Args:
             value: the parameter, the first of ``count`` tied ones.
@@ -477,7 +488,7 @@ class ChoiceModel:
         return table
 
     def _price_work(self, operator: Operator, states: States) -> tuple[np.ndarray, np.ndarray]:
-        """Return ``(seconds, bytes)`` of an operator's work, as arrays with an entry per state.
+        """Return ``(seconds, bytes)`` of an operator's work: arrays with an entry per strategy.
 
         The seconds are those of its work (:func:`work_seconds`) and of the collectives inside it, forward and
         backward; they are cached. The bytes are those of the largest shards of tensors without a variable of their

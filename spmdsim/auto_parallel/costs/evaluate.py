@@ -92,15 +92,16 @@ class InnerStep(NamedTuple):
 def _inner_steps(bound: BoundRule, strategy: Strategy, backward: bool = False) -> tuple[InnerStep, ...]:
     """Return the collectives inside an operator's local function, or inside its gradients; cached.
 
-    With ``backward``, the gradient function runs on tensors without data, and its collectives are recorded. It gets a
-    gradient for each result whose type is a float or complex. The tuple is empty if the operator has no inner
-    collectives. With ``backward``, it is also empty if the operator has no gradient function or no result of such a
-    type. Names of operators are set only with ``backward``.
+    The collectives of the local function are declared by its rule. Those of the gradients are recorded: the gradient
+    function runs on tensors without data, and gets a gradient for each result whose type is a float or complex.
+
+    The tuple is empty if the operator has no inner collectives. For gradients it is also empty if the operator has no
+    gradient function, or no result of a float or complex type.
 
     Args:
         bound: the operator's rule, bound to its shapes.
         strategy: its strategy.
-        backward: True for the collectives of the gradients.
+        backward: True for the collectives of the gradients. Only these have names of operators.
     """
     if not isinstance(bound, SteppedRule) or not backward:
         return tuple(InnerStep(*step_and_dtype) for step_and_dtype in bound.steps(strategy) or ())
@@ -222,8 +223,10 @@ def moves_of(choice: StrategyChoice, settings: Settings) -> tuple[Move, ...]:
 def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]:
     """Yield the redistributions of operands and results in the forward pass.
 
-    Operators are in program order; of each, operands come before results. Moves between equal layouts are left out.
-    With recomputation in training, moves count twice, except moves of inputs.
+    An operand moves from its stored layout to the one in which the operator reads it. A result moves from the layout
+    in which it is computed to its stored layout. Operators are in program order; of each, operands come before
+    results. Moves between equal layouts are left out. If training recomputes, all moves but those of inputs count
+    twice.
 
     Args:
         choice: the strategies and layouts.
@@ -245,12 +248,15 @@ def _forward_moves(choice: StrategyChoice, settings: Settings) -> Iterator[Move]
 
 
 def _backward_moves(choice: StrategyChoice) -> Iterator[Move]:
-    """Yield the redistributions of gradients in backward order; gradients of parameters come last.
+    """Yield the redistributions of gradients: of results in backward order, then of parameters.
 
-    The gradient of a result moves at the operator that computes the result ("backward"), to the dual of the layout in
-    which it is computed. The gradient of a parameter moves after all operators ("gradient"), to the dual of the
-    stored layout. Gradients of a tensor that arrive in equal layouts are added first and move once. Moves between
-    equal layouts are left out.
+    - The gradient of a result moves at the operator that computes the result (phase "backward"). The target is the
+      dual of the layout in which the result is computed.
+    - The gradient of a parameter moves after all operators (phase "gradient"). The target is the dual of the stored
+      layout.
+
+    Gradients of one tensor that arrive in equal layouts are added first and move once. Moves between equal layouts are
+    left out.
 
     Args:
         choice: the strategies and layouts.
@@ -282,9 +288,9 @@ def _parameters_by_gradient(graph: Graph) -> list[Value]:
 def messages_of(moves: Iterator[Move] | tuple[Move, ...], settings: Settings) -> tuple[GradientMessage, ...]:
     """Return the messages that gradients of parameters share; each has at least two gradients.
 
-    Only moves of the phase "gradient" count. A gradient that arrives in several layouts shares no message. Gradients
-    with equal reductions and equal bytes per element are put into buckets of :data:`BUCKET_BYTES`, in the order of
-    ``moves``. A bucket of at least two gradients is a message.
+    Gradients can share a message if they have equal reductions and equal bytes per element. In the order of ``moves``
+    they are put into buckets of :data:`BUCKET_BYTES`; a bucket of at least two gradients is a message. A gradient that
+    arrives in several layouts shares no message. Only moves of the phase "gradient" are read.
 
     Args:
         moves: the redistributions of a step.
@@ -376,7 +382,8 @@ def _price_operators(
 ) -> tuple[list[OperatorSeconds], list[InnerStep]]:
     """Return the seconds of each operator's work and inner collectives, and these collectives.
 
-    Redistributions are not counted yet: in the result only ``compute`` is set.
+    An inner collective is one inside the operator's local function or its gradient. Redistributions are not counted
+    yet.
 
     Args:
         choice: the strategies and layouts.
@@ -408,10 +415,12 @@ def _price_operators(
 def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
     """Return the modelled seconds of every operator and redistribution of a choice.
 
-    The seconds of an operator are its work, the collectives inside it, and its redistributions. A redistribution
-    belongs to the operator during which it happens, and the reduction of a parameter's gradient to the parameter's
-    first reader. The seconds of a shared message are divided among its gradients in proportion to their elements. Of
-    the reduction of a parameter's gradient, only the share ``1 - settings.overlap`` counts.
+    The seconds of an operator are its work, the collectives inside it, and its redistributions:
+
+    - A redistribution counts at the operator during which it happens.
+    - The reduction of a parameter's gradient counts at the parameter's first reader, with the share
+      ``1 - settings.overlap`` of its seconds.
+    - Gradients in a shared message divide its seconds in proportion to their elements.
 
     Args:
         choice: the strategies and layouts.

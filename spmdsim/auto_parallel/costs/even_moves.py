@@ -55,11 +55,12 @@ class EvenMove(NamedTuple):
 def price_move(
     src: Layout, dst: Layout, shape: tuple[int, ...], itemsize: int, machine: CostModel | None = None
 ) -> Candidate:
-    """Return the planner's cheapest candidate between two layouts, faster for even shards.
+    """Return the planner's cheapest candidate (a plan with its price) between two layouts.
 
-    Its seconds and the names of its steps are those of the planner. The layouts of its steps may be those of the
-    standard form, see :func:`standardise_move`. The standard form is used if it exists, both layouts are on one mesh,
-    and none has windows. Without a machine, it is used only if nothing is reduced.
+    Its seconds and the names of its steps are those of the planner. To plan similar redistributions only once, a
+    standard form is planned instead (:func:`standardise_move`); the layouts of the steps are then those of this form.
+    It is used if it exists, both layouts are on one mesh, and none has windows. Without a machine, it is used only if
+    nothing is reduced.
 
     Args:
         src: the layout before; its pending axes must include those of ``dst``.
@@ -100,9 +101,9 @@ def standardise_move(
 ) -> EvenMove | None:
     """Return the standard form of a redistribution, or None; equal forms have equal prices.
 
-    Axes of equal size and link are of one kind. They are interchangeable, so they are named by their kind and a
-    number. Dimensions and axes that take no part are left out, dimensions are sorted, and a dimension has the
-    smallest size that its splits divide.
+    - Axes are named by their kind (equal size and link) and a number, because axes of one kind are interchangeable.
+    - Dimensions and axes that take no part are left out.
+    - A dimension has the smallest size that its splits divide, and dimensions are sorted.
 
     Args:
         src: the layout before.
@@ -115,6 +116,13 @@ def standardise_move(
     Returns:
         The form. None for a scalar, and if the form would have more than :data:`MOST_ELEMENTS` elements. If ``sizes``
         is given, also None without a machine, without a divisible dimension, and for an uneven split.
+
+    Axis tp of size 4 becomes "4/#0", dp becomes "2/#0", and the dims are swapped:
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> form = standardise_move(mesh("dp", None), mesh(None, "tp"), None)
+    >>> form.src.dims, form.dst.dims, form.shape
+    (((), ('2/#0',)), (('4/#0',), ()), (4, 2))
     """
     src, dst, free, divisors = _required_divisors(src, dst)
     if sizes is not None and machine is None:
@@ -172,9 +180,13 @@ def _partly_divisible_dims(
 ) -> list[StandardDim]:
     """Return the dimensions of the standard form if some dimensions are indivisible.
 
-    An indivisible dimension has its size in ``sizes``. One divisible unsplit dimension represents all unsplit ones;
-    without one, the unsplit dimensions that can be split at all remain. The list is empty if no dimension is
-    divisible, or if a layout splits a dimension unevenly.
+    A dimension is divisible if its divisor divides its size. The dimensions of the form are:
+
+    - all dimensions that a layout splits; an indivisible one has its size in ``sizes``;
+    - one divisible dimension that no layout splits, for all unsplit ones. If there is none, the unsplit dimensions
+      with more than one element in ``sizes``.
+
+    The list is empty if no dimension is divisible, or if a layout splits a dimension unevenly.
 
     Args:
         src: the layout before.
@@ -195,7 +207,7 @@ def _partly_divisible_dims(
     unsplit = [(dim, divisible) for dim, divisible in zip(dims, is_divisible) if not dim[1] and not dim[2]]
     divisible_dims = [dim for dim, divisible in unsplit if divisible]
     represented = divisible_dims[:1] or [dim for dim, _ in unsplit if dim[0] > 1]
-    return [dim for dim in dims if dim[1] or dim[2]] + represented or dims[:1]
+    return [dim for dim in dims if dim[1] or dim[2]] + represented
 
 
 @lru_cache(maxsize=1 << 16)
@@ -203,16 +215,22 @@ def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozen
     """Return both layouts without axes of size 1, the free axes, and the divisor of each dimension.
 
     An axis is free if it may split any dimension between two steps. If values are reduced, these are all axes longer
-    than 1 that do not stay pending; else there are none. All shards are equal in size if the divisors divide the
-    dimensions of the tensor.
+    than 1 that do not stay pending; else there are none. A divisor is the least common multiple of the numbers of
+    blocks before and after, counted as if all free axes split the dimension, too. If the divisors divide the
+    dimensions of the tensor, all shards are equal in size.
 
     Args:
         src: the layout before.
         dst: the layout after, on the same mesh.
 
     Returns:
-        ``(src, dst, free, divisors)``. For a dimension, the blocks before and the blocks after are counted as if all
-        free axes split it, too. The divisor is the least common multiple of both counts.
+        ``(src, dst, free, divisors)``.
+
+    >>> mesh = Mesh((2, 4), ("dp", "tp"))
+    >>> _required_divisors(mesh("dp", None), mesh(None, "tp"))[2:]
+    (frozenset(), (2, 4))
+    >>> _required_divisors(mesh("dp", None, partial="tp"), mesh("dp", None))[3]
+    (8, 8)
     """
     src, dst = src.canonical, dst.canonical
     size_of = src.mesh.size_of

@@ -58,14 +58,16 @@ def gradient_sums(
 ) -> GradientSums:
     """Return the states of the variable that decides where gradients of several readers are added.
 
-    A state is a target and the layouts in which gradients are added before they move. Only layouts that at least two
-    readers have in common count, and only those from which the move costs seconds. If there are more than
+    A state is a target, and a set of layouts in which gradients are added before the sum moves to the target. Such a
+    layout must be possible for at least two readers, and the move from it must cost seconds. If there are more than
     :data:`MOST_SUMS` (400) states, states with many layouts are left out, and the result is not ``complete``.
 
     Args:
         readers: for each reader, the layouts in which its gradient may arrive.
         targets: the layouts to which the gradient may go.
         price: the seconds of a move.
+
+    Two readers have the pending layout in common, so the states for the target have no layout or this one:
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))

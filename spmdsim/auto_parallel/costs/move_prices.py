@@ -56,13 +56,14 @@ def fit_lines(
 ) -> list[Line]:
     """Return lines ``(start, slope)`` whose minimum approximates a concave price from above.
 
-    Lines with a negative start or slope, and lines equal to an earlier one up to rounding, are left out. At the sizes
-    of tangents and where two tangents meet, the minimum is at most the share :data:`CLOSE` (0.1 %) above the price.
+    A tangent is computed at each of ``sizes``. Where two neighbouring tangents meet, another one is added if they are
+    more than the share :data:`CLOSE` (0.1 %) above the price there. So the minimum is that close to the price at the
+    sizes of tangents and where two of them meet. Lines with a negative start or slope, and lines equal to an earlier
+    one up to rounding, are left out.
 
     Args:
         price: seconds as a function of bytes.
-        sizes: sizes in bytes at which tangents are computed, ascending; more are added where two tangents meet above
-            the price.
+        sizes: sizes in bytes at which tangents are computed, ascending.
         unit: sizes are multiples of this number of bytes.
 
     >>> [(round(a, 2), round(b, 2)) for a, b in fit_lines(lambda r: min(1 + r, 20 + r / 2, 60 + r / 4))]
@@ -126,8 +127,9 @@ def largest_excess(
 ) -> float:
     """Return the largest share by which the minimum of the lines is above a price.
 
-    The price must be concave between neighbouring ``sizes``; not checked. Then the excess of a line is largest at an
-    end of the range of sizes in which the line is the minimum.
+    0.17 means 17 % above the price. The price must be concave between neighbouring ``sizes``; this is not checked.
+    Then the excess of a line is largest at an end of the range of sizes in which the line is the minimum, so only
+    these ends are computed.
 
     Args:
         price: seconds as a function of bytes; positive.
@@ -178,9 +180,11 @@ def equal_lines(first: Line, second: Line) -> bool:
 def list_limits(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Iterator[float]:
     """Yield the factors by which a message must be scaled so that a step reaches a limit of prices.
 
-    A calibrated machine has two kinds of limits: the ends of its ranges of sizes, and the sizes at which the step's
-    collective was measured, between which prices are interpolated. Other cost models have no limits. A step that
-    receives nothing has no factors. Factors are not sorted, may repeat, and may be below 1.
+    At a limit, the price of a step as a function of its bytes may jump or bend. A calibrated machine has two kinds:
+    the ends of its ranges of sizes, and the sizes at which the step's collective was measured, between which prices
+    are interpolated. If a step receives 100 bytes and a range ends at 250 bytes, the factor is 2.5. Other cost models
+    have no limits, and a step that receives nothing has no factors. Factors are not sorted, may repeat, and may be
+    below 1.
 
     Args:
         machine: the cost model.
@@ -237,8 +241,9 @@ class MovePrices:
     ) -> float:
         """Return the modelled seconds of a redistribution; 0 between equal layouts. Cached.
 
-        The price is :data:`IMPOSSIBLE` if values had to become partial, or if the settings leave no plan. 16-bit and
-        shorter pending sums count with four bytes per element.
+        The price is :data:`IMPOSSIBLE` in two cases: an axis is pending in ``dst`` but not in ``src``, or the settings
+        forbid every plan. Pending sums of 16-bit and shorter floats count with four bytes per element, as they are
+        stored.
 
         Args:
             src: the layout before.
@@ -412,16 +417,16 @@ class SharedMessages:
     def add(
         self, variable: int, sources: Sequence[Layout], targets: Sequence[Layout], value: Value, count: int
     ) -> None:
-        """Record the gradient of a parameter, which :meth:`price` prices later.
+        """Record the gradient of a parameter; :meth:`price` later adds its price to the problem.
 
-        Nothing is added to the problem. States whose gradient can share no message are recorded, too.
+        All states of the variable are recorded, also those whose gradient can share no message.
 
         Args:
-            variable: the variable that decides its reduction.
+            variable: the variable that decides how the gradient is reduced.
             sources: for each state of the variable, the layout before the reduction.
             targets: for each state, the layout after.
             value: the parameter.
-            count: the number of tied parameters.
+            count: the number of tied parameters (equal parameters of repeated layers).
         """
         key = (tuple(sources), tuple(targets), value.shape)
         if key not in self._merges:
@@ -446,12 +451,12 @@ class SharedMessages:
     def price(self) -> None:
         """Add the prices of all recorded gradients to the problem; call it once.
 
-        Two cases are told apart for each state of a gradient's variable:
+        Each state of a gradient's variable is priced by one of two cases:
 
-        - At least one other gradient may share its message: the price is added to the pair with the hub of the
-          message. In the hub's state 0 it is the price of the gradient alone, in each further state the price along
-          one line (:meth:`MessageLines.prices_along`).
-        - No other gradient may share its message: the price of the gradient alone is added to the variable itself.
+        - No other gradient can share its message: the variable itself pays the seconds of the gradient alone.
+        - Another gradient can: the pair of the variable and the hub pays. A hub is the variable of a kind of message.
+          In its state 0 the price is that of the gradient alone. In each further state it is the gradient's price
+          along one line (:meth:`MessageLines.prices_along`).
 
         Prices are seconds times the number of tied parameters times ``1 - overlap``.
         """
@@ -485,8 +490,10 @@ class SharedMessages:
         """Return the hub of a kind of message and the lines of its prices.
 
         A hub is a variable that all gradients of this kind pair with. It is added to the problem on the first call.
-        Its state 0 is "every gradient alone"; each further state is a line, whose start is its price. If the
-        gradients fill more than one bucket, ``seconds`` grows by as much as the starts may be counted too high.
+        Its state 0 is "every gradient alone" and costs nothing. Each further state is one line
+        ``start + slope * bytes`` of the message's price: the hub pays the start, each gradient its slope times bytes.
+        If the gradients fill more than one bucket, the starts are counted only roughly; ``seconds`` then grows by the
+        most that they can be counted too high.
 
         Args:
             merge: the reduction of the message.
@@ -508,11 +515,12 @@ class SharedMessages:
         return hub
 
     def _message_lines(self, merge: Merge, itemsize: int, ends: tuple[float, float]) -> list[MessageLine]:
-        """Return the lines of messages with each set of replica axes.
+        """Return the lines of a message's price, with the replica axes that each line needs.
 
-        For each set, tangents are fitted from the smallest to the largest size of a message, and lines are added at
-        sizes where the price jumps. A line is left out if a smaller set has an equal one. ``share`` grows to the
-        largest share by which lines are above the price.
+        Ranks that are replicas of all gradients in a message can share its work. So for each set of replica axes,
+        lines are fitted to the price: tangents from the smallest to the largest size of a message, and more lines at
+        sizes where the price jumps. A line is left out if it also exists for a part of its axes. ``share`` grows to
+        the largest share by which the lines are above the price.
 
         Args:
             merge: the reduction of the message.

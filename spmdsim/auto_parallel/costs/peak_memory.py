@@ -196,15 +196,16 @@ class StepMemory:
     def forward(self, operator: Operator) -> None:
         """Account for an operator's forward pass in ``living``, ``stored`` and ``peak``.
 
-        Call it once for each operator of the graph, in order. The peak is updated:
+        Call it once for each operator of the graph, in order. In this order:
 
-        - at each redistribution of an operand, with its buffers and the operands redistributed before it;
-        - at the computation, with all redistributed operands and the results;
-        - for each result, with the buffers of its redistribution, if any, and the results that are not redistributed
-          yet.
-
-        Before results are redistributed, the tape stores what the gradients need; with recomputation in training only
-        what enters a layer. At the end, tensors that no later operator reads are freed.
+        1. Operands are redistributed one by one. The peak is updated for each, with its buffers and the operands
+           redistributed before it.
+        2. The results are computed. The peak is updated with all redistributed operands and the results.
+        3. The tape stores the arrays that the gradients need; with recomputation in training only those that enter a
+           layer.
+        4. Results are redistributed one by one. The peak is updated for each, with its buffers and the results that
+           are not redistributed yet.
+        5. Tensors that no later operator reads are freed.
 
         Args:
             operator: the next operator of the graph.
@@ -295,12 +296,13 @@ class StepMemory:
 
         Nothing happens if no gradient reaches the operator. Otherwise, in this order:
 
-        1. With recomputation, the arrays of the operator's layer are stored.
-        2. The gradients of the operator's results are moved and added.
+        1. With recomputation, the arrays of the operator's layer are computed again and stored, once per layer.
+        2. The gradients of the operator's results that have arrived are moved and added.
         3. The gradients of its operands are computed.
         4. The arrays that the tape stored for it are freed.
-        5. Complete gradients of parameters are reduced, or wait for a shared message. A parameter's gradient is
-           complete at the first operator that reads the parameter.
+        5. The gradients of parameters that are complete now are reduced, or wait for a shared message. A parameter's
+           gradient is complete at the first operator that reads the parameter, which is the last one in the backward
+           pass.
 
         Args:
             operator: an operator; call the method for all operators, the last one of the graph first.
@@ -390,8 +392,9 @@ class StepMemory:
     def _complete_gradient(self, value: Value, where: str) -> None:
         """Reduce a parameter's complete gradient, or let it wait for a shared message.
 
-        The gradient is reduced alone if addends arrived in several layouts, or if :func:`message_kind` returns None.
-        Otherwise it waits. A message is sent when its gradients reach :data:`BUCKET_BYTES`.
+        - If addends arrived in several layouts, or :func:`message_kind` returns None, the gradient is reduced alone.
+        - Otherwise it waits in the bucket of its kind. When a bucket reaches :data:`BUCKET_BYTES`, its message is
+          sent.
 
         Args:
             value: the parameter; at least one gradient must have arrived.
@@ -413,9 +416,10 @@ class StepMemory:
             self._send(key, where)
 
     def _send(self, key: tuple[Merge, int], where: str) -> None:
-        """Reduce the gradients that wait for one message, and empty its bucket; update the peak.
+        """Reduce the gradients that wait for one message, and empty their bucket; update the peak.
 
-        A single gradient is reduced alone. The reduced gradients count as ``gradients`` from then on.
+        A bucket with one gradient needs no joined buffer, so it is reduced alone. The reduced gradients count as
+        ``gradients`` from then on, no longer as ``underway``.
 
         Args:
             key: the kind of the message and the bytes of an element.
