@@ -240,13 +240,14 @@ def _dialect_of(module: str) -> str:
 def _find_value(module: str, name: str) -> Any:
     """Return the value of a name of a declared module; import its file if necessary.
 
-    The name is searched in this order, and the first match counts:
+    A declared module is one whose names the dialect's tables list. The name is searched in this order, and the first
+    match counts:
 
-    1. the file that defines the name. If the file has the name itself and does not define it, the value is the file's
-       module;
+    1. the file that the tables give for the name: the object of this name in the file, or the file's module if the file
+       is called like the name and has no object of this name;
     2. the modules inside this module;
     3. ``__version__``, which is this package's, and ``__all__``. In the ``__all__`` of a dialect's package, the names
-       of the tables are left out;
+       of the tables of functions are left out;
     4. the module's tables of functions, unless the name starts with an underscore.
 
     Raises:

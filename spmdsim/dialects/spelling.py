@@ -33,13 +33,16 @@ def parse_mindspore(
     device_matrix: str, alias: str | None, tensor_map: str, *, ranks_order: str | None = None, tuple_order: str = "tuple",
     ndim: int | None = None,
 ) -> Layout:  # fmt: skip
-    """Parse MindSpore's device matrix, alias names and tensor map.
+    """Return the layout that MindSpore's device matrix, alias names and tensor map describe.
+
+    In the example, the mesh has the axes dp, sp and mp of 2 ranks each. Dim 0 is split by mp. Dim 1 is split by sp, and
+    each block by dp. The map ``"0,(1,2)"`` has the numbers of these axes, counted from the right.
 
     Args:
         device_matrix: sizes of the mesh axes, such as ``"2,4"``.
         alias: names of the axes, such as ``"dp,mp"``; None if the tensor map has numbers.
-        tensor_map: per dim an alias name, a tuple of names, or ``None`` for a dim that is not split. Or per dim a number
-            or a tuple of numbers, which count the axes from the right: 0 is the last axis, -1 splits nothing.
+        tensor_map: per dim an alias name, a tuple of names, or ``None`` for a dim that is not split. Or per dim a
+            number or a tuple of numbers, which count the axes from the right: 0 is the last axis, -1 splits nothing.
         ranks_order: the ranks in mesh order, such as ``"3,1,0,2"`` or ``"[[3,1],[0,2]]"``; None is 0, 1, 2, ….
         tuple_order: ``"tuple"``: the first name of a tuple splits first; ``"mesh"``: the names of a tuple split in the
             order of ``device_matrix``. Not used for a map of numbers.
@@ -98,19 +101,20 @@ def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
 
     The notations are tried in this order:
 
-    1. JAX's: a call of ``P`` or ``PartitionSpec`` whose first argument is a name or None, or that has no arguments;
-    2. MindSpore's: a tensor map, whose entries are all integers;
-    3. DTensor's: a text with a word that OneFlow lacks, such as ``R`` or ``Shard``, or with two letters and no comma
+    1. JAX: a call of ``P`` or ``PartitionSpec``, such as ``P("dp", None)``, whose first argument is a name or None, or
+       which has no arguments;
+    2. MindSpore: a tensor map, whose entries are all integers, such as ``(1, -1)``;
+    3. DTensor: a text with a word that OneFlow lacks, such as ``R`` or ``Shard``, or with two letters and no comma
        between them, such as ``SR``;
-    4. OneFlow's: everything else is an sbp.
+    4. OneFlow: everything else is an sbp, such as ``S0, B``.
 
     Args:
         body: a partition spec, a tensor map of numbers, placements, or an sbp.
         mesh: the mesh.
-        ndim: number of dims of the tensor. None is accepted for JAX and MindSpore, which write one entry per dim.
+        ndim: number of dims of the tensor. May be None for JAX and MindSpore, which write one entry per dim.
 
     Raises:
-        InputError: If the notation has one entry per mesh axis and ``ndim`` is None.
+        InputError: If ``ndim`` is None for DTensor or OneFlow, which write one entry per mesh axis.
         LayoutError: If no notation fits; the text suggests the nearest axis or reduction.
     """
     if re.match(r"(?:\w+\.)*(?:P|PartitionSpec)\(\s*(?:['\"(\[]|None|unreduced|\)$)", body):

@@ -92,8 +92,8 @@ def rows(*functions: Callable[..., Any]) -> dict[str, Row]:
 def with_parameters(function: Callable[..., Any], names: Mapping[str, str]) -> Callable[..., Any]:
     """Return ``function`` with other parameter names, also in its signature.
 
-    Positional-only parameters of ``function`` may be passed by name, too. A wrong argument raises the TypeError of
-    ``function``.
+    A positional-only parameter of ``function`` may then be passed by name. A call with wrong arguments raises the
+    TypeError of ``function``.
 
     Args:
         function: the function to call.
@@ -140,10 +140,14 @@ def layers(table: Mapping[str, Row], base: Any, lift: Lift) -> dict[str, Any]:
 
 
 def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[Module]:
-    """Create the module class of a row: the constructor stores options, ``forward`` applies them.
+    """Create a row's module class: the constructor stores options, ``forward`` applies them.
 
-    The constructor stores its arguments, or what ``row.keeps`` returns for them, as attributes. ``forward`` passes its
-    operands and the attributes with the name of an option to ``function``.
+    * The constructor stores each argument as an attribute. If the row has ``keeps``, this function of the arguments
+      returns the attributes.
+    * ``forward`` calls ``function`` with its operands, and with the attributes that are options of ``function``.
+
+    For example, the class of "softmax" stores ``axis`` in ``Softmax(axis=1)``, and ``forward(x)`` computes
+    ``softmax(x, axis=1)``.
 
     Args:
         row: the row, which names a layer.
@@ -269,14 +273,15 @@ ARITHMETIC = (
 
 
 def add_tensor_operators(kind: type[Any], tensor: str) -> None:
-    """Add operators such as ``+``, which act on the parameter's tensor, to a class.
+    """Add operators such as ``+`` to a class whose objects have a tensor, such as parameters.
 
-    Operators are the words of ``ARITHMETIC``. ``==`` still compares identity. ``numpy_array + parameter`` calls the
-    parameter's operator, because ``__array_ufunc__`` becomes None.
+    An operator acts on the attribute ``tensor`` of its operands: ``p + q`` computes ``p.tensor + q.tensor``. Operators
+    are the words of ``ARITHMETIC``; ``==`` still compares identity. ``numpy_array + p`` calls the operator of ``p``,
+    because ``__array_ufunc__`` becomes None.
 
     Args:
         kind: the class, which is changed.
-        tensor: name of the attribute that is the tensor; also read from other operands of this class.
+        tensor: name of the attribute that is the tensor.
     """
 
     def symbol(name: str) -> Any:

@@ -192,8 +192,12 @@ def layout(mesh: Mesh, placements: str | Sequence[Placement], ndim: int) -> Layo
 def text(layout: Layout) -> str:
     """Return DTensor's text of a layout: one placement per mesh axis, in brackets.
 
-    If an axis splits a dim inside axes that come later in the mesh, its placement is ``_StridedShard``. Its ``sf`` is
-    the product of the sizes of these later axes. If the product is 1, the placement is a plain ``Shard``.
+    DTensor splits a dim by the mesh axes in their order. If an axis splits a dim inside axes that come later in the
+    mesh, its placement is ``_StridedShard``, whose ``sf`` is the product of the sizes of these later axes. If the
+    product is 1, the placement is a plain ``Shard``.
+
+    In the example, dim 0 is split by tp first, and each block by dp. So dp (earlier in the mesh) has sf=4, the size of
+    tp.
 
     >>> text(Mesh((2, 4), ("dp", "tp"))(("tp", "dp"), None))
     '(_StridedShard(dim=0, sf=4), Shard(dim=0))'
@@ -217,8 +221,9 @@ def chunk_bounds(
 ) -> tuple[tuple[int, int], ...]:
     """Return ``(offset, size)`` per dim of the shard that DTensor gives to ``rank``.
 
-    DTensor cuts chunks of the rounded-up size, one mesh axis after another, in the order of the mesh. An empty shard
-    has the size of the dim as its offset.
+    The mesh axes that split a dim cut it one after another, in the order of the mesh. Of n elements, each of p ranks
+    gets a chunk of ``ceil(n / p)``, until none are left. An empty shard has the size of the dim as its offset. In the
+    example, 5 elements on 4 ranks are chunks of 2, 2, 1 and 0.
 
     Args:
         mesh: the mesh.
@@ -250,8 +255,11 @@ def chunk_bounds(
 def _order_axes(mesh: Mesh, entry: tuple[str, ...], factors: dict[str, int]) -> tuple[str, ...]:
     """Return the axes of a dim in the order that the split factors demand, major first.
 
-    Insert the axes from the last to the first, each at the first position where the sizes of the axes before it
+    A split factor is the product of the sizes of the axes that split the dim before this axis, but come later in the
+    mesh. Insert the axes from the last to the first, each at the first position where the sizes of the axes before it
     multiply to its factor.
+
+    In the example, tp is inserted first: (tp). The factor of dp is 4, the size of tp, so dp comes after tp.
 
     Args:
         mesh: gives the sizes of the axes.

@@ -173,8 +173,8 @@ class Canvas:
             width: width of the box.
             height: height of the box.
             words: lines of text, 14 pixels apart; [] for none.
-            index: number of the fill, 0 and up; None for no fill. The number of colours is 8. Numbers from 8 on have
-                the colours again with stripes of three kinds. From 32 on, the fills repeat.
+            index: number of the fill, 0 and up; None for no fill. Fills 0 to 7 are 8 plain colours. Fills 8 to 31 are
+                these colours with slanted, horizontal or vertical stripes. From 32 on, the fills repeat: 33 is 1.
             title: text that a pointer or a screen reader shows; "" for none.
             shade: opacity of grey over the box, 0 to 1; only used if ``index`` is None.
             hatched: True for close slanted lines, which mark an addend.
@@ -300,10 +300,10 @@ class Canvas:
             self.parts.append(_hatching(corners, fill_of(index)[1]))
 
     def table(self, table: Table, y: float) -> None:
-        """Draw a table at the left edge, with its title and notes.
+        """Draw a table at the left edge: its title, the row of heads, all rows, and its notes.
 
-        Columns are as wide as their longest cell and two letters. All rows are drawn; :meth:`Table.shorten` limits
-        them.
+        A column is as wide as its longest cell and two letters more. :meth:`Table.shorten` limits the rows of a long
+        table.
 
         Args:
             table: the table.

@@ -58,9 +58,11 @@ def microseconds(seconds: float) -> str:
 def prediction_tables(prediction: Prediction) -> list[Table]:
     """Return tables of predicted times in microseconds, with a row per algorithm.
 
-    If the prediction has one size, the only table has a column per rank count. Otherwise each rank count has a table
-    with a column per size. The last rows are the lower bound and the price that plans use. "*" marks the fastest
-    algorithm of a column, and "-" an algorithm without a price.
+    * If the prediction has one message size: one table, with a column per rank count.
+    * Otherwise: a table per rank count, with a column per size.
+
+    Below the algorithms, the row "(bound)" has the lower bound, and "(plans)" the price that plans use. "*" marks the
+    fastest algorithm of a column, and "-" an algorithm without a price.
 
     Args:
         prediction: the prediction, with at least one point (a rank count with a size).
@@ -104,10 +106,12 @@ def crossover_words(crossover: Crossover) -> str:
 
 
 def measured_words(prediction: Prediction) -> list[str]:
-    """Return a list with one remark if the library's call is predicted beyond measured sizes, else [].
+    """Return a remark if the library's own call is predicted beyond its measured sizes, else [].
 
-    A machine file has measured times of calls up to some size; predicted times beyond it are a guess. The remark names
-    the largest size that was measured on one of the prediction's rank counts. If nothing was measured, return [].
+    A machine file has measured times of the library's own call ("native") up to some size. Predicted times beyond it
+    are a guess. The remark names the largest size that was measured on one of the prediction's rank counts. For
+    example, if 1 MiB was measured and 4 MiB are predicted, the list has one remark about 1 MiB. If nothing was
+    measured, the result is [].
 
     Args:
         prediction: the prediction, whose points may have the library's own call as "native".
@@ -129,14 +133,17 @@ def measured_words(prediction: Prediction) -> list[str]:
 def prediction_plot(prediction: Prediction, most: int | None = None) -> Plot:
     """Return a plot of predicted times with a line per algorithm.
 
-    The horizontal axis has rank counts if the prediction has several, else sizes. With several of both, each algorithm
-    has a line per size. Points at size 0 or without a time are left out. Vertical lines mark crossovers, if the axis
-    has sizes.
+    * Several rank counts: the horizontal axis has rank counts. If there are several sizes, too, each algorithm has a
+      line per size, named such as "ring 1 KiB".
+    * One rank count: the horizontal axis has sizes. Vertical lines mark crossovers, the sizes at which the fastest
+      algorithm changes.
+
+    Points at size 0 or without a time are left out.
 
     Args:
         prediction: the prediction.
-        most: largest number of lines, of the fastest algorithms; None for all. If more than ``most`` algorithms are
-            fastest at some point, all of these are drawn. The plot has the names of the algorithms without a line.
+        most: number of lines to draw, those of the fastest algorithms; None for all. More are drawn if more than
+            ``most`` lines are the fastest at some point. The plot also has the names of the lines that are not drawn.
     """
     over_ranks = len({point.ranks for point in prediction.points}) > 1
     has_sizes = over_ranks and len({point.nbytes for point in prediction.points}) > 1
@@ -185,10 +192,11 @@ SIZES = tuple(4.0**k for k in range(2, 13))
 
 
 def machine_figure(machine: Machine) -> Figure:
-    """Draw times of a machine's messages and collectives over sizes, and a table of its numbers.
+    """Draw a machine's times over message sizes, and a table of its numbers.
 
-    The plot has one message, and all_reduce, all_gather and all_to_all on 8 ranks, for 16 bytes to 16 MiB. A note has
-    the certainty of the machine's predictions.
+    The plot has the time of one message, and of all_reduce, all_gather and all_to_all on 8 ranks, for 16 bytes to 16
+    MiB. The table has latency, bandwidth and the machine's other constants. A note says how certain predictions of the
+    machine are.
 
     Args:
         machine: the machine.
@@ -258,10 +266,10 @@ Point = tuple[float, float]
 
 
 def topology_figure(topology: Topology) -> Figure:
-    """Draw the ranks, switches and links of a topology, and a table of distances.
+    """Draw a topology's ranks, switches and links, and a table of distances.
 
-    Links are drawn for at most :data:`MOST_RANKS` ranks, and for tori of at most three dimensions. The distance of two
-    ranks is their number of links, for the first :data:`MOST_PAIRS` (24) ranks.
+    The network is drawn if it has at most :data:`MOST_RANKS` ranks and is no torus of more than three dimensions. The
+    table has the number of links between each two of the first :data:`MOST_PAIRS` (24) ranks.
     """
     distances, largest_distance = _draw_distances(topology)
     rows = (
@@ -305,8 +313,11 @@ def positions(topology: Topology) -> dict[TopologyPlace, Point] | None:
 def _place_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
     """Return the positions of a torus's ranks in pixels; None for more than three dimensions.
 
-    One dimension is a circle, two are a grid, and three are grids behind each other. Coordinates can be negative. Keys
-    are ``TopologyPlace(0, rank)``.
+    * One dimension: a circle around (0, 0), so coordinates can be negative.
+    * Two dimensions: a grid.
+    * Three dimensions: grids behind each other, each further to the upper right.
+
+    Keys are ``TopologyPlace(0, rank)``.
     """
     if len(torus.dims) == 1:
         count, radius = torus.ranks, 22 * max(torus.ranks, 4) / pi
@@ -379,10 +390,12 @@ def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
     """Draw links as lines, ranks as filled boxes with numbers, and switches as open boxes.
 
-    Links that connect one pair of places are one line. Its colour and width follow from the first of these links; the
-    width is 1 + its capacity / the largest capacity, in pixels (1 to 2). The line is bent if it closes a ring of a
-    torus. A link from a place to itself is not drawn. A pointer shows the names of the links and their bytes per
-    second.
+    * Links that connect one pair of places are drawn as one line, with the colour and width of the first of them.
+    * The width in pixels is 1 + capacity / largest capacity: 2 for the fastest links, 1.5 for links of half the
+      capacity.
+    * A line that closes a ring of a torus is bent, so that it does not cover the others.
+    * A link from a place to itself is not drawn.
+    * A pointer shows the names of the links and their bytes per second.
 
     Args:
         topology: the topology, with at least one link. A link with an end that is not in ``places`` is not drawn.
@@ -449,7 +462,7 @@ def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
 def _draw_distances(topology: Topology) -> tuple[Canvas, int]:
     """Draw a table of the number of links between each two of the first ranks.
 
-    The first :data:`MOST_PAIRS` ranks of ``topology`` are in it. Larger numbers have darker cells; a rank and itself
+    It has the first :data:`MOST_PAIRS` (24) ranks of ``topology``. Larger numbers have darker cells; a rank and itself
     have "·".
 
     Returns:

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def _draw_terms(rule: Rule) -> Canvas:
-    """Draw the terms of a rule: a row per operand and result, and a cell per dimension.
+    """Draw a rule: a row per operand and result, with a cell per dimension.
 
-    Cells of equal colour have the same factor, the letter of a dimension in the rule. A dimension of several factors
-    has the colour of the first; one of no factor (size 1) has no colour. A pointer shows if the first factor may be
-    split.
+    A factor is a letter of the rule: in ``"m k, k n -> m n"`` the operands and the result share m, k and n. Cells of
+    equal colour have the same first factor. A dimension of size 1 has no factor and no colour. A pointer shows if the
+    first factor may be split.
 
     Args:
         rule: the rule, such as ``Rule.parse("m k, k n -> m n")``.
@@ -98,11 +98,13 @@ def bound_figure(bound: BoundRule) -> Figure:
 
 
 def strategy_figure(strategy: Strategy) -> Figure:
-    """Draw a cell per mesh axis with the factor that the axis splits.
+    """Draw a cell per mesh axis that says what the axis does.
 
-    The cell of an axis that splits no factor names the reduction that is pending over the axis, such as "pending sum".
-    If there is none, the cell says "repeats": the ranks along the axis compute equal results. Cells with "repeats"
-    have no colour; each other axis has a colour of its own. The title names the strategy and the mesh.
+    - "splits m": the axis splits factor m, a dimension of the operator's rule.
+    - "pending sum": it splits no factor, but a reduction over the axis is pending.
+    - "repeats": neither; the ranks along the axis compute equal results. These cells have no colour.
+
+    Each other axis has a colour of its own. The title names the strategy and the mesh.
 
     Args:
         strategy: the strategy: the mesh axes that split each factor of an operator's rule.
@@ -121,10 +123,10 @@ def strategy_figure(strategy: Strategy) -> Figure:
 
 
 def world_figure(world: Any) -> Figure:
-    """Draw a table of facts about a world: its ranks, those of this process, and its kind.
+    """Draw a table about a world: its ranks, those of this process, and whether it has data.
 
-    At most 8 ranks of this process are listed. The table also has the machine whose prices choose plans, if the world
-    has one.
+    At most 8 ranks of this process are listed. The table also names the machine whose prices choose plans; without one,
+    plans are chosen by bytes alone. A note explains the kind of the world.
 
     Args:
         world: a world, such as a LockStep or MPIWorld; nothing is communicated.
@@ -170,10 +172,10 @@ def module_figure(module: Module) -> Figure:
 
 
 def verdict_figure(verdict: Verdict) -> Figure:
-    """Draw the error of a verdict and the allowed error on one scale, above a table.
+    """Draw a verdict: right or wrong, its largest error beside the allowed error, and a table.
 
-    The table is about the worst element: its rank and index, the expected and the computed value. Without an allowed
-    error, or with an infinite error, there is no scale. Errors and allowed errors are the largest ones of the verdict.
+    The error is a bar on a scale, on which a line marks the allowed error. The scale is left out if no error is allowed
+    or the error is infinite. The table has the worst element: its rank and index, the expected and the computed value.
     """
     canvas = Canvas()
     good, words = verdict.ok, f"{'✓' if verdict.ok else '✗'} {verdict.word}"

@@ -205,9 +205,7 @@ DRAWN: dict[str, str] = {
 
 @explained
 def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
-    """Return the figure of a value that the package returns, or of a list of values.
-
-    A value whose class has no figure of its own gets a table of its public fields. A Figure is returned unchanged.
+    """Return the figure of a value that the package returns, or of a list of such values.
 
     Args:
         value: the value; or a list or tuple of values, of which at most 16 are drawn.
@@ -281,9 +279,9 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
 
 
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
-    """Combine several figures to one figure, below each other, each with its title and notes.
+    """Combine several figures to one, below each other, each with its title and notes.
 
-    The limits of their tables (``most_rows``) are replaced by the default.
+    Tables are limited by the default number of rows; the figures' own limits (``most_rows``) are dropped.
 
     Args:
         title: title of the combined figure.
@@ -343,9 +341,12 @@ def facts_of(value: Any) -> dict[str, Any]:
 def shorten_value(value: object, most: int = 90) -> str:
     """Return a value as one line of at most ``most`` characters.
 
-    Functions and dataclasses with a name are written by their name, lists of more than 8 entries as "9 entries". A
-    dict has its first 8 entries. Floats have 6 digits. Blanks and line breaks become one blank. A longer text is cut,
-    and ends with "...".
+    * A function, or a dataclass with a name: its name.
+    * A list, tuple or set of more than 8 entries: "9 entries".
+    * A dict: its first 8 entries, such as "a=1, b=2".
+    * A float: 6 digits.
+
+    Blanks and line breaks become one blank. A longer text is cut, and ends with "...".
 
     >>> shorten_value((1, 2)), shorten_value("x" * 100, 10)
     ('1, 2', 'xxxxxxx...')
@@ -373,10 +374,10 @@ def shorten_value(value: object, most: int = 90) -> str:
 
 
 def side_by_side(drawings: Sequence[tuple[str, Canvas]], most: float = 880, gap: float = 24) -> Canvas:
-    """Arrange drawings in rows from left to right; return them as one drawing.
+    """Arrange drawings in rows from left to right, like words; return them as one drawing.
 
     Args:
-        drawings: for each drawing a line of words above it, which may be "", and the drawing.
+        drawings: pairs of a line of words, which is written above the drawing and may be "", and the drawing.
         most: largest width of a row, in pixels; a wider drawing has a row of its own.
         gap: distance between drawings, in pixels.
     """

@@ -57,7 +57,7 @@ def mesh_figure(mesh: Mesh) -> Figure:
 
 
 def layout_figure(layout: Layout, shape: Sequence[int] | None = None) -> Figure:
-    """Draw the grid of ranks with their shards, and for a ``shape`` also the tensor.
+    """Draw the grid of ranks with their shards, and with a ``shape`` also the cut tensor.
 
     Notes explain the colours, the numbers and a pending reduction.
 
@@ -157,8 +157,8 @@ def _draw_gap() -> tuple[str, Canvas]:
 def _draw_panel(layout: Layout, shape: Sequence[int] | None, panel: RankPanel, plain: bool) -> Canvas:
     """Draw one table of ranks, each with the number of its shard and of its addend.
 
-    Cells have the colour of their shard, and are hatched if a reduction is pending. With more than :data:`MOST_NAMED`
-    columns, cells lack the word "rank".
+    For example, a cell has the lines "rank 3", "#1" and "+2". It has the colour of its shard, and is hatched if a
+    reduction is pending. With more than :data:`MOST_NAMED` columns, cells lack the word "rank".
 
     Args:
         layout: the layout.
@@ -208,9 +208,9 @@ def _owned_text(layout: Layout, shape: Sequence[int] | None, rank: int) -> str:
 def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
     """Draw the tensor with its shards, cut at their bounds.
 
-    Two dimensions are rows and columns. If more dimensions are split, there is a drawing for each block of the others,
-    at most ``MOST_PANELS`` of them. A tensor of three dimensions with at most ``MOST_BLOCKS`` blocks in each is also
-    drawn as a block in space.
+    * Two dimensions are drawn, as rows and columns; see :func:`drawn_dims`.
+    * If more dimensions are split, there is a drawing for each block of the others, at most ``MOST_PANELS`` of them.
+    * A tensor of three dimensions with at most ``MOST_BLOCKS`` blocks in each is also drawn as a block in space.
 
     Args:
         layout: the layout of the tensor.
@@ -244,7 +244,7 @@ def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
 
     Args:
         layout: the layout of the tensor.
-        shape: its global shape, whose bounds a pointer shows.
+        shape: its global shape. A pointer on a shard shows the bounds of the shard.
     """
     canvas = Canvas()
     depth_cuts, height_cuts, width_cuts = layout.cuts
@@ -339,15 +339,16 @@ def _draw_boxes(
 ) -> Canvas:
     """Draw the blocks of two dimensions with their owners, to scale if no block is empty.
 
-    At most ``MOST_BLOCKS`` (8) blocks per dimension are drawn, with a gap instead of the others. Addends are hatched.
-    Labels at the edges are indices of elements.
+    At most ``MOST_BLOCKS`` (8) blocks per dimension are drawn, with a gap instead of the others. The blocks of a
+    pending reduction are hatched. Numbers at the edges are the indices at which blocks begin.
 
     Args:
         layout: the layout of the tensor.
         shape: its global shape.
         row: the dimension that goes down, or None for a single row.
         column: the dimension that goes to the right, or None for a single column.
-        chosen: for each other split dimension, the number of its block that is drawn.
+        chosen: for each other split dimension, the number of the block that is drawn: ``{0: 1}`` draws the second block
+            of dimension 0.
     """
     out = Canvas()
     rows = choose_indices(1 if row is None else layout.cuts[row], MOST_BLOCKS)

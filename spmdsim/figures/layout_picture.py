@@ -211,9 +211,12 @@ def grid_axes(mesh: Mesh) -> tuple[list[str], str | None, str | None]:
 def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | None]:
     """Yield a table of ranks for each index of the leading axes; None for a gap.
 
-    See :func:`grid_axes` for the leading axes. Of many ranks, each table has the first rows and columns, a gap, and the
-    last ones; of many tables the first and the last are yielded. Without leading axes there is one table without a
-    name.
+    The last two mesh axes longer than 1 are the rows and columns of a table; the axes before are leading (see
+    :func:`grid_axes`). A mesh of a=2, b=2, c=2 gives two tables, "a=0" and "a=1", with rows b=0 and b=1 and columns c=0
+    and c=1. Without leading axes there is one table without a name.
+
+    Of many ranks, each table has the first rows and columns, a gap, and the last ones; of many tables the first and the
+    last are yielded.
 
     Args:
         mesh: the mesh.

@@ -97,7 +97,9 @@ Cut = tuple[list[list[list[tuple[str, int]]]], list[list[int]], dict[int, int]]
 def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
     """Cut a tensor at the bounds of both layouts, and list the transfers of each cell.
 
-    A cell is the box between two neighbouring cuts in every dimension.
+    A cell is the box between two neighbouring cuts in every dimension. For example, 4 elements that 2 ranks own in
+    halves are gathered: there is a single row with the cells 0:2 and 2:4. The first has the transfers "0" (rank 0 keeps
+    it) and "0>1", the second "1>0" and "1".
 
     Args:
         src: the layout before.
@@ -105,10 +107,10 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
         shape: the global shape.
 
     Returns:
-        The ``(text, sender)`` pairs of each cell by row and column, the cuts of rows and columns, and the number of
-        each rank's colour. For the text see :func:`_cell_texts`. A tensor of one dimension is a single row. None if the
-        tensor has no elements, no dimension or more than two, or if the drawing would be too large: more than 64 ranks,
-        16 cells along a dimension, or 8 transfers in a cell.
+        Three values: by row and column, the list of ``(text, sender)`` pairs of each cell; the cuts of rows and those
+        of columns; for each rank the number of its colour. None if the tensor has no elements, no dimension or more
+        than two, or if the drawing would be too large: more than 64 ranks, 16 cells along a dimension, or 8 transfers
+        in a cell.
 
     Raises:
         PlanError: If the layouts have no direct exchange.
@@ -179,7 +181,10 @@ def _cell_texts(
 def _grid_lines(
     cells: list[list[list[tuple[str, int]]]], cuts: list[list[int]], number: dict[int, int], ndim: int
 ) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the lines of the grid of cells, with cuts of rows at the left and columns above.
+    """Yield the text lines of the grid of cells, with cuts of rows at the left, columns above.
+
+    The line above the grid has the cuts of columns. Each row of cells then has a rule, and as many lines as its fullest
+    cell has transfers. A last rule follows.
 
     Args:
         cells: the ``(text, sender)`` pairs of each cell, by row and column.
@@ -225,11 +230,17 @@ def step_figure(step: Step, itemsize: int = 4) -> Figure:
 
 
 def plan_figure(plan: Plan) -> Figure:
-    """Draw a plan: its layouts, steps, transfers, messages of each step, candidates and bounds.
+    """Draw a plan of a redistribution.
 
-    Tables of messages are drawn for at most ``MOST_PEERS`` ranks, and for steps with messages. Cells of transfers are
-    drawn for redistributions without reduction and reshape, if they are small enough; see :func:`cut_cells`. Candidates
-    are other plans that were priced.
+    In order, the figure has:
+
+    * the layouts with an arrow per step, and a table of the steps;
+    * the transfers, cell by cell, if the plan has no reduction and no reshape, and the drawing is small enough (see
+      :func:`cut_cells`);
+    * for at most ``MOST_PEERS`` ranks, a table of the messages of each step that has some;
+    * a table of candidates: other plans that were priced, but not chosen.
+
+    Notes have the received bytes beside their lower bounds, the time and the peak memory.
     """
     shape = "x".join(map(str, plan.shape)) or "scalar"
     parts: list[Part] = [_draw_layouts(plan)]
@@ -306,10 +317,11 @@ def _draw_layouts(plan: Plan) -> Canvas:
 
 
 def _draw_transfers(plan: Plan) -> Canvas | None:
-    """Draw the tensor cut at all bounds, each cell in its sender's colour.
+    """Draw the tensor cut at all bounds; a cell has a line for each rank that gets it.
 
-    A cell that goes to several ranks has a line per transfer. Return None if the drawing would be too large, or the
-    layouts have no direct exchange. ``plan`` has the layouts before and after; its steps do not matter.
+    A line "3→0" goes from rank 3 to rank 0, and "3" alone stays on rank 3; its colour is the sender's. Return None if
+    the drawing would be too large, or the layouts have no direct exchange. ``plan`` has the layouts before and after;
+    its steps do not matter.
     """
     try:
         grid = cut_cells(plan.src, plan.dst, plan.shape)
@@ -350,7 +362,7 @@ def _draw_matrix(step: Step, itemsize: int) -> Canvas:
     If there are more than ``MOST_PEERS`` (32) ranks, draw sentences about the first eight receivers instead.
 
     Args:
-        step: the step.
+        step: the step of a plan.
         itemsize: bytes of an element.
     """
     out = Canvas()

@@ -167,9 +167,10 @@ class _Frame:
 
 
 def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
-    """Draw title, frame, ticks and labels of a plot, and its vertical lines with their legend.
+    """Draw a plot's title, frame, ticks, labels, and vertical lines with their legend.
 
-    Vertical lines outside of the frame are not drawn, but are in the legend below the plot.
+    Vertical lines mark values of the horizontal axis. Those outside of the frame are not drawn, but are still named in
+    the legend below the plot.
 
     Args:
         out: the canvas; changed in place.
@@ -208,10 +209,9 @@ def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
 
 
 def _draw_lines(out: Canvas, plot: Plot, frame: _Frame) -> None:
-    """Draw the lines of a plot and their legend.
+    """Draw the lines of a plot, and their legend at the right.
 
-    A line of one point also has its name beside it. The name is left out if there is no place without other words or
-    points.
+    A line of one point also has its name beside the point, unless every position there is covered by words or points.
 
     Args:
         out: the canvas; changed in place.
@@ -312,12 +312,16 @@ def _stroke(index: int) -> str:
 def _ticks(low: float, high: float, label: str) -> list[float]:
     """Return the values that are marked on an axis from ``10**low`` to ``10**high``, in order.
 
-    - If ``label`` has the word "bytes", they are at most 6 powers of two. If the range has fewer than three powers of
-      two, they are round multiples of a unit such as KiB.
-    - Otherwise, they are at most 10 powers of ten. If the range has fewer than three powers of ten, they are 1, 2 and
-      5 times powers of ten. If the range has fewer than three of these numbers, too, they are round numbers.
+    If ``label`` has the word "bytes", the first of these kinds with at least three values is taken:
 
-    For round numbers see :func:`round_numbers`.
+    1. powers of two, at most 6 of them;
+    2. round multiples of a unit such as KiB, see :func:`round_numbers`.
+
+    Otherwise:
+
+    1. powers of ten, at most 10 of them;
+    2. 1, 2 and 5 times powers of ten;
+    3. round numbers, see :func:`round_numbers`.
 
     Args:
         low: decimal logarithm of the smallest value.

@@ -56,11 +56,16 @@ def state_legend(schedule: Schedule) -> str:
 
 
 def state_table(story: History, index: int) -> list[str]:
-    """Return one state as lines of text with a row per rank and a column per chunk.
+    """Return the state after some rounds as lines of text: a row per rank, a column per chunk.
 
-    A cell names the ranks whose input is in the chunk; ``∑`` is the sum of all ranks, ``·`` is empty. In collectives
-    without reduction it names the rank from which the chunk comes. ``[...]`` is new in this round. The first line has
-    the heads. The list is empty if no rank has a chunk at any time.
+    A cell names the ranks whose input is in the chunk: "0+2" is the sum of ranks 0 and 2, ``∑`` the sum of all ranks,
+    ``·`` nothing. In collectives without reduction a cell names the rank from which the chunk comes. ``[0+2]`` is new
+    in this round. For example, after the first round of a ring all_reduce, two of the lines are::
+
+        rank  chunk 0  chunk 1  chunk 2
+           0     0      [0+2]      0
+
+    The list is empty if no rank has a chunk at any time.
 
     Args:
         story: the executed schedule.
@@ -172,8 +177,9 @@ def _chunks_text(chunks: list[int], count: int, size: int) -> str:
 def arrow_lines(story: History) -> list[str]:
     """Return messages as lines of arrows: ranks from left to right, rounds downwards.
 
-    The first line has the ranks. A round has as many lines as arrows overlap; one without messages has "local only".
-    For more than ``MOST_COLUMNS`` (20) ranks, return one line that says so. ``story`` is the executed schedule.
+    For example, a round in which rank 0 sends chunk 2 to rank 1, which adds it, is ``round 0  ●─+2─▶●``. A round has
+    several lines if arrows overlap. A round without messages has "local only". For more than ``MOST_COLUMNS`` (20)
+    ranks, the result is one line that says so. ``story`` is the executed schedule.
     """
     size = story.schedule.size
     if size > MOST_COLUMNS:
@@ -210,9 +216,10 @@ def arrow_label(story: History, message: RoundMessage) -> str:
 
 
 def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
-    """Distribute the messages of a round over lines of text in which no two arrows overlap.
+    """Distribute a round's messages over lanes: text lines in which no two arrows overlap.
 
-    Short arrows come first; each gets the first line in which it fits. Arrows may meet at a rank. No messages give [].
+    Short arrows come first; each gets the first lane in which it fits. Arrows may meet at a rank: messages 0 to 1, 1 to
+    2 and 2 to 0 need two lanes, the second one for the long arrow. No messages give [].
     """
     lanes: list[list[RoundMessage]] = []
     by_length = sorted(messages, key=lambda m: (abs(m.source - m.target), min(m.source, m.target)))
@@ -230,7 +237,8 @@ def _assign_lanes(messages: Iterable[RoundMessage]) -> list[list[RoundMessage]]:
 def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: int) -> str:
     """Return one line of arrows for the messages of a lane.
 
-    An arrow is a line between two dots, with its head at the receiver and its label at the left end.
+    An arrow is a line between two dots, with its head at the receiver and its label at the left end, such as
+    ``●─+2─▶●``. A rank without an arrow is ``│``, and an arrow crosses it as ``┼``.
 
     Args:
         story: the executed schedule.
@@ -256,14 +264,15 @@ def _lane_text(story: History, lane: Sequence[RoundMessage], size: int, width: i
 
 
 def fact_lines(facts: Facts, counted: Counts | None = None, nbytes: int = 0) -> list[str]:
-    """Return rounds, bytes and reduction of a correct schedule with lower bounds, as lines.
+    """Return lines with rounds, bytes and reductions of a correct schedule, and lower bounds.
 
-    The bytes are those of the critical path. Lines on reductions are left out if the collective does not reduce.
-    Warnings come last.
+    For example, a line is "rounds          4  (lower bound 2)". Critical bytes are the sum over the rounds of the most
+    bytes that one rank sends or receives. Lines on reductions are left out if the collective does not reduce. Warnings
+    come last.
 
     Args:
         facts: the facts of the schedule.
-        counted: counts for messages of ``nbytes`` bytes; None to write multiples of the message size m.
+        counted: counts for messages of ``nbytes`` bytes; None to write the bytes as multiples of the message size m.
         nbytes: the message size; used only with ``counted``.
     """
     verdict, bound, schedule = facts.verdict, facts.bound, facts.verdict.schedule
@@ -355,10 +364,11 @@ def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
 def history_figure(story: History) -> Figure:
     """Draw a schedule round by round, also one with mistakes.
 
-    The figure has messages as arrows, a legend, and a table for each state. The tables are left out if they have more
-    than ``MOST_CELLS`` (1,200) values together. Notes have the counts of a correct schedule, or the first five errors
-    of a wrong one. A schedule with more than ``MOST_ARROWS`` (2,000) messages gets the figure of :func:`counts_figure`
-    instead.
+    * At most ``MOST_ARROWS`` (2,000) messages: arrows, a legend, and a table for each state. The tables are left out if
+      they have more than ``MOST_CELLS`` (1,200) values together.
+    * More messages: the figure of :func:`counts_figure` instead.
+
+    Notes have the counts of a correct schedule, or the first five errors of a wrong one.
 
     Args:
         story: the executed schedule.
@@ -384,9 +394,9 @@ def history_figure(story: History) -> Figure:
 
 
 def algorithm_figure(algorithm: Algorithm) -> Figure:
-    """Draw the fields of an algorithm, and its schedule for four ranks.
+    """Draw an algorithm: its schedule for four ranks, and a table of its non-empty fields.
 
-    Empty fields are left out. The schedule is left out if the algorithm does not support four ranks, or fails.
+    The schedule is left out if the algorithm does not support four ranks, or fails.
     """
     from spmdsim.collectives import make_schedule
 
@@ -438,9 +448,9 @@ def _count_values(story: History, cells: Sequence[int]) -> int:
 def space_time(story: History) -> Canvas:
     """Draw the messages and chunks of a schedule: ranks from top to bottom, rounds to the right.
 
-    Before the first round and after each, every rank has a row of boxes, one per chunk, unless there are too many; see
-    :func:`_drawn_chunks`. Labels are drawn after all arrows of their round, so that arrows do not cross them. ``story``
-    is the executed schedule.
+    A message is an arrow from its sender's line to its receiver's. Before the first round and after each, every rank
+    has a row of boxes, one per chunk, unless there are too many (:func:`_drawn_chunks`). Labels are drawn after all
+    arrows of their round, so that arrows do not cross them. ``story`` is the executed schedule.
     """
     out, cells = Canvas(), _drawn_chunks(story)
     size, steps = story.schedule.size, len(story.steps)
@@ -514,7 +524,8 @@ def _draw_label(
         message: the message.
         x1: start of the arrow, in pixels.
         x2: end of the arrow.
-        used_spots: positions of the words of the round; the position of this message's words is appended.
+        used_spots: positions of the words that were drawn in the round; the position of this message's words is
+            appended.
     """
     source, target, *_ = message
     if not (words := arrow_label(story, message)):
@@ -543,8 +554,9 @@ def _draw_state(
 ) -> None:
     """Draw the chunks of one rank in one state as a row of boxes.
 
-    A box is filled from below by the share of ranks that have contributed, or completely without a reduction. A thick
-    frame marks a chunk that is new in the round.
+    * Fill: the share of ranks that have contributed to the chunk, from below. With 2 of 4 ranks the box is half full.
+      Without a reduction it is full. An absent chunk is empty.
+    * Frame: thick if the chunk is new in the round.
 
     Args:
         out: the canvas; changed in place.
@@ -593,10 +605,13 @@ def _draw_state(
 
 
 def _draw_legend(story: History) -> Canvas:
-    """Return the legend of a schedule's figure: one short line per kind of box and arrow in it.
+    """Return the legend of a schedule's figure: one line per kind of box and arrow in it.
 
-    Boxes are explained only if the figure draws chunks, reductions only if the collective reduces, and the numbers at
-    arrows only if there are several chunks. ``story`` is the executed schedule.
+    * Boxes are explained only if the figure draws chunks, and the fill of boxes only if the collective reduces.
+    * The numbers at arrows are explained only if there are several chunks, full and dashed arrows only if the
+      collective reduces.
+
+    ``story`` is the executed schedule.
     """
     out, reduces, has_chunks = Canvas(), story.schedule.collective.reduces, story.schedule.chunk_count > 1
     row_height, text_column = 16, 28

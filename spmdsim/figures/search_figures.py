@@ -140,13 +140,14 @@ def _draw_times(out: Canvas, row: Mapping[str, Any], x: float, y: float, scale: 
 
 
 def _draw_legend(out: Canvas, y: float, factors: Sequence[Mapping[str, str]], axis_count: int) -> None:
-    """Draw the legend of times and cells below the operators.
+    """Draw the legend below the operators: parts of the time by colour, and the text of cells.
 
     Args:
         out: the canvas; changed in place.
         y: upper edge, in pixels.
-        factors: for each operator that is drawn, the factor of each axis that splits one, by axis. They determine which
-            kinds of cells are explained.
+        factors: for each drawn operator, the texts of its cells as ``{mesh axis: factor}``; an axis that splits nothing
+            is absent. If a text begins with "dim ", the legend also explains dims. If an axis is absent, it explains
+            "·".
         axis_count: number of mesh axes.
     """
     out.text(0, y + 12, "time", "faint")

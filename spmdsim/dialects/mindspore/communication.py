@@ -43,19 +43,20 @@ def release() -> None:
 
 @explained
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
-    """Create a group of ranks under a name; only its ranks need to call. Nothing is communicated.
+    """Create a group of ranks with a name, which collectives take as ``group``.
 
-    A second call with equal ranks does nothing.
+    Nothing is communicated. Only the ranks of the group need to call it. A second call with equal ranks does nothing.
+    For example, after ``create_group("pair", [0, 4])`` a collective with ``group="pair"`` runs on ranks 0 and 4.
 
     Args:
-        group: name of the group; not one of the group of all ranks.
+        group: name of the group. The names of the group of all ranks, such as ``"hccl_world_group"``, are refused.
         rank_ids: ranks in the group's order.
         options: not used.
 
     Raises:
         UsageTypeError: If the name is no text, or the ranks are no list of integers.
-        InputError: If the group has fewer than two ranks, a rank is repeated or not running, the name is that of all
-            ranks, or a group of other ranks has it.
+        InputError: If the group has fewer than two ranks, a rank is repeated or not running, the name is one of the
+            group of all ranks, or a group of other ranks has the name.
     """
     world, groups = current_world(), _groups.setdefault(current_world(), {})
     refuse({

@@ -56,23 +56,28 @@ class Sharing:
     level: int = 1
 
     def storage_layout(self, layout: Layout, shape: Sequence[int], itemsize: int) -> Layout:
-        """Return a layout that stores a parameter in smaller shards along dim 0.
+        """Return the layout in which a parameter is stored: slices are split further along dim 0.
 
-        Ranks with equal slices split dim 0. The split that the operator needs is the major one. If ``size`` is below
-        the number of ranks with equal slices, only neighbouring ranks share a slice. A mesh axis that has more ranks
-        than those that share is cut in two for this.
+        If several ranks own equal slices in ``layout``, each of them stores only a part of the slice's rows. The
+        attribute ``size`` is the number of ranks that share a slice; -1 means all ranks with equal slices. For a
+        smaller number, neighbouring ranks share, and a mesh axis with more ranks is cut in two.
 
-        The result is ``layout`` itself if the whole parameter has fewer bytes than the threshold, if it has no dims, or
-        if only one rank would share a slice. It is also ``layout`` if the mesh's axes cannot be cut for this number of
-        ranks, or if dim 0 would be split unevenly.
+        For example, 8 ranks along axis "dp" all need a parameter with 16 rows. With size -1 each rank stores 2 rows.
+        With size 2 the mesh becomes dp=4, dp'=2: even ranks store rows 0 to 7, odd ranks rows 8 to 15.
+
+        The result is ``layout`` itself in each of these cases:
+
+        * the whole parameter has fewer bytes than the threshold, or no dims;
+        * only one rank would share a slice;
+        * the mesh's axes cannot be cut for this number of ranks, or dim 0 would be split unevenly.
 
         Args:
-            layout: layout that the operator needs.
+            layout: layout that the operator needs. Its own split of dim 0 stays the major one.
             shape: global shape.
             itemsize: bytes of an element.
 
         Raises:
-            InputError: If the number of sharing ranks does not divide the number of ranks that need the slice.
+            InputError: If ``size`` does not divide the number of ranks with equal slices.
         """
         mesh, copies = layout.mesh, count_copies(layout)
         sharing_ranks = copies if self.size == -1 else self.size
@@ -145,14 +150,20 @@ class Parallel:
     def to_global(self, inputs: Sequence[Any]) -> list[Any]:
         """Return a network's inputs as global tensors; all ranks must call it.
 
-        Each array is this rank's slice of a tensor by the dataset strategy, see `_join_slices`. Inputs that are no
-        arrays, and arrays without dims, are returned unchanged. "full_batch" returns all inputs unchanged.
+        The result depends on the attribute ``dataset_strategy``:
+
+        * ``"data_parallel"``: each array has this rank's rows of the input. With 4 ranks and arrays of shape (8, 3),
+          the tensor has shape (32, 3).
+        * Cuts or a layout per input: each array is this rank's slice, see `_join_slices`.
+        * ``"full_batch"``: all inputs are returned unchanged.
+
+        Inputs that are no arrays, and arrays without dims, are always returned unchanged.
 
         Args:
             inputs: arguments of the network.
 
         Raises:
-            InputError: If the strategy has another number of inputs, or slices do not fit together.
+            InputError: If the strategy has more or fewer entries than there are inputs, or slices do not fit together.
             LayoutError: If the product of the cuts does not divide the number of ranks.
         """
         strategy, size = self.dataset_strategy, current_world().size
@@ -177,10 +188,14 @@ def count_copies(layout: Layout) -> int:
 def _join_slices(array: np.ndarray, cuts: Any) -> Tensor:
     """Return the global tensor of which every rank passes its slice; all ranks must call.
 
+    If there are more ranks than slices, the ranks repeat them in order, and ranks with one slice must pass equal
+    arrays. For example, 4 ranks pass arrays of shape (8, 3) with cuts (2, 1). The tensor then has shape (16, 3): ranks
+    0 and 2 pass its rows 0 to 7, ranks 1 and 3 its rows 8 to 15.
+
     Args:
         array: the slice of this process; in lock step it is the slice of every rank.
-        cuts: the number of blocks per dim of the global tensor, whose product divides the number of running ranks; or a
-            layout over all of them.
+        cuts: number of blocks per dim of the global tensor, whose product divides the number of running ranks; or a
+            layout over all running ranks.
 
     Raises:
         InputError: If the layout has another number of ranks or dims, slices differ in shape or element type, or ranks
@@ -344,17 +359,20 @@ def set_device(device_target: str, device_id: int | None = None) -> None:
 
 
 def set_auto_parallel_context(**settings: Any) -> None:
-    """Set the settings of :class:`AutoParallel` for the whole program, in MindSpore's older form.
+    """Apply settings of :class:`AutoParallel` to the whole program, in MindSpore's older form.
 
-    * ``parallel_mode``: ``"stand_alone"`` (default) switches the settings of the next item off, all other modes switch
-      them on. Operators use their strategies in every mode, and are data parallel without one. ``"auto_parallel"`` is
+    * ``parallel_mode``: in ``"stand_alone"`` (default) the settings of the next item have no effect; in the other modes
+      they have. Operators use their strategies in every mode, and are data parallel without one. ``"auto_parallel"`` is
       refused: it needs :class:`AutoParallel` around the searched function.
-    * ``dataset_strategy``, ``full_batch``, ``gradients_mean`` and ``loss_repeated_mean`` have MindSpore's effect.
-      ``full_batch`` and ``dataset_strategy`` set each other.
+    * ``dataset_strategy``, ``gradients_mean`` and ``loss_repeated_mean``: see :class:`Parallel`.
+    * ``full_batch``: True sets ``dataset_strategy`` to ``"full_batch"``, False to ``"data_parallel"``. In return, a
+      ``dataset_strategy`` sets ``full_batch``.
     * Settings that change only speed or files are ignored.
 
+    For example, ``set_auto_parallel_context(parallel_mode="semi_auto_parallel", full_batch=True)``.
+
     Args:
-        settings: values by name of setting. Those before a wrong one are stored.
+        settings: values by name of setting, applied in order. If one is wrong, those before it stay set.
 
     Raises:
         InputError: If a setting or a value is not supported.
@@ -395,10 +413,15 @@ def _get_setting(settings: dict[str, Any], name: str, refusal: str = "no setting
 def _check_setting(name: str, value: Any) -> None:
     """Raise an error if a value does not fit a setting of `set_auto_parallel_context`.
 
-    Checked are ``parallel_mode``, ``device_num``, ``dataset_strategy`` and settings whose default is a bool.
+    * ``parallel_mode`` must be one of `ParallelMode`, but not ``"auto_parallel"``.
+    * ``device_num`` must be None or the number of ranks.
+    * ``dataset_strategy`` must fit `check_strategy`.
+    * A setting whose default is a bool must be a bool.
+
+    Values of all other settings are accepted.
 
     Args:
-        name: name of the setting; unknown names are accepted.
+        name: name of the setting.
         value: its value.
 
     Raises:

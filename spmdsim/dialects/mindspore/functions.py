@@ -31,12 +31,16 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function of MindSpore's tensors that computes a function of spmdsim's own tensors.
+    """Return ``function``, which takes spmdsim's tensors, as one that takes MindSpore's.
 
-    Operands of a call are tensors, parameters and whole arrays, also in lists, tuples and dicts. They move to the mesh
-    of the first tensor (`_move_to_mesh`); if no operand is a tensor, arrays are split along dim 0 over all ranks. Other
-    arguments are passed on. A list of results becomes a tuple. The returned function raises InputError if the ranks
-    have different arrays; it adds ``name`` to errors of ``function``.
+    A call takes tensors, parameters and whole arrays, also in lists, tuples and dicts:
+
+    * If an operand is a tensor, the other operands move to its mesh; see `_move_to_mesh`.
+    * If no operand is a tensor, arrays are split along dim 0 over all ranks.
+    * Other arguments are passed on unchanged.
+
+    The result is MindSpore's tensor, or a tuple of tensors if ``function`` returns a list or tuple. A call raises
+    InputError if the ranks have different arrays. Errors of ``function`` name the call ``name``.
 
     Args:
         function: the function of spmdsim's own tensors.

@@ -42,10 +42,14 @@ def real_axes(axes: Iterable[str]) -> tuple[str, ...]:
 
 
 def device_mesh(mesh: Mesh) -> Mesh:
-    """Return the mesh of real devices: a virtual axis (of micro-shards) gets size 1.
+    """Return the mesh of real devices for a mesh whose last axis may be virtual.
 
-    A micro-shard is one of the n shards that a device computes one after the other. A mesh without virtual axis is
-    returned itself. Device d of the new mesh plays the ranks d * n to d * n + n - 1 of a virtual axis of size n.
+    A device of a virtual axis of size n computes n shards one after the other, its micro-shards. Device d thus plays
+    the ranks ``d * n`` to ``d * n + n - 1``. In the result the virtual axis has size 1. A mesh without virtual axis is
+    returned itself.
+
+    For example, the mesh (2, 2) with a virtual last axis becomes (2, 1): device 0 plays ranks 0 and 1, device 1 plays
+    ranks 2 and 3.
 
     Raises:
         LayoutError: If the micro-shards of a device are not adjacent in the rank list.
@@ -247,7 +251,11 @@ def from_tensor_map(
     device_matrix: Sequence[int], tensor_map: Sequence[int | Sequence[int]], rank_list: Sequence[int] | None = None,
     alias_name: Sequence[str] | None = None,
 ) -> MindSporeLayout:  # fmt: skip
-    """Return the layout of a numeric tensor map: axes counted from the right, -1 for an unsplit dim.
+    """Return the layout of a tensor map: per dim, the number of the axis that splits it, or -1.
+
+    Axes are numbered from the right, from 0. In the example, dim 0 is split by axis 0, which is the last one. Dim 1 is
+    split by axes 1 and 2, of which 1 is the major one. Rank 2 has the index 1 on axis 1, so it owns block 2 of the 4
+    blocks of dim 1.
 
     Args:
         device_matrix: sizes of the axes.
@@ -284,14 +292,16 @@ def from_tensor_map(
 def from_placements(
     mesh_shape: Sequence[int], alias_name: Sequence[str], placements: Sequence[Placement], ndim: int
 ) -> CoreLayout:
-    """Return the layout of hyper-parallel's placements, one per mesh axis.
+    """Return the layout of hyper-parallel's placements, which say what each mesh axis does.
 
-    Placements cannot state in which order two axes split one dim; alias tuples can.
+    For example, mesh (2, 4) with placements ``(Shard(0), Replicate())`` cuts dim 0 in 2 blocks along the first axis;
+    the 4 ranks along the second axis own equal blocks. Two axes must not split one dim, because placements cannot state
+    which axis is the major one; alias tuples can.
 
     Args:
         mesh_shape: sizes of the axes.
         alias_name: names of the axes.
-        placements: one per axis: Shard (negative dims count from the end), Replicate or Partial.
+        placements: one per axis: ``Shard(dim)``, where a negative dim counts from the end, Replicate or Partial.
         ndim: number of dims of the tensor.
 
     Raises:
@@ -315,16 +325,17 @@ def from_placements(
 
 
 def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindSporeLayout:
-    """Return the layout of one tensor with ``.shard`` cuts, which are its device matrix.
+    """Return the layout of a tensor whose dims are cut into ``cuts`` blocks, as by ``.shard``.
 
-    If the product of the cuts is smaller than the number of devices, devices along a further axis repeat the work. Axes
-    are named ``"d<n>"`` with the number from the right.
+    The device matrix has the cuts as sizes, and axes named ``"d<n>"``, numbered from the right. If there are fewer
+    blocks than devices, a further axis has the devices that own equal blocks. In the examples there are 4 blocks for 8
+    devices.
 
     Args:
         cuts: the number of blocks of each dim.
         devices: the number of devices.
-        repeat: ``"right"`` makes the further axis the last one of the device matrix, so neighbours own equal shards;
-            ``"left"`` makes it the first one.
+        repeat: ``"right"`` makes the further axis the last one of the device matrix, so neighbours own equal blocks;
+            ``"left"`` makes it the first one, so the devices repeat all blocks in order.
 
     Raises:
         UsageTypeError: If a cut is no integer.
@@ -378,6 +389,8 @@ def _check_kind(what: str, kind: type, *values: Any) -> None:
 
 def _check_axes(matrix: Any, names: Any) -> None:
     """Raise an error unless a device matrix and alias names describe the axes of a mesh.
+
+    For example, ``(2, 4)`` and ``("dp", "mp")`` describe two axes.
 
     Args:
         matrix: the device matrix, a tuple of positive ints.

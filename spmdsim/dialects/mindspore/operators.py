@@ -302,11 +302,14 @@ def _run_dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any
 
 
 def _run_split(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Return the tuple of equal blocks along an axis, which the strategy must not cut.
+    """Return the tuple of ``output_num`` equal blocks of the operand along ``axis``.
+
+    For example, an operand of shape (6, 4) with axis 0 and ``output_num`` 3 gives three tensors of shape (2, 4). The
+    strategy of the primitive must not cut this axis.
 
     Args:
-        primitive: the primitive.
-        operands: the tensor, parameter or array.
+        primitive: the primitive ``Split`` with its strategy.
+        operands: a list with the tensor, parameter or array.
         attrs: attributes with ``axis`` and ``output_num``.
 
     Raises:

@@ -157,11 +157,12 @@ class Initializer:
 
 
 def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
-    """Return initial values of a parameter, which are computed where a parameter is filled.
+    """Return the initial values of a parameter; they are computed when a parameter is filled.
 
     Args:
-        init: a name such as ``"normal"``, a number, an initialiser of this module (any function), an array, or a
-            tensor, which is gathered.
+        init: source of the values. A name such as ``"normal"`` is an initialiser with its defaults; a number is the
+            value of all elements; an array or a tensor (which is gathered) has the values themselves. Any function is
+            taken as an initialiser, such as ``Normal(0.02)``.
         shape: global shape; an int is one dim.
         dtype: element type or its name.
 
@@ -217,10 +218,11 @@ class Parameter(CoreParameter):
         self._seed = _seed[0]
 
     def place(self, layout: Layout) -> CoreTensor:
-        """Return the value in the layout of its operators, which is ``layout`` of the first call.
+        """Return the parameter's value in the layout that its operators use.
 
-        The first call also fills the parameter. Later calls ignore ``layout``. A value that ``hsdp`` stores in smaller
-        shards is gathered; then all ranks must call it.
+        The first call fills the parameter, and its ``layout`` stays in use: later calls ignore ``layout``. With
+        ``hsdp`` a rank may store only a smaller shard of its slice (see `Sharing.storage_layout`). Then the slice is
+        gathered, and all ranks must call it.
 
         Raises:
             LayoutError: If ``layout`` does not fit the parameter's shape.

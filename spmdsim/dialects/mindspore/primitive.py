@@ -115,11 +115,13 @@ class Primitive(DialectObject):
         self._strategies: tuple[Any, Any] = (None, None)
 
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
-        """Set an attribute, and return the primitive itself.
+        """Set an attribute of the primitive, and return the primitive itself.
 
-        - ``repeated_num_in_dev_matrix_right_=False`` puts repeated calculation on the left.
-        - ``layout`` with ``{"dev_matrix": ..., "input_tensor_map": ...}`` is a strategy written in numbers.
-        - ``enable_nd_tp`` of a product reads layouts as tensor parallelism in two or three dims.
+        - ``repeated_num_in_dev_matrix_right_``: which devices repeat the work if a strategy has fewer blocks than
+          devices. True (MindSpore's default): neighbours. False: the devices repeat all blocks in order, because the
+          repeating axis is the first one of the device matrix.
+        - ``layout``: a strategy in numbers, as a dict ``{"dev_matrix": ..., "input_tensor_map": ...}``.
+        - ``enable_nd_tp``: True lets a matrix product read its layouts as tensor parallelism in two or three dims.
 
         Args:
             name: one of these names.
@@ -199,11 +201,14 @@ class Primitive(DialectObject):
         )
 
     def apply(self, operands: Sequence[Any], params: dict[str, Any]) -> Any:
-        """Lay out operands as ``shard`` configured them, run our operator, and return its result.
+        """Run the operator on operands that are laid out as ``shard`` configured them.
 
-        Python numbers among the operands first get the element type of the first tensor; see `_match_types`. Without a
-        strategy the operator is data parallel. But while a search records the program, such an operator takes the
-        layouts that its tensors have.
+        1. Python numbers among the operands get the element type of the first tensor; see `_match_types`.
+        2. The operands move to the layouts of the strategy. Without a strategy the operator is data parallel.
+        3. The operator of spmdsim computes the result.
+
+        Exception: while a search for strategies records the program, an operator without a strategy takes the layouts
+        that its tensors have.
 
         Args:
             operands: tensors, parameters, arrays or numbers.
@@ -329,10 +334,15 @@ def function(
 ) -> Callable[..., Any]:
     """Return a function of ``ops`` that applies the row's first primitive.
 
-    If ``written`` has parameters, the first of the function's arguments go to the primitive's call, and the others to
-    the primitive's constructor. If ``written`` is a name only, all arguments go to the call, and the constructor gets
-    none. The function's attribute ``sharded`` is a function of ``in_strategy`` and ``out_strategy`` that returns this
-    function with these strategies. Equal arguments of :func:`function` return one function.
+    A primitive gets its arguments in two places: ``Softmax(axis)(x)`` has ``axis`` in the constructor and ``x`` in the
+    call.
+
+    * If ``written`` has parameters, the function's first arguments go to the call, and the others to the constructor:
+      ``"softmax(input, axis=-1)"`` makes ``softmax(x, 0)`` compute ``Softmax(0)(x)``.
+    * If ``written`` is a name only, all arguments go to the call: ``relu(x)`` computes ``ReLU()(x)``.
+
+    The function's attribute ``sharded`` takes ``in_strategy`` and ``out_strategy``, and returns this function with these
+    strategies. Equal arguments of :func:`function` return one object.
 
     Args:
         row: the operator's row of the table: names, arguments and restrictions.
@@ -367,13 +377,13 @@ def sharded(
     A primitive is changed and returned. For a function, a new function is returned.
 
     Args:
-        fn: a primitive, or a function of ``ops`` or ``mint`` that applies one primitive.
+        fn: a primitive; or a function of ``ops`` or ``mint`` that applies one primitive, such as ``ops.relu``.
         in_strategy: cuts or layouts per operand; see `Primitive.shard`.
         out_strategy: cuts or layout of the result, or None.
         options: none is supported.
 
     Raises:
-        InputError: If ``fn`` is something else, or further options are passed.
+        InputError: If ``fn`` is neither, or further options are passed.
         ShardError: If the strategy does not fit; for a function, its call raises it.
     """
     if options:

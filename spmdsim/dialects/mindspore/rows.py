@@ -96,15 +96,20 @@ class Dataset(DialectObject):
     def map(
         self, operations: Any, input_columns: str | Sequence[str] | None = None, **options: Any
     ) -> Dataset:
-        """Add transforms of a column to this dataset, and return it.
+        """Add transforms of one column to this dataset, and return the dataset.
 
-        Transforms of this package take whole batches. User functions take one row, or one batch if added after
-        :meth:`batch`. They run when the dataset is iterated, in the order in which they were added.
+        They run when the dataset is iterated, in the order in which they were added. What a transform gets depends on
+        it:
+
+        * A transform of this package gets a whole batch.
+        * A user's function gets one row, or one batch if :meth:`batch` was called before.
+
+        For example, ``dataset.map(lambda image: image / 255, "image")`` scales each row of column "image".
 
         Args:
             operations: a transform, or a list of them.
             input_columns: the column; None for the first.
-            options: ``output_columns`` must be the column too; others are ignored.
+            options: ``output_columns`` must be equal to ``input_columns``, or None; others are ignored.
 
         Raises:
             InputError: If there is no such column, or several are named.
@@ -123,11 +128,14 @@ class Dataset(DialectObject):
         return self
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
-        """Join rows to batches in this dataset, and return it.
+        """Join consecutive rows to batches in this dataset, and return the dataset.
+
+        For example, 10 rows in batches of 4 give batches of 4, 4 and 2 rows; with ``drop_remainder`` only the first
+        two.
 
         Args:
             batch_size: rows per batch.
-            drop_remainder: drop a last batch with fewer rows.
+            drop_remainder: True to drop a last batch with fewer rows.
             options: not used.
 
         Raises:
@@ -180,13 +188,15 @@ class Dataset(DialectObject):
         return self._add_step(lambda before, epoch: before(epoch)[first:])
 
     def shuffle(self, buffer_size: int) -> Dataset:
-        """Shuffle the items of this dataset within a buffer, differently in every epoch; return it.
+        """Shuffle the items of this dataset, differently in every epoch, and return the dataset.
 
-        Each item is drawn at random from a buffer of the next ``buffer_size`` rows, or batches after :meth:`batch`. At
-        the end the items that remain in the buffer are permuted. All ranks draw equal orders.
+        Items are rows, or batches after :meth:`batch`. A buffer has the next ``buffer_size`` items. An item is drawn
+        from it at random, and the following one takes its place. When no items follow, the rest of the buffer is drawn
+        at random. All ranks draw equal orders.
 
         Args:
-            buffer_size: the number of items in the buffer, at least 2.
+            buffer_size: number of items in the buffer, at least 2. An item comes at most ``buffer_size - 1`` positions
+                earlier.
 
         Raises:
             InputError: If ``buffer_size`` is no integer of at least 2.
@@ -280,9 +290,10 @@ class Dataset(DialectObject):
 
 
 def _shards_of(num_shards: int | None, shard_id: int | None) -> tuple[int, list[int]]:
-    """Return the number of shards, and the list of shards that this process reads.
+    """Return the number of a dataset's shards, and the list of shards that this process reads.
 
-    In lock step, one process reads the shards of all ranks. Without both numbers, there is one shard: ``(1, [0])``.
+    Without both arguments there is one shard: ``(1, [0])``. For example, with ``num_shards=4`` the process of rank 2
+    gets ``(4, [2])``. In lock step one process reads for all ranks, and gets ``(4, [0, 1, 2, 3])``.
 
     Args:
         num_shards: 1 or the number of ranks; None only if ``shard_id`` is None.
@@ -442,14 +453,14 @@ def _read_digits() -> list[np.ndarray]:
 
 
 def _read_mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images ``[n, 28, 28, 1]`` and the labels ``[n]`` of a folder with IDX files.
+    """Return the images ``[n, 28, 28, 1]`` and the labels ``[n]`` of a folder of MNIST's files.
 
-    Sizes of the images are those of the files. The whole files are read.
+    The IDX files are read as a whole. Images of another size than 28 x 28 keep their size.
 
     Args:
         folder: the folder; the files may be in its subfolder ``train``.
-        usage: ``"train"``, ``"test"`` or ``"all"``. "all" joins the training and the test files, or reads those that
-            exist.
+        usage: ``"train"``, ``"test"``, or ``"all"`` for the training images followed by the test images; if only one of
+            the two exists, "all" reads that.
 
     Raises:
         InputError: If files are missing, or images and labels do not fit.

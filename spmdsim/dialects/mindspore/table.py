@@ -114,9 +114,14 @@ class Arguments:
 def arguments(text: str) -> Arguments:
     """Parse the text of a call's arguments, such as ``(x, y, /, axis=0)`` or ``([a, b])``.
 
-    Operands are the arguments before ``/``. Without a ``/`` they are all arguments, or none if one has a default.
-    Defaults are literals, and ``*name`` takes any number of operands. Square brackets mean that the call has a list of
-    operands.
+    The result counts the operands, the arguments that are tensors:
+
+    * If the text has a ``/``: the arguments before it.
+    * Otherwise, if an argument has a default: none.
+    * Otherwise: all arguments.
+
+    Defaults are literals. ``*name`` takes any number of operands. Square brackets mean that a call passes its operands
+    in one list.
 
     Args:
         text: the arguments in parentheses, as the table has them. A malformed text raises SyntaxError or ValueError.

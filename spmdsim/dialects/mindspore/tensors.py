@@ -39,11 +39,10 @@ def type_name(dtype: np.dtype) -> str:
 
 
 def format_tensor(x: Any) -> str:
-    """Return the text of a tensor or a whole array in MindSpore's form.
+    """Return the text of a tensor or a whole array in MindSpore's form; nothing is communicated.
 
     For a split tensor, the text has the shard of this process's rank and its index range. If there are more than
-    THRESHOLD (1000) elements, dims longer than 2 * EDGEITEMS (6) show EDGEITEMS (3) elements at each end. Nothing is
-    communicated.
+    THRESHOLD (1000) elements, each dim of more than 6 elements shows EDGEITEMS (3) at each end, with "..." between.
 
     Args:
         x: a tensor, or an array.
@@ -122,16 +121,18 @@ NEAREST = expand_words({
 
 
 def find_method(x: Any, name: str) -> Any:
-    """Return a method of a tensor by name.
+    """Return a method of a tensor by name, bound to the tensor.
 
-    It is one of METHODS, else the function of ``ops`` with ``x`` as its first argument.
+    The name is searched in METHODS, and then among the functions of ``ops`` that take a tensor first. For example,
+    ``find_method(x, "tanh")()`` computes ``ops.tanh(x)``.
 
     Args:
         x: the tensor or array.
         name: name of the method.
 
     Raises:
-        AttributeError: If it does not exist. If the name has no underscore in front, the text has the nearest name.
+        AttributeError: If neither has the name. The text suggests the nearest name, unless the name starts with an
+            underscore.
     """
     if name.startswith("_"):
         raise AttributeError(f"a tensor has no attribute {name!r}")

@@ -32,21 +32,31 @@ Weights = Sequence[Parameter] | Parameter | None
 def value_and_grad(
     fn: Callable[..., Any], grad_position: Positions = 0, weights: Weights = None, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Return a function that returns ``fn``'s result and gradients.
+    """Return a function that computes ``fn`` and its gradients: ``(result, gradients)``.
 
-    The loss's gradients of inputs or parameters that it does not depend on are zeros, as in MindSpore. A loss of
-    several elements is summed. In a parallel program, the gradients are those of the sum of all ranks' losses, or of
-    their mean (:mod:`spmdsim.dialects.mindspore.context`). A call replaces the ``grad`` of the ``weights``.
+    For example, with parameters v and w, a call with ``x`` returns:
+
+    * ``value_and_grad(f)``: ``(f(x), dx)``, in which ``dx`` is the gradient of x;
+    * ``value_and_grad(f, weights=[v, w])``: ``(f(x), (dx, (dv, dw)))``;
+    * ``value_and_grad(f, None, weights=[v, w])``: ``(f(x), (dv, dw))``.
+
+    Details:
+    * The gradient of an input or parameter on which the loss does not depend is zeros. The gradient of an integer or
+      bool is None.
+    * A loss of several elements is summed.
+    * In a parallel program, the gradients are those of the sum of all ranks' losses, or of their mean; see
+      :class:`spmdsim.dialects.mindspore.context.Parallel`.
+    * A call replaces the ``grad`` of the ``weights``.
 
     Args:
         fn: function that returns the loss, or a tuple whose first element is the loss.
-        grad_position: positions of inputs: an int (one gradient), several (a tuple of gradients), or None.
-        weights: parameters (a tuple of gradients), one parameter (one gradient), or None.
-        has_aux: not used: further results never get a gradient. MindSpore's tutorial omits it and means this, too.
+        grad_position: position of the input (its gradient is returned alone), or several positions (a tuple of
+            gradients); None for no input.
+        weights: parameters (a tuple of gradients), or one parameter (its gradient alone); None for no parameter.
+        has_aux: not used: elements of the result after the loss never get a gradient.
 
     Returns:
-        A function of the inputs that returns ``(result, gradients)``; with inputs and weights, gradients are a pair.
-        The gradient of an integer or bool is None. All ranks must call it.
+        The function, with the arguments of ``fn``. All ranks must call it.
 
     Raises:
         InputError: If ``grad_position`` and ``weights`` are None; in a call, if a position is out of range.
@@ -134,15 +144,15 @@ def grad(
 
 
 def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
-    """Return the gradient of an input or a parameter after a backward pass, times a number.
+    """Return ``times`` the gradient that a backward pass has left in an input or a parameter.
+
+    * If the loss does not depend on the source: zeros in its layout; replicated for a parameter that no operator has
+      used.
+    * If the element type has no gradient, such as int32: None.
 
     Args:
         source: the input, or the parameter.
         times: the factor.
-
-    Returns:
-        The gradient. If the loss does not depend on the source, zeros in its layout; replicated for a parameter that no
-        operator has used. None if its type has no gradient, such as int32.
     """
     leaf: Tensor | None = source if isinstance(source, Tensor) else source.tensor
     gradient = None if leaf is None else leaf.grad
@@ -203,8 +213,11 @@ class Optimizer(DialectObject, nn.Optimiser):
     def get_lr(self) -> float:
         """Return the learning rate of the next step.
 
-        The configured rate is a number, a function of the number of steps done, or a list with a rate per step, whose
-        last rate stays. The function may return a list, too.
+        The configured rate is one of these:
+
+        * a number;
+        * a list with a rate per step, whose last entry stays: ``[0.1, 0.01]`` is 0.1 in the first step and 0.01 later;
+        * a function of the number of finished steps, which returns a number or a list with a rate per step.
 
         Raises:
             UsageTypeError: If the rate is not a number.
@@ -385,7 +398,8 @@ class LossMonitor(Callback):
     def step_end(self, run_context: RunContext) -> None:
         """Print epoch, step and loss if ``per_print_times`` steps have passed since the last text.
 
-        The form is MindSpore's: ``epoch: 1 step: 3, loss is 0.5``. Steps count from one in each epoch.
+        The form is MindSpore's: ``epoch: 1 step: 3, loss is 0.5``. Steps count from one in each epoch. With
+        ``per_print_times`` 0 nothing is printed.
 
         Args:
             run_context: the state of the training.
@@ -431,9 +445,9 @@ class Model(DialectObject):
     ) -> None:
         """Train the network: one step per batch, for each epoch; all ranks must call it.
 
-        The methods of callbacks are called at the begin and the end of the training, of each epoch and of each step. If
-        a callback requests a stop, the training ends after this step; the methods for the end of the epoch and of the
-        training are still called.
+        The callbacks' methods ``on_train_begin``, ``on_train_epoch_begin``, ``on_train_step_begin``,
+        ``on_train_step_end``, ``on_train_epoch_end`` and ``on_train_end`` are called at these times. If a callback
+        requests a stop, no further step is made; the ``epoch_end`` and ``end`` methods are still called.
 
         Args:
             epoch: number of epochs.
@@ -486,13 +500,13 @@ def save_checkpoint(save_obj: Any, ckpt_file_name: str | Path, **options: Any) -
 
 
 def load_checkpoint(ckpt_file_name: str | Path, net: Any = None) -> dict[str, Any]:
-    """Return the parameters of a checkpoint by name; all ranks must call it.
+    """Return the parameters of a checkpoint as tensors by name; all ranks must call it.
 
-    They are tensors, with dim 0 split over all ranks if it divides evenly, else replicated.
+    Dim 0 of a tensor is split over all ranks if their number divides it; other tensors are replicated.
 
     Args:
         ckpt_file_name: the folder that `save_checkpoint` wrote.
-        net: a cell that takes the values, too, see `load_param_into_net`; None for no cell.
+        net: a cell whose parameters are also set to the values, see `load_param_into_net`; None for no cell.
 
     Raises:
         InputError: If the path is a file of another program, or the folder is missing or damaged.
@@ -518,10 +532,14 @@ def load_param_into_net(
 ) -> tuple[list[str], list[str]]:
     """Set a cell's parameters to the values of a checkpoint, by name.
 
+    For example, if the cell has the parameters "w" and "b", and the checkpoint has "w" and "v", "w" is set and the
+    result is ``(["b"], ["v"])``.
+
     Args:
         net: the cell, or a list or dict of parameters; see `_named_parameters`.
         parameter_dict: values by name: parameters, tensors or arrays.
-        strict_load: True to raise an error for names without a counterpart, after all others are set.
+        strict_load: True to raise an error, after all parameters with a value are set, if one of the returned lists is
+            not empty.
 
     Returns:
         The names of parameters without a value, and the names of values without a parameter.

@@ -191,15 +191,16 @@ def _create_random(
 
 
 def _random_function(about: str, block: Callable[..., np.ndarray], draw: Draw) -> Callable[..., AnyTensor]:
-    """Return a function of sizes that creates a tensor of random floats, such as ``randn(2, 3)``.
+    """Return a function of sizes that creates random floats, such as ``randn(2, 3)``.
 
-    The function takes sizes, ``dtype`` (float32 by default) and the arguments of `_create_random` from ``placement``
-    on. It raises OneFlowError for a dtype that is no float.
+    The returned function has the parameters ``*size``, ``dtype`` (float32 by default), and ``placement``, ``sbp`` and
+    so on of `_create_random`. It raises OneFlowError if ``dtype`` is no float type.
 
     Args:
-        about: its docstring.
-        block: function of a global index, a shape, a type and a seed, which returns that block.
-        draw: function of a generator and a shape, for local tensors.
+        about: docstring of the returned function.
+        block: for global tensors: a function of an index, the global shape, a type and a seed, which returns the
+            indexed block of the global tensor. A rank can thus draw its own shard alone.
+        draw: for local tensors: a function of a generator and a shape, which returns the array.
     """
 
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
@@ -226,13 +227,13 @@ def randint(
 ) -> AnyTensor:
     """Create random integers from ``low`` to ``high - 1``, such as ``randint(5, 10, (2, 3))``.
 
-    With two arguments, they are ``high`` and ``size``, and ``low`` is 0: ``randint(10, (2, 3))``. All ranks must call
-    it for a global tensor, which has equal values for every placement. Local tensors differ between ranks. Each call
-    takes the next seed. Integers that ``dtype`` cannot represent wrap.
+    With one bound, ``low`` is 0: ``randint(10, (2, 3))`` has integers from 0 to 9. With ``placement`` and ``sbp`` the
+    tensor is global: its values do not depend on them, and all ranks must call it. Otherwise each rank gets a local
+    tensor with its own values. Each call takes the next seed. Integers that ``dtype`` cannot represent wrap.
 
     Args:
-        low: the lowest integer.
-        high: the integer above the highest one.
+        low: the lowest integer; the integer above the highest one, if it is the only bound.
+        high: the integer above the highest one; the sizes, if there is one bound and ``size`` is None.
         size: tuple or list of sizes; of each rank's tensor if it is local.
         dtype: element type.
         where: ``placement`` and ``sbp`` of a global tensor, with ``requires_grad``; or ``device`` of a local one.

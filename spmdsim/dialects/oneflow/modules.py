@@ -209,18 +209,19 @@ class Module(DialectModule):
         return {path: p.data.detach() for path, p in self.named_parameters()}  # type: ignore[attr-defined]
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> None:
-        """Set parameters to values by path; the values are moved to the parameters' placements.
+        """Set parameters to values by path; all ranks must call it.
 
-        All ranks must call it. Everything is checked before the first value is set. Parameters keep their dtype, to
-        which the values are converted, and lose their gradients.
+        A path is a parameter's name in the module, such as ``"0.weight"`` for the weight of the first layer. Each value
+        is converted to the parameter's dtype and moved to its placement. The parameter's gradient is dropped.
+        Everything is checked before the first value is set, so an error leaves all parameters unchanged.
 
         Args:
             state_dict: global tensors or parameters by path, such as ``"0.weight"``.
-            strict: refuse paths that only one of the two has; False ignores them.
+            strict: True to refuse paths that only the module or only ``state_dict`` has; False to ignore them.
 
         Raises:
-            OneFlowError: (a RuntimeError) If values are no global tensors, shapes differ, or with ``strict`` paths do
-                not fit; the message names all of them. Or if a parameter is not global yet. Nothing is loaded then.
+            OneFlowError: (a RuntimeError) If a value is no global tensor or has another shape, a parameter is not
+                global yet, or with ``strict`` a path is missing or unexpected. The message names all wrong paths.
 
         >>> import spmdsim.dialects.oneflow as flow
         >>> where = {"placement": flow.placement("cpu", [0]), "sbp": flow.sbp.broadcast}

@@ -28,16 +28,20 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], name: str = "") -> Callable[..., GlobalTensor]:
-    """Return a function of OneFlow's tensors that computes a function of spmdsim's own tensors.
+    """Return ``function``, which takes spmdsim's tensors, as one that takes OneFlow's.
 
-    Operands of a call are global tensors of one placement, or local tensors; other arguments are passed on. Results are
-    global on this placement, or local. Float64 becomes float32 as in `in_default_type` for global tensors. The call
-    raises OneFlowError if local and global tensors or placements are mixed, if no operand is a tensor, or if ranks seem
-    to run different code.
+    The operands of a call, also in lists and tuples, decide what the call does:
+
+    * global tensors of one placement: results are global on this placement. Float64 becomes float32 as in
+      `in_default_type`;
+    * local tensors: each rank computes alone, and results are local;
+    * local and global tensors, several placements, or no tensor: OneFlowError.
+
+    Other arguments are passed on. A call also raises OneFlowError if ranks seem to run different code.
 
     Args:
         function: the function of spmdsim's own tensors.
-        name: the name in error messages; empty for the function's.
+        name: the name in error messages; empty for the name of ``function``.
     """
 
     @wraps(function)
@@ -88,11 +92,14 @@ def _unwrap(x: Any) -> Any:
 
 
 def _run_locally(function: Callable[..., Any], local: LocalTensor, operands: Any, options: Any) -> Any:
-    """Run a function of spmdsim's tensors on the arrays of each rank alone, in a world of one rank.
+    """Run a function of spmdsim's tensors once per rank, each time on that rank's arrays alone.
+
+    Each run is in a world of one rank. For example, for two ranks with the arrays a and b, the result of ``sum`` is one
+    local tensor with the arrays ``sum(a)`` and ``sum(b)``.
 
     Args:
         function: the function.
-        local: one of the operands; results have its world and device type.
+        local: one of the operands, whose world and device type the results take.
         operands: tuple of positional arguments, with local tensors inside.
         options: dict of named arguments.
 

@@ -34,14 +34,14 @@ class _DampedFromTheStart(nn.SGD):
 
 
 def _list_parameters(params: Any) -> list[Any]:
-    """Return an optimiser's argument ``params`` as a new list of parameters.
+    """Check an optimiser's argument ``params``, and return it as a new list of parameters.
 
     Args:
         params: an iterable of parameters.
 
     Raises:
-        OneFlowError: If it is a single parameter, a module, a text or no iterable, is empty, or has other elements, such
-            as groups.
+        OneFlowError: If it is a single parameter, a module or a text, if it is no iterable or an empty one, or if an
+            element is no parameter (groups of parameters are not supported).
     """
     is_single = isinstance(params, (nn.Parameter, nn.Module, str)) or not isinstance(params, Iterable)
     listed = [params] if is_single else list(params)

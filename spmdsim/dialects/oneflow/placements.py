@@ -119,13 +119,15 @@ class placement:
 
 
 def _check_ranks(order: tuple[int, ...], world_size: int | None, devices_per_node: int | None) -> None:
-    """Raise OneFlowError for ranks that are repeated, negative or too large, or for uneven nodes.
+    """Raise OneFlowError unless ranks may form a placement.
+
+    They must be different and not negative, and fit the two limits below.
 
     Args:
         order: the ranks, at least one.
-        world_size: ranks must be below this number; None is no limit.
-        devices_per_node: rank r is on node ``r // devices_per_node``, and all nodes of the placement must have equally
-            many ranks; None is no rule.
+        world_size: each rank must be below this number; None for no limit.
+        devices_per_node: nodes of the placement must have equally many of its ranks, if rank r is on node
+            ``r // devices_per_node``. With 4, ranks 0, 1, 4, 5 are correct, and 0, 1, 4 are not. None for no such rule.
     """
     ranks, highest = [*order], max(order)
     repeated = [rank for rank, times in Counter(order).items() if times > 1]
@@ -198,10 +200,13 @@ def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
 
 
 def check_sizes(placement: placement, sbp: SbpLike, shape: Sequence[int]) -> Layout:
-    """Return the layout of a tensor; check first that each dim is long enough to be split.
+    """Return the layout of a tensor, after checking that each dim is long enough to be split.
 
-    The mesh axes split a dim one after the other. An axis of n ranks may split it only if the smallest block before has
-    at least n elements. A dim of size 0 may always be split. Uneven splits are allowed.
+    If several mesh axes split a dim, they do so one after the other. An axis of n ranks may split it if the smallest
+    block of the axes before has at least n elements; splits may be uneven. A dim of size 0 may always be split.
+
+    For example, 2 x 2 ranks may split a dim of size 5 twice: the smallest block after the first axis has 2 elements. A
+    dim of size 3 is refused, because a block has only 1.
 
     Args:
         placement: device type, and ranks as a mesh.
@@ -249,15 +254,16 @@ def logical_shape(placement: placement, sbp: SbpLike, local: Sequence[int]) -> t
 
 
 def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the global shape of local tensors from their shapes.
+    """Return the global shape of a tensor whose local tensors have these shapes.
 
-    It is used with ``check_meta=True``. Shapes are joined from the innermost mesh axis outwards: sizes along a split
-    dim are added, along other axes the shapes must be equal.
+    Shapes are joined axis by axis, the last mesh axis first. If the axis splits a dim, the sizes of that dim are added.
+    Otherwise the shapes must be equal. In the example, ranks 0 and 1 join to (3, 5), ranks 2 and 3 to (2, 5), and both
+    to (5, 5). It is used with ``check_meta=True``.
 
     Args:
         placement: device type, and ranks as a mesh.
         sbp: split, broadcast or partial_sum, per mesh axis of the placement; or their text.
-        locals_: the shape of each rank's local tensor, in the order of the placement's ranks.
+        locals_: shape of each rank's local tensor, in the order of the placement's ranks.
 
     Raises:
         OneFlowError: (a RuntimeError) If the shapes are not a balanced split, or their number is wrong.
@@ -279,13 +285,13 @@ def logical_shape_of(placement: placement, sbp: SbpLike, locals_: Sequence[Seque
 
 
 def _join_shapes(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> tuple[int, tuple[int, ...]]:
-    """Return the shape of the tensor that consists of a group's local tensors.
+    """Join the shapes of local tensors of ranks that differ along one mesh axis.
 
-    The group's ranks differ along one mesh axis.
+    For example, shapes (3, 4) and (2, 4) join to (5, 4) along dim 0. With ``dim=None`` the shapes must be equal.
 
     Args:
         group: ``(rank, shape)`` of each local tensor, in mesh order.
-        dim: tensor dim that the axis splits, whose sizes are added; None if all shapes must be equal.
+        dim: tensor dim that the axis splits, whose sizes are added; None if it splits no dim.
 
     Returns:
         The rank of the first local tensor; the joined shape.

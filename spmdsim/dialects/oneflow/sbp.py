@@ -153,11 +153,14 @@ def text(value: Sbp | Iterable[Sbp]) -> str:
 
 @explained
 def as_tuple(value: Sbp | str | Sequence[Sbp | str], ndim: int | None = None) -> tuple[Sbp, ...]:
-    """Return an sbp as a tuple with one entry per mesh axis.
+    """Return an sbp (split, broadcast or partial_sum) as a tuple with one entry per mesh axis.
+
+    For example, ``"S0"`` becomes ``(split(0),)``, and ``["S0", sbp.broadcast]`` becomes ``(split(0), broadcast)``.
 
     Args:
-        value: one entry, a list or tuple of entries or their texts, or a text of one or all entries; see `parse`.
-        ndim: number of mesh axes; None if it is unknown: it is not checked.
+        value: an entry, a list or tuple of entries or of their texts, or one text of all entries, such as
+            ``"(S0, B)"``; see `parse`.
+        ndim: number of mesh axes; None to accept any number of entries.
 
     Raises:
         LayoutError: If a text is no sbp.

@@ -276,9 +276,11 @@ def check_one_placement(*placements: Placement | None, about: str = "") -> None:
 def _broadcast_from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int, ...]) -> list[np.ndarray]:
     """Return, per rank of this process, the array of the first rank along the broadcast axes.
 
-    The broadcast axes are the replicated axes of ``layout`` with more than one rank. All ranks must call it. The
-    broadcast runs as an all_reduce to which all ranks but the first one contribute zeros. Its operation is the sum, or
-    "any" for bools. Without broadcast axes, the arrays are returned as they are, and nothing is communicated.
+    The broadcast axes are the replicated axes of ``layout`` with more than one rank. If there are none, the arrays are
+    returned as they are, and nothing is communicated. Otherwise all ranks must call it. For example, if ranks 0 and 1
+    own copies of one shard, both get the array of rank 0.
+
+    The broadcast runs as an all_reduce ("sum", or "any" for bools) to which the other ranks contribute zeros.
 
     Args:
         tensor: the local tensor.
@@ -377,19 +379,19 @@ class GlobalTensor(TensorSymbols):
     ) -> GlobalTensor:  # fmt: skip
         """Return the tensor with another placement or sbp; all ranks must call it.
 
-        An unchanged placement and sbp return the tensor itself, unless ``copy`` or ``grad_sbp``.
+        If both are unchanged, the tensor itself is returned, unless ``copy`` is True or ``grad_sbp`` is given. For
+        example, ``x.to_global(sbp=flow.sbp.broadcast)`` gathers a split tensor on its placement.
 
         Args:
             placement: new placement; None keeps it.
             sbp: new sbp; None keeps it.
-            grad_sbp: sbp to which the gradient is redistributed in the backward pass; None for the choice of the
-                library.
+            grad_sbp: sbp that the gradient gets in the backward pass; None for the library's choice.
             check_meta: not used: the interface has it.
             copy: always return a new tensor.
 
         Raises:
-            OneFlowError: (a RuntimeError) If both are None, ranks pass different ones, a dim is too short to be split,
-                or the redistribution is not supported.
+            OneFlowError: (a RuntimeError) If placement and sbp are None, ranks pass different ones, a dim is too short
+                to be split, or the redistribution is not supported.
         """
         if placement is None and sbp is None:
             raise OneFlowError("Converting a global tensor needs a placement, an sbp or both.")

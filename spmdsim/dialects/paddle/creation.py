@@ -68,14 +68,14 @@ _NUMBERS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def _make_function(kind: str, numbers: Callable[..., np.ndarray]) -> Callable[..., Tensor]:
-    """Return a function that creates a tensor, replicated on every rank, from an array.
+    """Return a function that creates a replicated tensor from the array of ``numbers``.
 
-    Integers stay int64, other numbers become float32, unless the call passes ``dtype``. While a static program is
-    built, the call is recorded, and each run calls ``numbers`` again.
+    * Type: the argument ``dtype`` of the call; without it, integers keep their type, and other numbers become float32.
+    * In a static program the call is recorded, and each run of the program calls ``numbers`` again.
 
     Args:
-        kind: name of the function.
-        numbers: function with the parameters of Paddle's function, which returns the array.
+        kind: name of the returned function.
+        numbers: a function that returns the array; the returned function takes its parameters.
     """
 
     @wraps(numbers)

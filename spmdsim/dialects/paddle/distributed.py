@@ -65,18 +65,20 @@ def shard_tensor(
     data: Any, mesh: ProcessMesh, placements: Sequence[Any], dtype: Any = None, place: Any = None,
     stop_gradient: bool | None = None,
 ) -> Any:  # fmt: skip
-    """Return a new tensor on a mesh; from a parameter, a new parameter.
+    """Return a new tensor with the data, laid out on a mesh; from a parameter, a new parameter.
 
-    The result is a leaf, as in Paddle: no gradient reaches its source (:func:`reshard` passes gradients on). A variable
-    of a program is laid out when the program runs. All ranks must call it.
+    For example, ``shard_tensor(x, mesh, [Shard(0), Replicate()])`` splits dim 0 along the first mesh dim. The result is
+    a leaf, as in Paddle: no gradient reaches ``data`` (:func:`reshard` passes gradients on). A variable of a static
+    program is laid out in each run of the program. All ranks must call it.
 
     Args:
         data: numbers, lists, an array that is equal on every rank (not checked), a tensor or a parameter.
         mesh: the mesh.
-        placements: one per dim of the mesh.
+        placements: Shard, Replicate or Partial, one per dim of the mesh.
         dtype: element type; None for that of the data.
         place: not used: the interface has it.
-        stop_gradient: False to collect a gradient; None for the flag of the data, or True for data without a flag.
+        stop_gradient: False to collect a gradient, True for none. None takes the flag of ``data``, or True if it has no
+            flag.
 
     Raises:
         LayoutError: If there is not one placement per dim of the mesh, or a dim is out of range.
@@ -148,17 +150,19 @@ def shard_layer(
 ) -> Any:  # fmt: skip
     """Move a layer's parameters to a mesh, and wrap its calls; return the layer itself.
 
-    Parameters that ``shard_fn`` does not move to the mesh are replicated on it. Parallel layers stay as they are, but
-    ``shard_fn`` is called for them, too. The layers inside are visited in this order: parents first.
+    1. ``shard_fn`` is called for the layer and for each layer inside, parents first. It may split parameters.
+    2. Parameters that are then not on the mesh are replicated on it, except those of parallel layers (such as
+       ColumnParallelLinear), which stay as they are.
+    3. Later calls of the layer pass through ``input_fn`` before, and ``output_fn`` after.
 
     Args:
         layer: a layer, which is changed.
         process_mesh: the mesh.
-        shard_fn: called with the name of each layer inside (``""`` for the layer itself), that layer and the mesh. It
-            splits parameters by ``layer.weight = shard_tensor(layer.weight, ...)``. None: all are replicated.
-        input_fn: called with the tuple of a call's positional inputs, and the mesh; returns the inputs, one or a tuple
-            or list. Named inputs are passed unchanged. None: all inputs stay.
-        output_fn: called with the output of a call, and the mesh; returns the output. None: it stays.
+        shard_fn: function of a name (``""`` for the layer itself), the layer with this name and the mesh. It splits a
+            parameter by ``layer.weight = shard_tensor(layer.weight, ...)``. None: all are replicated.
+        input_fn: function of the tuple of a call's positional inputs, and the mesh. It returns the new inputs: one, or
+            a tuple or list. Named inputs are passed unchanged. None: all inputs stay.
+        output_fn: function of the output of a call, and the mesh. It returns the new output. None: it stays.
 
     Raises:
         UsageTypeError: If the mesh or the layer has another type.
@@ -219,7 +223,9 @@ def split(
 ) -> Any:  # fmt: skip
     """Apply a parallel Embedding or Linear, whose weight is split over ``num_partitions`` ranks.
 
-    Every call creates the parameters, which the default program owns; see ``weight_attr``. All ranks must call it.
+    For example, ``split(x, (8, 6), "linear", axis=1, num_partitions=2)`` is column-parallel: each rank owns an (8, 3)
+    shard of the weight. With axis 0 it is row-parallel, with (4, 6) shards. Every call creates new parameters, unless
+    ``weight_attr`` names an existing one; the default program owns them. All ranks must call it.
 
     Args:
         x: ids, or the input; equal on every rank.

@@ -31,8 +31,9 @@ class Executor:
     ) -> list[Any]:  # fmt: skip
         """Run a program once; return the fetched values, in the order of ``fetch_list``.
 
-        All ranks must call it. A program without calls, feeds and fetches, such as the startup program, sets parameters
-        to their first values and resets optimisers; the result is then an empty list.
+        All ranks must call it. A program without calls, feeds and fetches is a startup program: its run sets parameters
+        to their first values and resets optimisers, and returns an empty list. For example,
+        ``exe.run(feed={"x": array}, fetch_list=[loss])`` returns a list with the loss.
 
         Args:
             program: the program; None for the main program.
@@ -91,10 +92,10 @@ def _reset_parameters(startup: Program) -> None:
 
 
 def _check_feed(program: Program, name: str, value: Any) -> Tensor:
-    """Return the value that a run feeds for a variable as a tensor, replicated on every rank.
+    """Return the value that is fed for a variable as a tensor, replicated on every rank.
 
-    Numbers and lists take the variable's type; arrays must have it. A size of -1 of the variable fits any size. All
-    ranks must call it.
+    Numbers and lists take the variable's type; arrays must have it. If the variable has a size of -1, any size fits.
+    For example, an array of shape (32, 8) fits the variable shape [-1, 8]. All ranks must call it.
 
     Args:
         program: the program.
@@ -124,10 +125,10 @@ def _check_feed(program: Program, name: str, value: Any) -> Tensor:
 
 
 def _make_reader(program: Program, wanted: Any) -> Callable[[Mapping[int, Any]], Any]:
-    """Return a function that reads one fetched value from the result of ``Program.run``.
+    """Return a function that reads one fetched value after a run of the program.
 
-    The function returns a tensor, or None for a gradient that was not computed. It raises InputError if the program
-    does not compute the value, or if a feed is missing.
+    The function takes the result of ``Program.run``, and returns a tensor, or None for a gradient that was not
+    computed. It raises InputError if the program does not compute the value, or if a feed is missing.
 
     Args:
         program: the program.

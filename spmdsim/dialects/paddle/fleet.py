@@ -22,10 +22,11 @@ class DistributedStrategy:
 
 
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
-    """Join the job; later layers are split over ``mp_degree`` ranks, by default over all ranks.
+    """Join the job; later parallel layers are split over ``mp_degree`` ranks, by default all.
 
-    A degree that is missing, 0 or negative follows from the other one and the number of ranks. If both are, ``dp`` is 1
-    and ``mp`` the number of ranks.
+    The degrees must satisfy ``dp_degree * mp_degree == number of ranks``. A degree that is missing, 0 or negative is
+    computed: with 8 ranks and ``mp_degree`` 4, ``dp_degree`` is 2. If both are missing, ``mp_degree`` is the number of
+    ranks.
 
     Args:
         role_maker: not used: the interface has it.

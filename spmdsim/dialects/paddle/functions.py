@@ -51,12 +51,15 @@ from spmdsim.wrong_calls import explained
 
 
 def lift_function(function: Callable[..., Any], called: str = "") -> Callable[..., Any]:
-    """Return a function of Paddle's tensors that computes a function of spmdsim's own tensors.
+    """Return ``function``, which takes spmdsim's tensors, as one that takes Paddle's.
 
-    Operands of a call are tensors, parameters and whole arrays, also in lists, tuples and dicts. Arrays and replicated
-    operands move to the mesh of the split ones. Without any tensor, the first operand becomes one, unless it is a list
-    or a text. A result of float64 becomes float32 as in `in_default_type`. While a static program is built, the call is
-    recorded in the program. An argument ``name`` of the call is ignored.
+    A call takes tensors, parameters and whole arrays, also in lists, tuples and dicts:
+
+    * Arrays and replicated operands move to the mesh of the split ones.
+    * If no operand is a tensor, the first one becomes a tensor, unless it is a list or a text.
+    * A result of float64 becomes float32 as in `in_default_type`.
+    * While a static program is built, the call is recorded in the program.
+    * The argument ``name`` is ignored.
 
     Args:
         function: the function of spmdsim's own tensors.
@@ -116,9 +119,12 @@ def _dropout(
 ) -> Any:
     """Zero a random share ``p`` of the elements in training; every call draws other elements.
 
-    Mode ``"upscale_in_train"`` divides the other elements by 1 - p in training, and returns ``x`` in inference. Mode
-    ``"downscale_in_infer"`` leaves them in training, and multiplies ``x`` by 1 - p in inference. If p is 1, all
-    elements are zero in training.
+    * ``"upscale_in_train"``: in training, the other elements are divided by 1 - p; in inference, ``x`` is returned.
+    * ``"downscale_in_infer"``: in training, the other elements stay; in inference, ``x`` is multiplied by 1 - p.
+
+    For example, with p = 0.5 the elements [2, 4] may become [4, 0] in training, and stay [2, 4] in inference. In the
+    other mode they may become [2, 0] in training, and become [1, 2] in inference. If p is 1, all elements are zero in
+    training.
 
     Args:
         x: the tensor.
@@ -226,8 +232,9 @@ def _cross_entropy(
 ) -> Any:  # fmt: skip
     """Return minus the log-probability of each label, reduced by ``reduction``.
 
-    The mean divides by the sum of the weights of the rows that count, or by 1 if that is 0. Without reduction, the
-    result has the shape of the labels; with ``soft_label``, the dim of the classes has size 1.
+    * ``"mean"`` divides by the sum of the weights of the rows that count, or by 1 if that sum is 0. Without ``weight``,
+      a row has weight 1. So the mean of three rows, of which one has the label ``ignore_index``, divides by 2.
+    * ``"none"`` returns the shape of the labels; with ``soft_label``, the dim of the classes then has size 1.
 
     Args:
         input: logits, or with ``use_softmax=False`` probabilities.

@@ -136,20 +136,20 @@ class Optimizer(DialectObject, nn.Optimiser):
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Update the parameters by the gradients of a loss; in a program, record this step for each run.
+        """Update parameters by the gradients of a loss; in a program, record this step for each run.
 
-        Gradients are computed first unless ``loss.backward()`` has run.
+        Gradients are computed first, unless ``loss.backward()`` has run already.
 
         Args:
             loss: a tensor of one element that depends on a trained parameter, or a variable of a program.
-            startup_program: program that resets the optimiser when it runs; None for the default startup program. Only
-                used if the step is recorded.
+            startup_program: program whose run resets the optimiser; None for the default startup program. Only used if
+                the step is recorded.
             parameters: parameters or names to train; None for those of the optimiser.
             no_grad_set: parameters or names to leave out; None for none.
 
         Returns:
-            An empty list, and pairs of a parameter and its gradient (in a program, the gradient's name). Parameters
-            without gradient are left out.
+            ``([], pairs)``. The first list is always empty, as in Paddle. A pair is a parameter and its gradient, or in
+            a program the gradient's name, such as ``(w, "w@GRAD")``. Parameters without gradient are left out.
 
         Raises:
             InputError: If the loss has several elements, or no parameter is left to train.

@@ -246,11 +246,13 @@ def create(
     shape: tuple[int, ...], layout: Layout | None, attribute: Any, default: Initialiser, names: tuple[str, str], suffix: str,
     *, keep: bool = False, dtype: Any = None, zeros: int | None = None,
 ) -> Parameter:  # fmt: skip
-    """Create a parameter from its attribute, or return the parameter that has the attribute's name.
+    """Create a parameter from its attribute, or return the existing one of that name.
 
-    In dynamic mode, a new parameter is created in every call. In static mode, or if no mode was set, the attribute's
-    name is looked up first, and a new parameter is added to the default main program and the default startup program.
-    The parameter has its first values, which depend on the seed and the name.
+    * Dynamic mode: each call creates a new parameter.
+    * Static mode, or no mode set: if the attribute has the name of an existing parameter, this one is returned.
+      Otherwise a new one is created, and added to the default main program and the default startup program.
+
+    A new parameter already has its first values, which depend on the seed and the name.
 
     Args:
         shape: global shape.

@@ -81,16 +81,19 @@ def _check_equals_paddles(
     result: Any,
     communicated: dict[str, int],
 ) -> None:
-    """Raise NotCovered if a result differs from Paddle's result of one rank's shard.
+    """Raise NotCovered if a result differs from Paddle's result of one rank's shard alone.
 
-    Results that are no tensors are ignored. Nothing is checked if ranks have not communicated and each result has the
-    shape and layout of one of ``shards``. Else a result is refused in each of these cases:
+    spmdsim computes from global tensors, Paddle from the shard of the rank. Nothing is checked if ranks have not
+    communicated and each result has the shape and layout of one of ``shards``. Otherwise ``function`` is called with
+    the first rank's shards, in a world without data: this gives the shapes of Paddle's results. A result is then
+    refused in each of these cases:
 
     * ranks have communicated;
     * it has a pending reduction over an axis that no shard has pending;
     * it is replicated;
-    * its shard on the first rank has another shape than Paddle's result. Paddle's shape comes from ``function``, called
-      with the first rank's shards in a world without data.
+    * its shard on the first rank has another shape than Paddle's result.
+
+    Results that are no tensors are ignored.
 
     Args:
         function: the function.

@@ -117,9 +117,10 @@ class SplitLayout:
         return self.part_sizes()[self.inner_rank(rank)] if self.padding_row else None
 
     def map_ids(self, ids: Any, rank: int) -> np.ndarray:
-        """Map global ids to rows of a rank's table: own ids are shifted, others become the padding row.
+        """Map global ids to rows of a rank's table; ids of other ranks become the padding row.
 
-        Without a padding row, ids of other ranks become -1. The result has the shape of ``ids``.
+        Without a padding row, ids of other ranks become -1. In the example, rank 1 owns ids 4 to 7 as its rows 0 to 3,
+        and its row 4 is the padding row. The result has the shape of ``ids``.
 
         Args:
             ids: a number, nested lists or an array of integers.
@@ -151,14 +152,18 @@ def split_layout(
 ) -> SplitLayout:  # fmt: skip
     """Return the layout of ``paddle.distributed.split(x, size, operation, ...)``.
 
+    For example, an embedding of 8 rows over 2 ranks: rank 0 owns rows 0 to 3, rank 1 rows 4 to 7. With more ranks than
+    ``num_partitions``, each group of ranks owns the whole weight.
+
     Args:
         size: global shape of the weight: two numbers.
         operation: ``"embedding"`` (split along axis 0) or ``"linear"`` (0: row-parallel, 1: column-parallel).
         axis: the weight dim that is split.
         num_partitions: number of shards.
         gather_out: return the whole result on every rank (an embedding always does).
-        padding_row: True for tables of Paddle 2.0. A shard has ``ceil(N / p)`` of the N rows (the last one has the
-            remainder) and a row of zeros, to which the ids of other ranks are mapped. For an embedding only.
+        padding_row: True for tables of Paddle 2.0, for an embedding only. A shard has ``ceil(N / p)`` of the N rows,
+            and a row of zeros, to which the ids of other ranks are mapped. The last shard has the remainder: 10 rows in
+            4 shards are 3, 3, 3 and 1.
         world_size: number of ranks, a multiple of ``num_partitions``: neighbouring ranks form a group. None for one
             group.
 
@@ -197,14 +202,14 @@ def check_call(size: Any, operation: Any) -> None:
 
 
 def _check_parts(split: SplitLayout) -> None:
-    """Raise an error unless the sizes, the axis and the padding of a split fit.
+    """Raise an error unless a weight can be split along the axis into ``num_partitions`` shards.
 
     Args:
-        split: the arguments of a call.
+        split: the arguments of a call of ``paddle.distributed.split``.
 
     Raises:
-        SplitError: If Paddle refuses them by an assertion: an embedding along axis 1, or a size that ``num_partitions``
-            does not divide (except a table with padding rows).
+        SplitError: If Paddle refuses the call by an assertion: an embedding along axis 1, or a size that
+            ``num_partitions`` does not divide (an embedding with padding rows may be uneven).
         LayoutError: If an axis is not 0 or 1, a linear has a padding row, or a shard of a table would be empty.
     """
     p, axis, table = split.num_partitions, split.axis, split.operation == "embedding"

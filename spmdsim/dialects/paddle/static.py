@@ -287,11 +287,13 @@ class Program(DialectObject):
             self.owned_parameters.append(parameter)
 
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
-        """Record a call and return its result; compute it at once as far as it is known.
+        """Record a call in the program, and return its result as far as it is known already.
 
-        Without variables, values are computed. With variables, shapes are computed twice, with each stand-in for a size
-        that a feed decides, and the result has variables. Training steps with variables compute nothing and return
-        None.
+        * Operands without variables: the result is computed at once, and has values.
+        * Operands with variables: values are known only when the program runs. The function computes shapes, once with
+          each of the two sizes in ``STAND_INS`` for the sizes that a feed decides. The result has variables; a size
+          that differs between the two depends on the feed.
+        * A training step (``trains``) with variables: nothing is computed; the result is None.
 
         Args:
             function: the function.
@@ -334,13 +336,15 @@ class Program(DialectObject):
     def _record_output(self, x: Any, function: Any, others: Iterator[Tensor], outputs: list[int]) -> Any:
         """Record one result of a call in the program; return the result as the caller sees it.
 
-        A result that depends on a feed is a variable. Other results are tensors with values; the program has a variable
-        without values for them.
+        * A result that depends on a feed becomes a variable, which is returned.
+        * Another tensor is returned with its values; the program gets a variable of its shape and name.
+        * A result that is no tensor is returned unchanged, and not recorded.
 
         Args:
-            x: the result with the first stand-in for sizes that a feed decides; returned unchanged if it is no tensor.
+            x: the result, computed with the first stand-in size (``STAND_INS``) if it depends on a feed.
             function: the function or bound method that was called; it names the variable, such as ``relu_0.tmp_0``.
-            others: the results with the second stand-in size, from which one is taken; empty without a feed.
+            others: the results with the second stand-in size, of which the next one belongs to ``x``; empty without a
+                feed.
             outputs: list to which the key of the result is appended.
         """
         if not isinstance(x, CoreTensor):
@@ -358,12 +362,13 @@ class Program(DialectObject):
         return output
 
     def run(self, fed: dict[str, Tensor]) -> dict[int, Any]:
-        """Make all recorded calls again, in order; return each value by the key of its variable.
+        """Repeat all recorded calls with the fed values; return each value by its variable's key.
 
-        A call that needs a variable that is not fed is left out; its results are `Missing` with the variable's name.
+        A call that needs a variable that is not fed is skipped. Its results, and those of the calls that need them, are
+        `Missing` objects with the variable's name.
 
         Args:
-            fed: tensors by variable name; names that the program does not feed are ignored.
+            fed: tensors by variable name. Names of other variables than those of ``static.data`` are ignored.
 
         Raises:
             InputError: If a call that trains needs a variable that is not fed.
@@ -421,9 +426,10 @@ def _use_stand_in(k: int, world: World, x: Any) -> Any:
 
 
 def _run_now(function: Callable[..., Any], args: Any, options: Any) -> Any:
-    """Call a function at once; calls inside it are not recorded. Return its result.
+    """Call a function at once, without recording the calls inside it; return its result.
 
-    Operands may be the ranks' own shards; see `rank_shards`. Inside `no_grad`, results have no history.
+    Operands may be the ranks' own shards; see `rank_shards`. Inside `no_grad`, the result is detached: no gradients
+    pass back through it.
 
     Args:
         function: the function.
@@ -514,7 +520,8 @@ def default_startup_program() -> Program:
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
     """Record calls of the ``with`` block in another program.
 
-    Afterwards the previous programs count again.
+    For example, ``with program_guard(main): loss = paddle.mean(x)`` adds the call of ``mean`` to ``main``. After the
+    block, calls are recorded in the previous program again.
 
     Args:
         main_program: the program in which calls are recorded.
@@ -540,17 +547,19 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
 @explained
 def data(name: str, shape: Any, dtype: Any = None, lod_level: int = 0) -> Variable:
-    """Create a variable that each run is fed with, in the default main program.
+    """Create a variable of the default main program, for which each run must be fed a value.
+
+    For example, ``data("x", [None, 8])`` accepts arrays with 8 columns and any number of rows.
 
     Args:
-        name: its name; an equal variable of this name is returned again.
+        name: its name. If a fed variable of this name, shape and type exists, it is returned.
         shape: global shape; None or -1 for sizes that the feed decides.
         dtype: element type; None for float32.
         lod_level: not used: the interface has it.
 
     Raises:
         UsageTypeError: In dynamic mode.
-        InputError: If a variable with another shape or type, or one that is no feed, has the name.
+        InputError: If the name belongs to a variable with another shape or type, or to one that is not fed.
     """
     text = "paddle.static.data is only supported in static graph mode; call paddle.enable_static()"
     refuse({text: in_dynamic_mode()}, UsageTypeError)

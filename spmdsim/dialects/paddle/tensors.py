@@ -264,15 +264,18 @@ def _is_whole(x: ours.Tensor) -> bool:
 def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = False) -> Any:
     """Return an array, a parameter or a tensor as Paddle's tensor.
 
-    An array, which must be equal on all ranks, becomes replicated; all ranks must call it, see `equal_on_all_ranks`. A
-    tensor that every rank has in full moves to ``mesh``, without communication. If it belongs to another world and needs
-    no gradient, its values move to the current world. Other tensors keep their layouts.
+    * An array, number or list becomes replicated. It must be equal on all ranks, and all ranks must call it; see
+      `equal_on_all_ranks`.
+    * A tensor that every rank has in full moves to ``mesh``, without communication. If it belongs to another world and
+      needs no gradient, its values move to the current world.
+    * A split or partial tensor keeps its layout.
+    * A parameter is treated like its tensor.
 
     Args:
         x: array, number, list, parameter or tensor.
-        mesh: mesh of the result; None for one axis over all ranks, or the tensor's own. A tensor does not move to a
-            mesh of another size.
-        requires_grad: collect a gradient of an array; integers and bools have none.
+        mesh: mesh of the result. None: a tensor keeps its own, and an array gets a mesh of one axis over all ranks. A
+            tensor keeps its mesh, too, if ``mesh`` has not all ranks.
+        requires_grad: True to collect a gradient of an array; integers and bools have none.
 
     Raises:
         InputError: If the ranks have different arrays.
@@ -348,10 +351,11 @@ def _format_placement(placement: Placement) -> str:
 def _format_numbers(array: np.ndarray) -> str:
     """Return numbers in nested brackets in Paddle's form, all of one width.
 
-    Floats have eight digits; if they are whole, they end in a point. Numbers are filled up with blanks at the end. If a
-    number is negative, non-negative numbers that are shorter than the longest have a blank in front. Of more than 1,000
-    numbers, dims longer than 6 show three elements at each end. Lines end before column 80; the text begins in column 7,
-    after "Tensor(".
+    * Floats have eight digits; a whole number ends in a point, such as ``1.``.
+    * Numbers are filled up with blanks at the end. If a number is negative, non-negative numbers that are shorter than
+      the longest have a blank in front, so that digits align.
+    * Of more than 1,000 numbers, dims longer than 6 show three elements at each end.
+    * Lines end before column 80; the text begins in column 7, after "Tensor(".
 
     Args:
         array: the numbers. Without dims, the text is the number alone.

@@ -60,19 +60,21 @@ def derivations(mesh: Mesh, ndim: int, further: Sequence[Layout] = ()) -> dict[s
 
 
 def derivation_facts(layout: Layout) -> dict[str, Any]:
-    """Return the steps of a layout's derivation, its text in other notations, its addends.
+    """Return the steps by which a layout gives each rank its shard number, and texts.
 
-    The steps number the device matrix, adjust its columns, and compute strides and shard numbers. Lists with an entry
-    per rank are in mesh order.
+    The steps are: number the axes of the device matrix; take the axes that the tensor map uses, in its order
+    ("adjusted" axes); multiply a rank's coordinates on them by strides; add the products. In the first example, the
+    adjusted axes are (b, a) with strides (2, 1). Rank 1 has the coordinates a=0, b=1, so its shard is 1 * 2 + 0 * 1 =
+    2. Lists with an entry per rank are in mesh order.
 
-    - "short", "text", "tensor_map": the layout as text and as tensor map.
-    - "adjusted", "dropped", "moves": the axes in the tensor map's order, the axes that it does not use, and True if the
-      order of columns changes.
+    - "short", "text", "tensor_map": the layout as placements, as text and as tensor map.
+    - "adjusted", "dropped", "moves": the adjusted axes, the axes that the tensor map does not use, and True if the
+      adjusted axes have another order than in the device matrix.
     - "strides", "stride_texts": the stride of each adjusted axis, and its calculation.
     - "digits", "terms", "shard", "replicas": per rank its coordinates on the adjusted axes, these times the strides,
       their sum (the shard number), and the ranks that own equal shards.
-    - "pending", "addends", "owned", "result": axes and addends of a pending reduction, and its result in words; [] or
-      "" without one.
+    - "pending", "addends", "owned", "result": axes and addends of a pending reduction, each rank's addend in words, and
+      the result in words; [] or "" without one.
     - "shards", "ownership": the number of shards, and a sentence about their owners.
 
     >>> facts = derivation_facts(Mesh((2, 2), ("a", "b"))("b", "a"))
@@ -113,9 +115,10 @@ def shard_bounds(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
 def sent_boxes(step: Step) -> list[SentBox]:
     """Return the boxes of the global tensor that ranks send in a step, by receiver.
 
-    A box is a pair ``(start, stop)`` per dimension. A local step sends none, and blocks that stay on their rank are
-    left out. For an all_reduce the boxes are the complete shards of the other members; ``Step.nbytes`` has the bytes
-    that are sent.
+    A box is a pair ``(start, stop)`` per dimension. In the example, x splits 4 elements over 2 ranks, and the step
+    gathers them: rank 1 sends its elements 2 and 3 to rank 0. A local step sends none, and blocks that stay on their
+    rank are left out. For an all_reduce the boxes are the complete shards of the other members; ``Step.nbytes`` has the
+    bytes that are really sent.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
@@ -161,15 +164,18 @@ class PlanTable:
         self._received: list[list[int]] = []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all plans as JSON values, and the steps, layouts and boxes that they refer to.
+        """Return all plans between the offered layouts, as JSON values.
 
-        Plans refer to steps, layouts and boxes by their numbers in the lists "steps", "layouts" and "boxes".
+        Steps, layouts and boxes are each stored once, in the lists "steps", "layouts" and "boxes". Other entries refer
+        to them by their index in these lists.
 
-        - ``plans[i][j]`` is the plan from ``sources[i]`` to ``targets[j]``, which are keys of layouts; see
-          :meth:`_plan`.
-        - ``steps`` has rows; see :meth:`_step`.
-        - ``layouts`` has key, text, and bounds of each rank's shard. Offered layouts come first, then those between
-          steps.
+        - "shape": the global shape.
+        - "sources", "targets": the keys of the layouts between which there are plans.
+        - "plans": ``plans[i][j]`` is the plan from ``sources[i]`` to ``targets[j]``; see :meth:`_plan`.
+        - "steps": a row per step; see :meth:`_step`.
+        - "layouts": for each layout its key, its text, and the bounds of each rank's shard. Offered layouts come first,
+          then those between steps.
+        - "boxes": the bounds of each box that is sent.
         """
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
@@ -209,11 +215,14 @@ class PlanTable:
         return [route.kind, steps, received, bounds, ends]
 
     def _step(self, step: Step, itemsize: int) -> int:
-        """Return the number of a step; append the row of a step that is new.
+        """Return the number of a step in the list of steps; append its row if the step is new.
 
-        A row is a list of: the collective, its axes, the number of the layout before, the number of the layout after,
-        the groups of ranks ([] without axes), the messages ``[sender, receiver, number of the box]``, and the received
-        bytes of each rank.
+        A row is the list ``[collective, axes, before, after, groups, messages, received]``:
+
+        - ``before``, ``after``: the numbers of the layouts before and after the step;
+        - ``groups``: the groups of ranks that communicate; [] without axes;
+        - ``messages``: ``[sender, receiver, number of the box]`` each;
+        - ``received``: the bytes that each rank receives, in order of ranks.
 
         Args:
             step: the step; equal steps have one number.
@@ -282,18 +291,21 @@ def strategy_key(strategy: Strategy) -> str:
 
 
 def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
-    """Return the layouts, numbers and ring rounds of ``x @ w`` with one strategy.
+    """Return all numbers of the product ``x @ w`` when ranks compute it with one strategy.
+
+    A strategy says which mesh axes split which dimensions. Each rank multiplies its shards of x and w; if the common
+    dimension is split, the local products are addends, which a ring all_reduce sums.
 
     Args:
         bound: the rule of ``matmul``, bound to the shapes of :data:`X` and :data:`W`.
         strategy: the strategy.
 
     Returns:
-        A dict. Lists with an entry per rank are in mesh order.
+        A dict. Lists with an entry per rank are in mesh order, and arrays are flat lists.
 
     - "layouts": texts of the layouts of x, w and the product before the reduction.
     - "x", "w", "y": the bounds of each rank's shard.
-    - "local": each rank's local product as a flat list.
+    - "local": each rank's local product.
     - "received": the bytes that each rank receives in the all_reduce.
     - "rounds": the result of :func:`ring_rounds`.
     - "result": each rank's final numbers, as the library computes them.
@@ -334,7 +346,8 @@ def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
 def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
     """Return the messages and the values of every rank after each round of a ring all_reduce.
 
-    All groups of ranks run the ring at the same time. A layout without pending reduction gives [].
+    All groups of ranks run the ring at the same time. A layout without pending reduction gives []. For example, a
+    message ``[0, 1, [4, 5], 1]`` says that rank 0 sends its elements 4 and 5 to rank 1, which adds them to its own.
 
     Args:
         layout: the layout of the product.

@@ -93,9 +93,10 @@ def page_data(offer: Offer) -> dict[str, Any]:
     Returns:
         A dict:
 
-    - "start": the mesh and the key of the layout with which the page opens; "" for the page's own choice.
-    - "meshes": the facts of each mesh, and the derivations of its layouts by number of dimensions and key.
-    - "cases": the plans of each pair of mesh and shape, see :class:`PlanTable`, with the element type.
+    - "start": the mesh and the key of the layout with which the page opens; the key is "" for the page's own choice.
+    - "meshes": for each mesh its facts, and the :func:`derivation_facts` of its layouts, by number of dimensions and
+      key.
+    - "cases": for each pair of mesh and shape the redistribution plans, see :class:`PlanTable`, and the element type.
     - "schedules", "operands", "products" and "searches": the results of the functions with these names.
     """
     dtype = element_type(offer.dtype)

@@ -18,8 +18,14 @@ from spmdsim.figures.schedule_figures import value_words
 def schedules(offer: Offer) -> list[dict[str, Any]]:
     """Return the data of all algorithms: the user's, the library's, and wrong ones.
 
-    Each algorithm is a dict with texts about it. Its "origin" is "own", "library" or "wrong". "ranks" has the schedule
-    for each offered number of ranks that the algorithm supports; see :func:`schedule_facts`.
+    Wrong algorithms have one typical error each; see :func:`mistakes`. Each algorithm is a dict:
+
+    - "collective", "name", "about", "needs", "m": texts about it; "needs" is its condition, "m" what the message size
+      means.
+    - "origin": "own" (the user's), "library" or "wrong".
+    - "reduces": True if the collective reduces.
+    - "ranks": by rank count the schedule for each offered number of ranks that the algorithm supports; see
+      :func:`schedule_facts`.
 
     Args:
         offer: the choices: the user's algorithms and the rank counts.
@@ -60,14 +66,16 @@ def _schedule_or_error(algorithm: Algorithm, size: int) -> dict[str, Any]:
 def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     """Return the data of a schedule for the page.
 
-    A schedule is executed symbolically; its values are sets of ranks whose input is in them. A chunk is a number;
-    "cells" are the chunks that any rank owns at any time, scratch memory included. Ranks are in order.
+    The schedule is executed symbolically: the value of a chunk is the set of ranks whose input is in it. A chunk is a
+    number. Ranks are in order.
 
     - ``title``, ``chunks``: the schedule's name, and its number of chunks.
-    - ``rounds``: for each round the messages ``[from, to, chunks, reduced]``; ``reduced`` is 0 or 1.
+    - ``cells``: the chunks that any rank owns at any time, scratch memory included.
+    - ``rounds``: for each round the messages ``[from, to, chunks, reduced]``; ``reduced`` is 1 if the receiver adds,
+      else 0.
     - ``states``: before the first round and after each, for each rank ``[chunk, value, new]`` of each chunk. ``value``
       is an index of ``values``; ``new`` is 1 if the chunk changed in the round.
-    - ``values``: the name of each value, and the number of ranks that contributed to it.
+    - ``values``: the name of each value, such as "0+2", and the number of ranks that contributed to it.
     - ``wanted``: for each rank the chunks that it must own at the end.
     - ``findings``: errors as ``[text, round, rank, chunk]``, with None for what does not apply.
     - ``moves``: if sends and receives do not match, the instructions of every rank in each of its rounds; else [].

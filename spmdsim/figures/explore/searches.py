@@ -40,18 +40,19 @@ def searches(programs: tuple[str, ...], ranks: tuple[int, ...]) -> list[dict[str
 
 
 def search_facts(graph: Graph, ranks: int) -> dict[str, Any]:
-    """Return one search: operators, layouts, redistributions, comparison, and other strategies.
+    """Search the fastest strategies of a program on a laptop's machine; return them as a dict.
 
-    The search is for the fastest strategies on a laptop's machine. Times are in seconds per training step. Bytes are
-    per rank.
+    Times are in seconds per training step. Bytes are per rank.
 
-    - "seconds", "nbytes", "peak": time, received bytes, and most memory of a rank; "optimal" is True if it is proven
+    - "program", "ranks", "mesh", "machine", "collectives": what was searched, the mesh that was chosen, and the
+      collectives of the program.
+    - "seconds", "nbytes", "peak": time, received bytes, and most memory of a rank. "optimal" is True if it is proven
       that no other choice is faster under the model.
     - "operators": a row per operator, with its strategy in "words".
     - "moves": the redistributions, see :func:`_redistribution_rows`.
     - "comparison": name, seconds, received bytes and peak memory of hand-written strategies.
-    - "why": by operator, the time with each strategy, see :func:`_alternatives`. It is {} for a program with more than
-      :data:`MOST_REASONED` (12) operators.
+    - "why": by operator, the time with each of its strategies, see :func:`_alternatives`. It is {} for a program with
+      more than :data:`MOST_REASONED` (12) operators.
 
     Args:
         graph: the program.
@@ -118,7 +119,9 @@ def _alternatives(result: SearchResult, operator: Operator) -> list[dict[str, An
 
 
 def _alternative(result: SearchResult, operator: Operator, strategy: Strategy) -> dict[str, Any] | None:
-    """Return the step time with one strategy of an operator; None if no program can have it.
+    """Return the step time of the best program in which an operator has a given strategy.
+
+    All other operators choose again. Return None if no program can have the strategy.
 
     Args:
         result: the result of the search.
@@ -143,16 +146,17 @@ def _alternative(result: SearchResult, operator: Operator, strategy: Strategy) -
 
 
 def _changed_operators(answer: WhyNot) -> list[list[Any]]:
-    """Return the operators whose strategy or cost differs from the best program.
+    """Return the operators that change if one operator must have a given strategy.
 
-    A cost differs if a part of it changes by more than 1e-12 of the best step time.
+    An operator changes if its strategy does, or if one kind of its cost differs by more than 1e-12 of the best step
+    time.
 
     Args:
-        answer: the comparison of the best program with the best one that has a given strategy.
+        answer: the best program, and the best one of those with the given strategy.
 
     Returns:
-        For each operator a list ``[name, best, other, seconds]``: its name, its strategies in the best program and in
-        the other program, and the list of the additional seconds for each of :data:`KINDS`.
+        For each operator a list ``[name, best, other, seconds]``: its name, its strategy in the best program, its
+        strategy in the other program, and the additional seconds in the other program for each of :data:`KINDS`.
     """
     rows = []
     best_result, other_result = answer.best, answer.other
