@@ -202,17 +202,20 @@ def _peak(model: ChoiceModel, solution: Solution) -> int:
 
 
 def _solve_within(model: ChoiceModel, memory: float) -> Solution:
-    """Return the cheapest assignment with a peak at most ``memory`` bytes.
+    """Return the cheapest assignment with a peak of at most ``memory`` bytes.
 
-    Up to :data:`FEW_ASSIGNMENTS` assignments are all tried. Otherwise the integer program limits the bytes that live
-    throughout and the bytes stored for the backward pass. Further bytes at the peak are known only for a complete
-    assignment. So the program's limit is lowered until the peak is low enough, at most :data:`MOST_LIMITS` (6) times;
-    after that, the assignment with a low peak that was found before is returned. The solution is ``optimal`` only if
-    that is proven.
+    If there are at most :data:`FEW_ASSIGNMENTS` assignments, all are tried. Otherwise an integer program is solved,
+    which can limit only a part of the peak: the bytes that live throughout and those stored for the backward pass. The
+    whole peak is known for a complete assignment only. If it is too high, the program's limit is lowered by the
+    difference, and the program is solved again, at most :data:`MOST_LIMITS` (6) times. If that does not help, an
+    assignment with a low peak is returned, which was found before by a local search.
 
     Args:
         model: the choices on a mesh.
         memory: the largest peak in bytes of a rank.
+
+    Returns:
+        The solution. It is ``optimal`` only if that is proven: a lowered limit may cut off cheaper assignments.
 
     Raises:
         DoesNotFitError: If no assignment with a low enough peak was found.
@@ -253,7 +256,8 @@ def _free_states(model: ChoiceModel) -> list[range]:
 def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
     """Return the cheapest assignment with a low enough peak, by trying all assignments.
 
-    Impossible assignments are left out. Peaks are computed from the cheapest assignment on, until one is low enough.
+    The assignments are sorted by their seconds; the first whose peak is low enough is returned. Impossible ones are
+    left out.
 
     Args:
         model: the choices on a mesh.
@@ -313,10 +317,13 @@ def _lower_peak(
 ) -> tuple[int, Solution]:
     """Lower the peak of a solution by changing one variable after the other.
 
-    A change is kept if it lowers the peak; the seconds do not count. If no change of one variable lowers the peak,
-    two variables are changed together, with at most :data:`FURTHER_PEAKS` (100) further peaks in total. If that
-    lowers the peak, single variables are changed again. The search stops at a peak of at most ``memory`` bytes, after
-    ``most`` computed peaks, or if no change lowers the peak.
+    A change is kept if it lowers the peak; the seconds do not count. If no change of one variable does, two variables
+    are changed together, with at most :data:`FURTHER_PEAKS` (100) further peaks in total; then single variables are
+    changed again. The search stops
+
+    * at a peak of at most ``memory`` bytes;
+    * after ``most`` computed peaks;
+    * if no change lowers the peak.
 
     Args:
         model: the choices.

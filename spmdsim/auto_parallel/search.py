@@ -252,13 +252,13 @@ def candidate_meshes(
 ) -> tuple[Mesh, ...]:
     """Return the meshes that a search tries: the given ones, or the meshes of a number of ranks.
 
-    For a number of ranks and a program without configured operators, they are the device matrices with up to ``axes``
-    axes. If the program configures operators, the first of these that exists is returned; ``axes`` is not used:
+    For a number of ranks, they depend on the program:
 
-    1. the mesh of the first configured strategy that is a :class:`Strategy`;
-    2. the device matrices of :func:`expressing_meshes`;
-    3. the mesh with one axis per prime factor, if it has at most :data:`MOST_BINARY_AXES` (4) axes;
-    4. the mesh of :func:`_coarse_mesh`.
+    * If no operator is configured by the user: the device matrices with up to ``axes`` axes.
+    * Otherwise ``axes`` is not used, and the first of these that exists is returned: the mesh of the first configured
+      :class:`Strategy`; the device matrices on which all cuts can be expressed (:func:`expressing_meshes`); the mesh
+      with an axis per prime factor, if it has at most :data:`MOST_BINARY_AXES` (4) axes; the mesh of
+      :func:`_coarse_mesh`.
 
     Args:
         graph: the program.
@@ -324,9 +324,10 @@ def _best_mesh(
 ) -> SearchResult:
     """Search the optimum on each of some meshes and return the one with the fewest seconds.
 
-    If no mesh can be used with even blocks, uneven blocks are searched, unless ``settings.even`` is False already. Of
-    meshes whose seconds differ by a relative 1e-9 or less, the first wins. A mesh without solution is left out as
-    long as another one has one.
+    * Meshes without solution are left out, as long as another one has one.
+    * If no mesh can be used with blocks of equal size, uneven blocks are searched, unless ``settings.even`` is False
+      already.
+    * Of meshes whose seconds differ by a relative 1e-9 or less, the first wins.
 
     Args:
         graph: the program.

@@ -36,9 +36,14 @@ def report(answer: SearchResult) -> str:
 def report_parts(answer: SearchResult) -> list[str | Table]:
     """Return the texts and tables of the report of ``answer``, in reading order.
 
-    They are: the head, the operators, the redistributions, the totals, and the comparison with hand-written
-    strategies. Empty texts separate them. If some hand-written strategies are not possible, a text with a line for
-    each of them follows.
+    The parts, with an empty text between two of them, are:
+
+    1. the head;
+    2. the operators;
+    3. the redistributions;
+    4. the totals;
+    5. the comparison with hand-written strategies;
+    6. a line for each hand-written strategy that is not possible; not without such strategies.
     """
     not_possible = "\n".join(
         f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"
@@ -247,13 +252,16 @@ def _distinct_operators(answer: SearchResult) -> tuple[list[Operator], dict[int,
 def _redistribution_table(answer: SearchResult) -> str | Table:
     """Return the table of redistributions of ``answer``, or a line of text if there are none.
 
-    A row has the phase ("when"), tensor, layouts before and after, collectives, number, bytes and time.
-    Redistributions that differ only in the number of a repeated layer share a row; number, bytes and time are then
-    sums. Bytes are those that the first rank receives. The collectives are "local copy" without communication, and
-    end with "shared" for a gradient in a message with others.
+    A row has these cells:
 
-    Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
-    out, and the last one.
+    * the phase ("when"), the tensor, and its layouts before and after;
+    * the collectives: "local copy" without communication; "shared" at the end if a gradient is in a message with
+      others;
+    * number, bytes (those that the first rank receives) and time.
+
+    Redistributions that differ only in the number of a repeated layer share a row, which has the sums of number, bytes
+    and time. Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that
+    are left out, and the last one.
     """
     unit, scale = _time_unit(answer)
     merged: dict[tuple[object, ...], list[float]] = {}
@@ -337,10 +345,15 @@ def _totals_text(answer: SearchResult) -> str:
 def comparison_table(answer: SearchResult) -> Table:
     """Return the table that compares ``answer`` with hand-written strategies.
 
-    The first row is "found", the row of ``answer`` itself. A row has the name, the time, its ratio to the time of
-    ``answer``, the bytes that the first rank receives, and the peak memory. If the settings forbid a strategy, its
-    time is "not allowed" and its ratio "-". If the program configures operators and there is a hand-written strategy
-    to compare with, a note says that hand-written strategies ignore the configured ones.
+    The first row, "found", is ``answer`` itself. A row has
+
+    * the name;
+    * the time, and its ratio to the time of ``answer``; "not allowed" and "-" if the settings forbid the strategy;
+    * the bytes that the first rank receives;
+    * the peak memory.
+
+    If the program configures operators and there is a hand-written strategy to compare with, a note says that
+    hand-written strategies ignore the configured ones.
     """
     unit, scale = _time_unit(answer)
     rows = []
@@ -399,10 +412,9 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 def why_table(answer: WhyNot) -> Table:
     """Return the table of the operators of ``answer`` whose strategy or time differs.
 
-    A row has the name, both strategies ("before => after", or "" if they are equal), the differences of the times of
-    :data:`PARTS`, and the difference of their sums. A difference is the time with the given strategy minus the time
-    before. An operator with equal strategies is left out if its sum differs by at most a relative 1e-12 of the step's
-    time.
+    A row has the name, both strategies ("before => after", or "" if they are equal), and the differences of the times
+    of :data:`PARTS` and of their sum. A difference is positive if the given strategy is slower than the one before. An
+    operator with equal strategies is left out if its sum differs by at most 1e-12 of the step's time.
 
     Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
     out, and the last one.

@@ -29,16 +29,16 @@ class StorageLayouts:
     def states(self, value: Value, price: Price) -> StorageStates:
         """Return the layouts in which a tensor may be stored, and the ways to add its gradients.
 
-        The layouts are, in this order of preference:
+        The layouts are those of the first of these cases that holds:
 
-        * the user's one, if there is one;
-        * for a parameter with one reader that may be stored apart (:meth:`stored_apart`): those in which it is used,
-          and finer ones;
-        * all layouts, if they are at most :data:`MOST_LAYOUTS` (700); uneven ones only if ``settings.even`` is False;
-        * those in which the tensor is computed or read.
+        1. The user fixed a layout: this layout.
+        2. The tensor is a parameter with one reader that may be stored apart (:meth:`stored_apart`): the layouts in
+           which it is used, and finer ones.
+        3. There are at most :data:`MOST_LAYOUTS` (700) layouts: all of them; uneven ones only if
+           ``settings.even`` is False.
+        4. Otherwise: the layouts in which the tensor is computed or read.
 
-        In a recorded program, layouts of the last two kinds that split a dim which a reader needs unsplit are left
-        out.
+        In cases 3 and 4 of a recorded program, layouts that split a dim which a reader needs unsplit are left out.
 
         Args:
             value: the tensor.
@@ -61,10 +61,14 @@ class StorageLayouts:
         return self._with_sums(value, base, price)
 
     def _with_sums(self, value: Value, base: tuple[Layout, ...], price: Price) -> StorageStates:
-        """Combine the layouts of a parameter with the ways to add its gradients or to share a message.
+        """Combine the layouts of a parameter with the ways to reduce its gradients over the ranks.
 
-        A state is a layout with the layouts in which gradients are added, or with the one layout in which the
-        gradient joins a message. Tensors other than parameters with gradients get the layouts only.
+        There are two kinds of states:
+
+        * a layout with the layouts in which the gradients of several readers are added;
+        * a layout with the one partial layout in which the gradient joins a message of several gradients.
+
+        Tensors other than parameters with gradients get the layouts only.
 
         Args:
             value: the tensor.
@@ -158,6 +162,9 @@ def simple_layouts(
     mesh: Mesh, shape: tuple[int, ...], nested: bool = True, even: bool = True
 ) -> tuple[Layout, ...]:
     """Return every layout in which each axis splits at most one dim, the replicated one first.
+
+    For example, on the axes x and y of size 2, a vector of 8 elements has four layouts: replicated, split by y, by x,
+    and by both; the last one only if ``nested``.
 
     Args:
         mesh: the mesh; axes of size 1 split nothing.

@@ -182,12 +182,12 @@ def _splitting_axes(strategy: Strategy) -> set[str]:
 def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
     """Return the strategy that the user fixed for an operator.
 
-    The user may have given:
+    It depends on what the user gave:
 
-    - a Strategy, which is returned;
-    - a mapping of factors to axes of ``mesh``, or its items, which becomes a strategy on ``mesh``;
-    - layouts of the operands, from which the strategy is inferred;
-    - cuts, the numbers of blocks per dim of each operand. They become the identical strategy on ``mesh``. If there is
+    - a Strategy: is returned;
+    - a mapping of factors to axes of ``mesh``, or its items: a strategy on ``mesh``;
+    - layouts of the operands: the strategy is inferred from them;
+    - cuts, the numbers of blocks per dim of each operand: the strategy on ``mesh`` that splits as they do. If there is
       none, the strategy is on a device matrix of its own.
 
     Args:
@@ -232,9 +232,13 @@ def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
 def _on_mesh(bound: BoundRule, strategy_on_matrix: Strategy, mesh: Mesh) -> Strategy | None:
     """Convert a strategy on a device matrix to an identical one on ``mesh``, or return None.
 
-    The size of each axis of the device matrix must be the product of the sizes of the next axes of ``mesh``, in
-    order; axes of size 1 do not count. The result is None if the sizes are no such products or if the meshes have
-    different lists of ranks. It is also None if the rule does not allow the strategy on ``mesh``.
+    The size of each axis of the device matrix must be the product of the sizes of the next axes of ``mesh``, in order;
+    axes of size 1 do not count. For example, an axis of size 4 and an axis of size 2 fit the mesh (2, 2, 2): the first
+    becomes its axes 0 and 1. The result is None
+
+    * if the sizes are no such products;
+    * if the two meshes have different lists of ranks;
+    * if the rule does not allow the strategy on ``mesh``.
 
     Args:
         bound: the operator's rule.

@@ -135,12 +135,22 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as plain values for JSON.
 
-        The keys about the case are ``op``, ``mesh`` (size by axis), ``strategy``, ``inputs`` and ``output`` (layouts as
-        texts) and ``local_shapes``. The keys about communication are ``collectives`` (a dict per collective, with the
-        bytes of this process's first rank), ``bytes_counted``, ``bytes_sent`` and ``bytes_predicted`` (a number per
-        rank) and ``seconds``. The keys about the result are ``max_error`` (None if it is not finite), ``tolerance``,
-        ``verdict``, ``why``, ``whole_numbers`` and ``ok``. An injected fault adds the keys of
-        :meth:`_injection_entries`.
+        About the case:
+
+        * ``op``, ``mesh`` (size by axis), ``strategy``, ``local_shapes``;
+        * ``inputs`` and ``output``: layouts as texts.
+
+        About communication:
+
+        * ``collectives``: a dict per collective, with the bytes of this process's first rank;
+        * ``bytes_counted`` (received), ``bytes_sent`` and ``bytes_predicted``: a number per rank;
+        * ``seconds``.
+
+        About the result:
+
+        * ``max_error`` (None if it is not finite), ``tolerance``, ``verdict``, ``why`` and ``ok``;
+        * ``whole_numbers``: the verdict of the run on integers;
+        * with an injected fault, the keys of :meth:`_injection_entries`.
         """
         return {
             "op": self.case.op,
@@ -176,9 +186,11 @@ class Outcome:
     def _injection_entries(self) -> dict[str, Any]:
         """Return the entries of :meth:`to_dict` about the injected fault; {} without one.
 
-        The keys are ``injected`` (the kind of fault), ``broken`` (its place in words), ``effect`` (True if a place
-        changes the result), ``noticed_by`` (the comparisons that fail) and ``element`` (the wrong element; None if none
-        fails).
+        * ``injected``: the kind of fault;
+        * ``broken``: its place in words;
+        * ``effect``: True if the fault changes the result at some place;
+        * ``noticed_by``: the comparisons that fail;
+        * ``element``: the wrong element; None if none fails.
         """
         if self.injection is None:
             return {}
@@ -198,9 +210,12 @@ class Outcome:
 def run_case(case: Case, world: World, verbose: bool = False, inject: str | None = None) -> Outcome:
     """Run a case and judge it; all ranks must call it, and all return equal outcomes.
 
-    The case runs twice. The first run, on the data, is traced and timed. The second run is on small integers, for which
-    any difference from the reference is an error. An operand whose shards are misplaced makes the verdict wrong, too. A
-    fault hits both runs.
+    The case runs twice:
+
+    1. on the data; this run is traced and timed;
+    2. on small integers, for which any difference from the reference is an error.
+
+    Operands whose shards are misplaced make the verdict wrong, too. A fault hits both runs.
 
     Args:
         case: the case.

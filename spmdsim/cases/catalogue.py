@@ -125,9 +125,10 @@ class Product:
 
 
 def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
-    """Parse the text of a strategy of a product, such as ``"m:dp k:tp >m"``.
+    """Parse the text of a strategy of a product ``[m, k] @ [k, n]``, such as ``"m:dp k:tp >m"``.
 
-    A word has a factor (m, k or n) and its axes, with dots between; ``>m`` scatters the sum over the rows.
+    A word has a factor (m, k or n) and the mesh axes that split it, with dots between, such as "m:dp.sp". The word
+    ``>m`` scatters the sum over the rows. In the example, dp splits m, tp splits k, and sp splits nothing.
 
     Args:
         text: the strategy; an empty one splits nothing.
@@ -169,10 +170,16 @@ def parse_strategy(text: str, mesh: Mesh) -> tuple[list[str], bool]:
 
 
 def embedding_cases(mesh: Mesh, inputs: Inputs) -> Iterator[Case]:
-    """Yield cases with a table split by rows or by columns over the last axis, and split ids.
+    """Yield cases of an embedding whose table is split over the last axis of the mesh.
 
-    The other axes split the ids. With a table split by rows, ranks reduce rows and zeros, exchange the rows that they
-    own, or look up padding rows. On a mesh of one axis there is a case with reduce_scatter, too.
+    The other axes split the ids. The table is split
+
+    * by rows: ranks look up their rows, and reduce them with zeros for other ids; or exchange the rows that they own;
+      or look up a zero row at the end of their shard for other ids;
+    * by columns: each rank looks up its columns of all ids. The result stays split or is gathered.
+
+    With rows, the result is replicated over the last axis. It is also scattered when ranks exchange rows, and on a
+    mesh of one axis by a reduce_scatter.
 
     Args:
         mesh: the mesh.
@@ -229,8 +236,9 @@ def _lookup_case(
 def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: Inputs) -> Case:
     """Return the case of an embedding in which every rank's shard ends in a zero row.
 
-    Ids of rows that other ranks own select this row. The zero rows are added to the table of the data; the last shard
-    may have several.
+    A rank looks up this row for ids whose rows other ranks own, so that the sum over the ranks is right. The zero rows
+    are added to the table of the data: for example, 6 rows on 2 ranks are 3 rows and a zero row each. The last shard
+    has further zero rows if the table is not split evenly.
 
     Args:
         mesh: the mesh; its last axis splits the table.

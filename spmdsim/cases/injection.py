@@ -167,10 +167,10 @@ def _fit_shape(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _change_ulps(own_array: np.ndarray, _: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return a copy with its middle element changed by :data:`ULPS` (64) units in the last place.
+    """Return a copy whose middle element is off by :data:`ULPS` (64) units in the last place.
 
-    An integer is increased by this number, a complex number in its real part. An array without elements is returned
-    unchanged.
+    For example, a float32 1.0 becomes 1 + 64 * 2**-23. An integer is increased by 64, a complex number is changed in
+    its real part. An array without elements is returned unchanged.
 
     Args:
         own_array: the array, which does not change.
@@ -351,9 +351,10 @@ class Runner:
 def find(case: Case, world: World, name: str) -> Injection:
     """Return a fault at the first place where it changes the result of a case.
 
-    The fault is injected at one place after the other, each in a run of the case on integers. Places come in the order
-    of the fault's ``sites``, and places of one site in the order of the run. If no place changes the result, the
-    injection has neither place nor ranks. All ranks must call it, and all return equal values.
+    A place is a point of the run, such as a collective, where the fault breaks a value. The case runs on integers,
+    with the fault at one place after the other: in the order of the fault's ``sites``, and within a site in the order
+    of the run. If no place changes the result, the injection has neither place nor ranks. All ranks must call it, and
+    all return equal values.
 
     Args:
         case: the case.

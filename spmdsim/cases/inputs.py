@@ -202,11 +202,13 @@ class Inputs:
 
     @cached_property
     def w(self) -> Source:
-        """The right operand ``[k, n]``: the file, random numbers, or rows of x as columns.
+        """The right operand ``[k, n]`` of the product.
 
-        Random numbers are taken if there is a shape, and neither operand has a file. Otherwise, without a file of its
-        own, its columns are the first :data:`DEFAULT_COLUMNS` (40) rows of x, or all rows if x has fewer. A shape crops
-        it. Raises InputError if the inner sizes of x and w differ, or if it is smaller than the shape.
+        * If it has a file: the file.
+        * Else, if there is a shape and x has no file either: random numbers.
+        * Else: rows of x as columns, the first :data:`DEFAULT_COLUMNS` (40) or all if x has fewer.
+
+        A shape crops it. Raises InputError if the inner sizes of x and w differ, or if it is smaller than the shape.
         """
         if self._w is not None:
             operand = from_file(self._w, "--w", self._dtype)
@@ -344,7 +346,7 @@ class ExactInputs(Inputs):
     def _make_integer_source(self, shape: tuple[int, ...], seed: int, most: int, sparse: bool) -> Source:
         """Return a source of integers that are 1 or ``most`` in absolute value, in the data's type.
 
-        Complex numbers have such integers in both parts.
+        With ``most`` 2, for example, they are -2, -1, 1 and 2. Complex numbers have such integers in both parts.
 
         Args:
             shape: shape of the source.

@@ -153,11 +153,12 @@ def enlarged_digits() -> Images:
 def small_digits() -> tuple[Rows, Rows, int]:
     """Return functions that read enlarged digits and their labels, and the number of digits.
 
-    Each 8 x 8 pixel is enlarged to 3 x 3, in a border of two pixels.
+    A digit of 8 x 8 pixels becomes one of 28 x 28: each pixel is enlarged to 3 x 3, in a border of two pixels.
 
     Returns:
-        A function that returns the digits of a slice of rows, as bytes ``[rows, 28, 28, 1]``. A function that returns
-        the labels of a slice of rows, as int64 ``[rows]``. The number of digits.
+        * A function of a slice of rows, which returns these digits as bytes ``[rows, 28, 28, 1]``.
+        * A function of a slice of rows, which returns their labels as int64 ``[rows]``.
+        * The number of digits.
     """
     small = digits()
 
@@ -378,11 +379,12 @@ class StepwiseReference:
         self.changes = {number: [np.zeros_like(weight) for weight in self.first] for number in self.losses}
 
     def step(self, weights: list[np.ndarray], x: np.ndarray, labels: np.ndarray) -> float:
-        """Train one step from the ranks' weights in each run of this process; record the effects.
+        """Train one step in each run of this process, from the ranks' weights; record the effects.
 
-        Run 0 computes in float64. Further runs compute in the network's own type, from operands that are moved by units
-        in the last place. A run's loss is appended to ``losses``, and the change of its weights is added to
-        ``changes``. ``weights`` stay unchanged. All ranks must call it.
+        A run is the training in one process. Run 0 computes in float64. Further runs compute in the network's own
+        type, from operands that are changed by units in the last place, to measure rounding errors. Each run's loss is
+        appended to ``losses``, and the change of its weights is added to ``changes``. ``weights`` stay unchanged. All
+        ranks must call it.
 
         Args:
             weights: the weights of the ranks before the step.

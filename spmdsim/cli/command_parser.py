@@ -30,9 +30,9 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def _wrap_paragraph(self, lines: list[str], width: int) -> str:
         """Return a paragraph in lines of at most ``width`` characters; unchanged if all lines fit.
 
-        Indented lines are commands, which users copy, so they are never wrapped. The explanation of a command (the text
-        after two blanks) moves to a line below it. Other lines that follow each other are joined and wrapped between
-        words; a longer word keeps its line.
+        * Indented lines are commands, which users copy, so they are never wrapped. The explanation of a command (the
+          text after two blanks) moves to a line below it.
+        * Other lines that follow each other are joined and wrapped between words; a longer word keeps its line.
         """
         if max(map(len, lines)) <= width:
             return "\n".join(lines)

@@ -34,8 +34,7 @@ def main(args: argparse.Namespace) -> int:
     """Examine MPI, BLAS and this machine, and print findings; return 1 if one is broken, else 0.
 
     The table has a row per finding: subject, state ("ok", "note", "warning" or "broken") and observation. Advice
-    follows in lines below the table. If a picture of ``--svg`` or ``--html`` is written, no table is printed; with
-    ``--json`` no picture is written.
+    follows in lines below the table. Pictures of ``--svg`` and ``--html`` replace the table; ``--json`` replaces both.
 
     Args:
         args: the command's arguments. ``clean`` first removes files of killed jobs. Unless ``no_trial`` is set, MPI is

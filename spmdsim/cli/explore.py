@@ -67,8 +67,8 @@ def main(args: argparse.Namespace) -> int:
 def build_offer(args: argparse.Namespace) -> Offer:
     """Return the choices that the page offers, such as meshes, shapes and algorithms.
 
-    Choices that the user did not set keep the defaults of the page. The meshes of ``--layout`` come before the meshes
-    of ``--mesh``. A mesh, layout, shape or program that occurs twice is offered once.
+    For choices that the user did not set, the page has defaults. The meshes are those of ``--layout``, then those of
+    ``--mesh``. A mesh, layout, shape or program that occurs twice is offered once.
 
     Args:
         args: the command's arguments. ``mesh``, ``shape``, ``layout``, ``algorithm`` and ``program`` are lists of

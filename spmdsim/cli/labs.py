@@ -64,17 +64,17 @@ def list_labs(args: argparse.Namespace) -> int:
     help="write the labs, or the files of teachers, into a folder",
 )
 def copy(args: argparse.Namespace) -> int:
-    """Write the files of students into a folder, or with ``--teacher`` the files of teachers.
+    """Write the files of students, or with ``--teacher`` of teachers, into a folder; return 0.
 
-    Return 0. Only rank 0 writes. Folders are made as needed. A line on stderr has the number of files.
+    Folders are made as needed. Only rank 0 writes. A line on stderr has the number of files.
 
     Args:
         args: the command's arguments: ``folder``, ``teacher``, ``replace``, and ``source``, the source tree with the
             files of teachers. If ``source`` is None, the source tree of an editable installation is used.
 
     Raises:
-        InputError: If a file exists and ``--replace`` is not set, ``--source`` is set without ``--teacher``, the source
-            tree lacks files, or the folder cannot be written to.
+        InputError: If a file exists and ``--replace`` is not set, ``--source`` is set without ``--teacher``, the
+            source tree lacks files, or the folder cannot be written to.
     """
     from spmdsim.labs.forms import student_files, teacher_files
 
@@ -120,8 +120,9 @@ def copy(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """Grade an answer and print the report; return 0 if all points are reached, else 1.
 
-    With ``--task`` and ``--hint``, print the hints of the task, grade nothing and return 0. With ``--hint`` alone, also
-    print hints of the first task that lacks points. ``--json`` prints the points of each task as JSON.
+    * ``--json`` prints the points of each task as JSON.
+    * ``--hint`` also prints hints of the first task that lacks points.
+    * ``--task`` with ``--hint`` prints the hints of this task, grades nothing, and returns 0.
 
     Args:
         args: the command's arguments. ``number`` is the lab. ``file`` is the answer; see :func:`_find_answer_file` for
@@ -180,10 +181,10 @@ def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
 
 
 def _find_answer_file(current: Lab, name: str | None) -> Path:
-    """Return the answer file: ``name``, or the newer one of lab<N>.py and lab<N>.ipynb here.
+    """Return the answer file: ``name``, or without a name the file of the lab in this folder.
 
-    The newer file was changed last. A file of the given ``name`` need not exist. ``current`` is the lab; its number is
-    N.
+    For lab 3 it is lab3.py or lab3.ipynb; of both, the one that was changed last. A file of the given ``name`` need
+    not exist. ``current`` is the lab.
 
     Raises:
         InputError: If ``name`` is None and neither file exists.

@@ -76,7 +76,7 @@ OTHERS = group(
     value("args", "", "its arguments", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:
-    """Start the ranks, wait for them, and return the exit code of the job.
+    """Start a script on ``-n`` ranks, wait for them, and return the exit code of the job.
 
     The code is 0 if all ranks end well, else the exit code of the rank that failed first.
 
@@ -111,26 +111,30 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _complete_options(args: argparse.Namespace) -> dict[str, str]:
-    """Check the options; set ``args.n``, and ``args.blocks`` for programs of other launchers.
+    """Check the options, complete ``args``, and return environment variables for the ranks.
 
-    ``args.n`` is set from ``-n``, ``--nproc_per_node``, or :func:`default_ranks`. In lock step the default is 1,
-    because the program's own world states the number of ranks. ``args.blocks`` is set to True with
-    ``--nproc_per_node``.
+    The number of ranks, ``args.n``, is the first of these:
+
+    1. ``-n`` or ``--nproc_per_node``; if both are set, they must be equal;
+    2. in lock step: 1, because one process plays all ranks, and the script's own world states their number;
+    3. the result of :func:`default_ranks`.
+
+    ``--nproc_per_node``, an option of other launchers, also sets ``args.blocks`` to True.
 
     Args:
         args: the command's arguments; changed in place.
 
     Returns:
-        The environment variables that the ranks get, by name.
+        The variables by name:
 
-        * With ``--nproc_per_node`` they are the variables that other launchers set.
-        * In lock step without a number of ranks it is the variable of the number of ranks, with its value in this
-          process or "". So the program does not take the 1 of ``args.n`` for its number of ranks.
-        * Otherwise there are none.
+        * with ``--nproc_per_node``: "WORLD_SIZE", "MASTER_ADDR" and "MASTER_PORT", as other launchers set them;
+        * in lock step without a number of ranks: the variable of :data:`RANKS`, with its value in this process or "".
+          So the script does not take the 1 of ``args.n`` for its number of ranks;
+        * otherwise none.
 
     Raises:
-        InputError: If options contradict each other, have no effect, are not supported, or ask for a starter on each
-            node; or if the number of ranks comes after the script.
+        InputError: If options contradict each other, have no effect or are not supported; or if the number of ranks
+            comes after the script, or ``--nnodes`` and ``--node_rank`` ask for a starter on each node.
     """
     nproc = args.nproc_per_node
     variables: dict[str, str] = {}
@@ -199,8 +203,11 @@ def read_hosts(args: argparse.Namespace) -> list[Host]:
 def default_ranks(args: argparse.Namespace) -> int:
     """Return the number of ranks for a job without ``-n``; print it to stderr with its source.
 
-    With ``--hosts`` or ``--hostfile`` there is a rank per slot. Without hosts, there is a rank per task of the batch
-    job, whose number is in an environment variable. Outside of a batch job, there is a rank per core.
+    The number is the first of these:
+
+    1. with ``--hosts`` or ``--hostfile``: the number of slots of all hosts; ``node1:2,node2:2`` gives 4;
+    2. in a job of a batch system: its number of tasks, which an environment variable has;
+    3. otherwise: the number of this machine's cores.
 
     Args:
         args: the command's arguments: ``hosts`` and ``hostfile``, which are None if not set.
@@ -246,9 +253,16 @@ def _record_variables(args: argparse.Namespace) -> dict[str, str]:
 def start_ranks(
     args: argparse.Namespace, log_dir: str | None = None, check: Callable[[int], object] | None = None
 ) -> int | None:
-    """Start this command again on ranks of MPI, if it is to run on them; return their exit code.
+    """Start this command again on the ranks of an MPI job; return the job's exit code, or None.
 
-    The ranks run the words of this process's command line. This function waits for them.
+    The ranks run this process's command line, and this function waits for them. It starts nothing and returns None
+    if the command runs in this process:
+
+    * in lock step, where one process plays all ranks;
+    * in a process that a launcher started, because it already is a rank of a job;
+    * if neither ``-n``, ``--hosts``, ``--hostfile`` nor ``--world mpi`` is set.
+
+    For example, ``spmdsim run -n 4`` starts four processes that run ``spmdsim run -n 4``; in these it returns None.
 
     Args:
         args: the command's arguments, with ``n`` (None: see :func:`default_ranks`) and ``world`` (None, "mpi" or
@@ -256,10 +270,6 @@ def start_ranks(
         log_dir: the folder for one log per rank, or None.
         check: called with the number of ranks before they start; an error that it raises prevents the start. None
             checks nothing.
-
-    Returns:
-        None if the command runs in this process: in lock step, in a process that a launcher started, or if neither
-        ``-n``, ``--hosts``, ``--hostfile`` nor ``--world mpi`` is set.
 
     Raises:
         InputError: If the number of ranks is less than 1 or too large, or the hosts cannot be read.

@@ -106,10 +106,11 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
     group("output", "--json"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Derive the layout of a tensor, an operator or a Paddle split, and print it; return 0.
+    """Derive the layout that the options describe, print it with its derivation, and return 0.
 
-    The first option of ``_BESIDE`` that is set selects one of the three. With ``--json`` it is printed as JSON.
-    Pictures are written in addition.
+    The options describe a Paddle split (``--split``), an operator (``--op``) or one tensor (see
+    :func:`_tensor_layout`). If several of these are set, the first one counts. ``--json`` prints JSON instead of text;
+    ``--svg`` and ``--html`` also write pictures.
 
     Args:
         args: the command's arguments.
@@ -148,15 +149,16 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _nesting_remarks(args: argparse.Namespace, layouts: Iterable[Layout]) -> list[str]:
-    """Return two lines if MindSpore's tutorial orders a tuple's axes differently, else [].
+    """Return a remark of two lines if MindSpore's tutorial nests a tuple's axes differently.
 
-    A tensor map such as ``(sp,dp)`` splits one dimension over two axes. This command takes the first axis as the major
-    one, and the tutorial's table takes mesh order. The lines are about the first tuple that is not in mesh order.
+    A tuple of a tensor map, such as ``(sp,dp)``, splits one dimension over two axes. In this command its first axis is
+    the major one. In the slice table of MindSpore's tutorial, the major axis is the one that comes first in the device
+    matrix. So with the axes dp, sp there is a remark about ``(sp,dp)``, but not about ``(dp,sp)``.
 
     Args:
-        args: the command's arguments. Without ``device_matrix``, or with ``tuple_order`` "mesh", there is no
-            difference.
-        layouts: the layouts of all tensors.
+        args: the command's arguments: ``device_matrix`` and ``tuple_order``. Without a device matrix, or with
+            ``tuple_order`` "mesh" (the tutorial's order), the result is [].
+        layouts: the layouts of all tensors. The remark is about the first tuple that differs; [] if none does.
     """
     if not args.device_matrix or args.tuple_order == "mesh":
         return []
@@ -172,12 +174,16 @@ def _nesting_remarks(args: argparse.Namespace, layouts: Iterable[Layout]) -> lis
 
 
 def _repeat_remarks(cuts: Sequence[int], mesh: Mesh) -> list[str]:
-    """Return two lines about the axis that was added for replicas; [] without such an axis.
+    """Return a remark of two lines about the axis that was added for replicas; [] without it.
+
+    If ``--shard`` makes fewer shards than ranks, the device matrix gets one more axis, along which shards are
+    replicated. For example, the cuts (2, 4) on 16 ranks give the matrix (2, 4, 2): the axis is on the right. With
+    ``--repeat left`` they give (2, 2, 4).
 
     Args:
         cuts: the numbers of blocks per dimension of ``--shard``.
-        mesh: the device matrix that was derived from them. It has one more axis than ``cuts`` if there are more ranks
-            than shards. If its first sizes are ``cuts``, the axis was added on the right, else on the left.
+        mesh: the device matrix that was derived from them. If its first sizes are ``cuts``, the added axis counts as
+            the right one, else as the left one.
     """
     if len(mesh.shape) == len(cuts):
         return []
@@ -212,11 +218,11 @@ def _layout_option(args: argparse.Namespace) -> str | None:
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for an option that has no effect on the layout or the output.
+    """Raise InputError for an option that is set, but has no effect on the layout or the output.
 
-    An option has no effect if it is set and ``_BESIDE`` does not list it beside the option that describes the layout.
-    The message names the options beside which it has an effect. ``args`` has the command's arguments; one option that
-    describes a layout must be set.
+    ``_BESIDE`` lists the options that have an effect beside each option that describes a layout. For example, ``--sbp``
+    has an effect beside ``--placement`` only. So ``--sbp`` beside ``--mesh`` is an error, whose message names
+    ``--placement``. ``args`` has the command's arguments; one option that describes a layout must be set.
     """
     source = str(_layout_option(args))
     beside = {owner: {owner, *options.split()} for owner, options in _BESIDE.items()}
@@ -270,11 +276,16 @@ def _parse_shape(text: str) -> Shape:
 def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
     """Return the layout of one tensor from the options that describe it.
 
-    The first of these options that is set counts: ``--shard``, ``--placement``, ``--device-matrix``, ``--mesh``.
+    The first of these options that is set counts:
+
+    1. ``--shard``: the number of blocks per dimension, such as "(2,4)";
+    2. ``--placement`` with ``--sbp``: OneFlow's ranks, and an entry per mesh axis;
+    3. ``--device-matrix`` with ``--tensor-map``: MindSpore's axes, and the axes that split each dimension;
+    4. ``--mesh`` with ``--dims``: a mesh and a layout in any other notation.
 
     Args:
         args: the command's arguments.
-        shape: the global shape, or None if it is unknown. If it is None, no check shows whether the layout fits.
+        shape: the global shape; None if it is unknown. Then it is not checked whether the layout fits.
 
     Raises:
         InputError: If an option is missing, or a text cannot be parsed.
@@ -322,6 +333,9 @@ def _parse_cuts(args: argparse.Namespace) -> tuple[int, ...]:
 def _parse_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     """Return the layout of OneFlow's ``--placement`` and ``--sbp``.
 
+    For example, the placement "[[0,1],[2,3]]" is a mesh of 2 x 2 ranks. The sbp "(B,S(0))" replicates along its first
+    axis (B, broadcast), and splits dim 0 along its second one.
+
     Args:
         args: the command's arguments: ``placement``, ``sbp``, ``sort_ranks``.
         shape: the global shape; None if ``--shape`` is missing, which is an error here.
@@ -368,10 +382,10 @@ def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) 
 
 
 def _split_parameters(args: argparse.Namespace) -> SplitLayout:
-    """Return the layouts of the parameters of a Paddle split.
+    """Return the layouts of weight and bias of a Paddle split, a layer whose weight is split.
 
-    The number of blocks is ``args.partitions``, else ``-n``, else 1. The result also has the parameters' shapes, and
-    the collective that follows the operation.
+    The weight of a linear layer or an embedding is split along one axis into blocks, one per rank. Their number is
+    ``args.partitions``, else ``-n``, else 1. The result also has the shapes, and the collective that follows the layer.
 
     Raises:
         InputError: If ``--shape`` is missing or no shape.

@@ -81,11 +81,15 @@ class Derived(NamedTuple):
 
 
 def derive(args: argparse.Namespace) -> Derived:
-    """Derive layouts and collectives of the operator ``--op`` for the strategy in ``args``.
+    """Derive the layouts and collectives of the operator ``--op`` from its strategy.
 
-    Operators with MindSpore's own strategies, written as in MindSpore, are derived by :func:`_derive_mindspore` unless
-    ``--allow-uneven`` is set. All others have the rules of this package. With ``--device-matrix``, operands must be
-    split evenly unless ``--allow-uneven`` is set.
+    The strategy describes how operands are split: ``--shard`` or ``--in-layouts``. The name of the operator selects
+    the rules:
+
+    * MindSpore's name of an operator with strategies, such as "ReduceSum": MindSpore's rules, see
+      :func:`_derive_mindspore`, unless ``--allow-uneven`` is set;
+    * otherwise, such as "matmul": this package's rules. Layouts on a ``--device-matrix`` must then split the operands
+      evenly unless ``--allow-uneven`` is set.
 
     Args:
         args: the command's arguments: ``op``, ``shapes``, ``attr``, ``shard``, ``in_layouts``, ``out_shard``,
@@ -131,9 +135,10 @@ def derive(args: argparse.Namespace) -> Derived:
 
 
 def _derive_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: dict[str, Any]) -> Derived:
-    """Derive layouts with the strategy, checks and collectives of MindSpore's operator.
+    """Derive an operator's layouts and collectives by MindSpore's rules and checks.
 
-    Without ``--shard`` and ``--in-layouts`` the strategy is MindSpore's default for ``-n`` ranks.
+    The strategy is that of ``--shard`` or ``--in-layouts``; without both it is MindSpore's default for ``-n`` ranks.
+    ``--out-shard`` or ``--out-layout`` sets the layout of the result.
 
     Args:
         args: the command's arguments.
@@ -171,16 +176,24 @@ def _derive_mindspore(args: argparse.Namespace, shapes: Sequence[Shape], attrs: 
 
 
 def _mindspore_facts(sharded: Any) -> dict[str, Any]:
-    """Return what MindSpore derives of an operator for JSON: matrices, tensor maps, groups.
+    """Return what MindSpore derives of an operator as a dict for JSON.
 
     Args:
         sharded: the result of :func:`spmdsim.dialects.mindspore.shard`.
 
     Returns:
-        The facts by name. "forward" has the collectives after the operator as texts. "mirror_groups" has, per operand,
-        the groups of ranks that own replicas. "repeated_calculation" is the number of ranks that compute each shard,
-        and "virtual_div" the divisor of gradients. "mode" exists for operators with several modes, and "micro_shards"
-        if devices play several ranks.
+        A dict with these keys:
+
+        * "operator": MindSpore's name;
+        * "device_matrix" and "output_device_matrix": the sizes of the axes for operands and results;
+        * "input_maps" and "output_maps": the tensor map of each operand and result;
+        * "input_slices" and "output_slices": the slice shape of each operand and result;
+        * "forward": the collectives after the operator, as texts;
+        * "repeated_calculation": the number of ranks that compute each shard, and "repeated_side": the side of their
+          axis;
+        * "mirror_groups": for each operand the groups of ranks that own replicas;
+        * "virtual_div": by how much gradients are divided if the result is the loss;
+        * "mode": only for operators with several modes, and "micro_shards": only if devices play several ranks.
     """
     facts: dict[str, Any] = {
         "operator": sharded.operator,
@@ -277,10 +290,10 @@ def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], 
 
 
 def _find_operator(name: str) -> Any:
-    """Return the operator function of a name; case and underscores do not matter.
+    """Return the public operator function of a name, such as ``ops.matmul`` for "MatMul".
 
-    The function is public in :mod:`spmdsim.arrays.ops`, and its attribute ``op`` is the operator. "MatMul" gives
-    ``ops.matmul``.
+    Functions of :mod:`spmdsim.arrays.ops` with an attribute ``op`` are operators. Case and underscores of the name
+    do not matter.
 
     Raises:
         InputError: If there is none. The message has the nearest names of this package and of MindSpore, or else all
@@ -389,9 +402,12 @@ def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
 def _select_ranks(args: argparse.Namespace, bound: Any, strategy: Any) -> int | list[int]:
     """Return the number of ranks of a strategy, or the ranks in the order of ``--ranks-order``.
 
-    For layouts it is the number of ranks of their mesh. For cuts it is the ranks of ``--ranks-order``; without it the
-    number ``-n``; without both the number of shards. Cuts must divide the shapes evenly unless ``--allow-uneven`` is
-    set.
+    * If the strategy has layouts: the number of ranks of their mesh.
+    * If it has cuts and ``--ranks-order`` is set: these ranks.
+    * If it has cuts only: ``-n``, else the number of shards. The cuts ((2, 4), (4, 1)) of a matrix product make
+      2 * 4 * 1 = 8, because its operands share a dimension.
+
+    Cuts must divide the shapes evenly unless ``--allow-uneven`` is set.
 
     Args:
         args: the command's arguments.

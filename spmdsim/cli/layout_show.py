@@ -134,9 +134,12 @@ def operator_json(derived: Derived, ranks: Sequence[int] | None = None) -> dict[
         ranks: the ranks whose shards are listed; None for all.
 
     Returns:
-        A dict with "inputs" and "outputs" (a dict per tensor, see :func:`layout_json`; outputs are after the
-        collectives) and "collectives" (name, axes and groups of ranks). "mindspore" exists if MindSpore's further facts
-        do.
+        A dict with these keys:
+
+        * "inputs": a dict per operand, see :func:`layout_json`;
+        * "outputs": such a dict per result, in its layout after the collectives;
+        * "collectives": a dict for each, with "collective" (its name), "axes" and "groups" (the ranks of each group);
+        * "mindspore": MindSpore's further facts; no such key without them.
 
     Raises:
         InputError: If there are too many numbers of replicas.
@@ -162,9 +165,14 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
         ranks: the ranks to list; None for all.
 
     Returns:
-        A dict with "inputs" (the parameters, see :func:`layout_json` and :func:`_list_parameters`), "outputs" ([]),
-        "collectives" ([] or one over the axis "mp") and "split". The latter has, per rank, the range of rows or
-        columns, the shapes of weight and bias, and the row of zeros; None without it.
+        A dict with these keys:
+
+        * "inputs": a dict per parameter, see :func:`layout_json` and :func:`_list_parameters`;
+        * "outputs": always [];
+        * "collectives": a list of the collective over the axis "mp" that follows, or [];
+        * "split": the "operation", its "kind", and "ranks" with a dict per rank. This has "rank", "part" (the range of
+          rows or columns as [start, stop]), "weight_shape", "bias_shape" (or None) and "padding_index" (the index of
+          the row of zeros, or None).
     """
     collective = {"collective": split.collective, "axes": ["mp"], "groups": split.mesh.groups("mp")}
     return {
@@ -212,7 +220,7 @@ def show_layout(
 ) -> int:
     """Print a layout, or its JSON, and write its pictures if requested; return 0.
 
-    Printed are the layout, its derivation step by step, the slices, and a picture of characters.
+    The text has the layout, its derivation step by step, a table of slices, and a picture of characters.
 
     Args:
         layout: the layout.
@@ -251,8 +259,9 @@ def show_layout(
 def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[str] = ()) -> int:
     """Print the layouts and derivations of an operator, or its JSON; return 0.
 
-    Pictures are written if requested. Each operand has a derivation. Only the first one shows the numbering of the
-    device matrix, which is equal for all operands.
+    The text has a table of the operands and results, the collectives, a derivation for each operand, the slices,
+    and a picture of each tensor. The first step of a derivation numbers the device matrix. It is printed once, because
+    it is equal for all operands. Pictures are also written to files if requested.
 
     Args:
         derived: the layouts and collectives of the operator; all layouts have one mesh.
@@ -297,8 +306,9 @@ def show_operator(derived: Derived, args: argparse.Namespace, remark: Sequence[s
 def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
     """Print the blocks of a Paddle split's parameters, or its JSON; return 0.
 
-    Pictures are written if requested. The table has a row per rank: its range of ids, rows or columns, the shapes of
-    its weight and bias, and the row of zeros of an embedding ("-" without).
+    The table has a row per rank: the range of ids, rows or columns of its block, the shapes of its weight and bias,
+    and the row of zeros at the end of an embedding's block. A missing bias or row is "-". Pictures are written if
+    requested.
 
     Args:
         split: the split.
@@ -348,9 +358,10 @@ def _show_derivation(layout: Layout, ranks: Iterable[int], skip_numbering: bool 
 
 
 def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Sequence[int]) -> None:
-    """Print a table of slices with one row per rank, for the tensors whose shape is known.
+    """Print a table of slices with a row per rank, for the tensors whose shape is known.
 
-    The table of a single tensor also lists replicas. Without a known shape nothing is printed.
+    A row has the rank, its coordinates, and the slice and local shape of each tensor; with a single tensor also the
+    ranks with replicas. If no shape is known, nothing is printed.
 
     Args:
         tensors: name, layout and global shape of each tensor; all layouts have one mesh. The shape is None if it is

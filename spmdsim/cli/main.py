@@ -418,12 +418,13 @@ class _Version(argparse.Action):
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """Return a parser with all command names, and with the arguments of ``command`` only.
+    """Return a parser that knows all command names, and the arguments of ``command``.
 
-    If ``command`` is None, no command has arguments. Only the module of ``command`` is imported.
+    To start fast, only the module of this command is imported. Other commands have a name and a line of help, but no
+    arguments.
 
     Args:
-        command: a name of :data:`COMMANDS`, or None.
+        command: a name of :data:`COMMANDS`; None: no command has arguments.
     """
     parser = Parser(
         prog="spmdsim",
@@ -481,7 +482,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     other codes, which their help states. Errors are printed in one line, not raised. In a job, all ranks call it.
 
     Args:
-        argv: the words after the program's name; None: those of the command line.
+        argv: the words after the program's name, such as ["run", "-n", "4"]; None: those of the command line.
     """
     print_anywhere()
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -506,11 +507,11 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
         rank: the rank of this process in a job, or None outside of jobs.
 
     Raises:
-        InputError: If the user's program calls ``sys.exit(0)`` before the command is done, printing fails, or memory
-            runs out outside of a job.
-        SpmdError: If the command raises it. The help is added to the message of a misspelled word.
-        SystemExit: If the parser exits, such as after ``--help`` (code 0) or a wrong argument (code 2), or the user's
+        SpmdError: If the command raises it. If a word is misspelled, the message also names the command's ``--help``.
+        SystemExit: If the parser exits, with code 0 after ``--help`` or 2 for a wrong argument. Also if the user's
             program exits with another code than 0.
+        InputError: If the user's program calls ``sys.exit(0)`` before the command is done, or printing fails. Also if
+            memory runs out outside of a job.
         MemoryError: If memory runs out in a job.
     """
     args: Any = None

@@ -90,10 +90,11 @@ def print_anywhere() -> None:
 
 @contextmanager
 def report_print_errors() -> Iterator[None]:
-    """Raise InputError with one line if printing in the body of ``with`` fails.
+    """Return a context that turns errors of printing in its body into InputErrors of one line.
 
-    The value of the context is None. stdout is flushed at the end of the body. Other errors pass unchanged, also the
-    error after a reader closed the pipe. If the disk is full, the remaining output goes to the null device.
+    The value of the context is None. stdout is flushed at the end of the body. If the disk is full, further output is
+    dropped, because Python would otherwise report a second error at its end. All other errors pass unchanged, among
+    them the error of a pipe whose reader has closed it.
 
     Raises:
         InputError: If the disk is full or broken, a file name is too long, or the working folder was deleted.
@@ -124,11 +125,11 @@ def is_printing_rank() -> bool:
 
 
 def console() -> Console:
-    """Return a rich console for stdout, which prints on rank 0 and on ranks with a log.
+    """Return a rich console for stdout, which prints on rank 0 and on ranks with a log file.
 
-    On other ranks it prints nothing. It has colours only on a terminal. Its width is the variable COLUMNS; else the
-    terminal's width; else :data:`NO_TERMINAL_WIDTH`. If the reader closes the pipe, printing raises SystemExit with
-    :data:`READER_LEFT`.
+    On other ranks it prints nothing. It has colours only on a terminal. Its width is the first of: the environment
+    variable COLUMNS, the terminal's width, :data:`NO_TERMINAL_WIDTH`. If the program that reads stdout has closed the
+    pipe, printing raises SystemExit with the code :data:`READER_LEFT`.
     """
     from rich.console import Console
 
@@ -158,16 +159,16 @@ def console() -> Console:
 
 
 def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None:
-    """Print lines to stdout on rank 0 and on ranks with a log; other ranks print nothing.
+    """Print lines to stdout on rank 0 and on ranks with a log file; other ranks print nothing.
 
-    Each line is written with one call, and stdout is flushed at the end.
+    If stdout is a terminal, long lines are broken between words, and wide tables between columns. In files and pipes
+    nothing is broken. Each line is written with one call, and stdout is flushed at the end.
 
     Args:
-        lines: texts, tables, or ``rich`` texts, which have colours on terminals. Other objects are printed as ``str``
-            has them. On a narrow terminal lines are broken between words, and tables between columns. In files and
-            pipes nothing is broken.
-        encoding: the encoding whose characters are allowed, such as "ascii"; None: the stream's. Similar characters
-            replace others.
+        lines: what to print: a Table, a ``rich`` text (with colours on a terminal), or any object, printed as its
+            ``str``.
+        encoding: the encoding whose characters are allowed, such as "ascii"; None: that of stdout. Other characters are
+            replaced by similar ones.
         folds: False to break no line.
     """
     if not is_printing_rank():
@@ -235,9 +236,10 @@ def remark(*lines: object) -> None:
 def to_plain(value: Any) -> Any:
     """Convert a value to the types of JSON.
 
-    Dicts, lists and tuples are converted with their entries; keys stay as they are. Sets become sorted lists. NumPy
-    numbers and arrays become numbers and lists; objects with ``to_dict`` become what it returns. NaN and infinities
-    become None. Other objects become their text.
+    * Dicts, lists and tuples: their entries are converted; the keys of dicts stay.
+    * Sets become sorted lists; NumPy numbers and arrays become numbers and lists.
+    * NaN and infinities become None.
+    * Objects with a method ``to_dict`` become what it returns; others become their text.
 
     Args:
         value: any object; it is not changed.
@@ -293,10 +295,10 @@ def wants_pictures(args: argparse.Namespace) -> bool:
 
 
 def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -> bool:
-    """Write the files of ``--svg`` and ``--html`` on rank 0.
+    """Write the pictures of ``values`` to the files of ``--svg`` and ``--html`` on rank 0.
 
-    The SVG has all pictures below each other; the page has one after the other. A line on stderr names each written
-    file. A file that cannot be written is reported at the end of the command, as by :func:`write_file`.
+    Each file has all pictures, one below the other. A line on stderr names each written file. A file that cannot be
+    written is reported at the end of the command, as by :func:`write_file`.
 
     Args:
         args: the command's arguments: ``svg`` and ``html``, each a path or None.
@@ -304,8 +306,8 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
         title: title of the page and of an SVG with several pictures; if empty, the title of the first figure.
 
     Returns:
-        True if at least one file was written, so the command need not print its result. Other ranks return True if
-        files were requested. False if no file was requested, or none could be written.
+        On rank 0 True if at least one file was written, so the command need not print its result. On other ranks,
+        which write nothing, True if files were requested.
     """
     if not wants_pictures(args) or not is_root():
         return wants_pictures(args)

@@ -52,7 +52,7 @@ def main(args: argparse.Namespace) -> int:
     """Plan a redistribution and print steps, bytes, lower bound and price; return 0.
 
     With ``--style`` the plan of another system is printed before this package's. ``--rank`` adds the transfers of one
-    rank. Pictures, of this package's plan only, are written in addition.
+    rank. ``--json`` prints JSON instead. ``--svg`` and ``--html`` also write pictures of this package's plan.
 
     Args:
         args: the command's arguments.
@@ -92,10 +92,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _parse_layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
-    """Return the layouts of ``--src`` (with ``--partial``) and ``--dst``.
+    """Return the layouts before and after the redistribution: those of ``--src`` and ``--dst``.
 
-    Without a mesh of its own, the target has the source's mesh. Axes of ``--partial`` are added to the pending
-    reductions that ``--src`` names; the operation is "sum" if none is named.
+    The target is on the source's mesh, unless it has a mesh of its own. ``--partial`` adds pending reductions to the
+    source: each entry is an axis with an operation, such as "tp:max", or an axis alone, which means "sum".
 
     Args:
         args: the command's arguments.

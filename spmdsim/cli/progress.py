@@ -19,11 +19,11 @@ class Progress(Protocol):
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Progress]:
-    """Return a context whose value counts finished items; the count is shown on stderr.
+    """Return a context that shows on stderr how many items are finished.
 
-    The value is a function. Each call counts one item and rewrites the line, such as "cases 1/2 matmul". The line is
-    erased at the end of the context, also after an error. The line is shown only on rank 0 or outside of a job, and
-    only if stderr is a terminal. Ranks do not communicate.
+    The value of the context is a function. Each call counts one item, and rewrites the line: the example shows
+    "cases 1/2 matmul", then "cases 2/2". The line is erased at the end of the context, also after an error. It is shown
+    only if stderr is a terminal, and in a job only on rank 0. Ranks do not communicate.
 
     Args:
         what: name of the counted items, the first word of the line.

@@ -103,10 +103,11 @@ arguments or files, 3 if a fault that changes a result is MISSED
     varied("--json", help="print the verdicts as JSON"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Run the cases; return 0 if all verdicts hold, 1 if not, 3 if an injected fault is missed.
+    """Run cases, which compare operators on ranks with one process, and return the exit code.
 
-    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job. In a job, all ranks
-    call it. With ``--inject list``, print the kinds of faults and return 0. The world is closed at the end.
+    The code is 0 if all verdicts hold, 1 if not, and 3 if no check notices a fault of ``--inject``. ``--inject list``
+    only prints the kinds of faults. Outside of a job, ``-n`` starts this command on ranks; the code is then that of the
+    job. In a job, all ranks call it. The world is closed at the end.
 
     Args:
         args: the command's arguments.
@@ -207,9 +208,12 @@ def _list_faults(as_json: bool) -> int:
 def _parse_inputs(args: argparse.Namespace) -> Inputs:
     """Return the inputs of the cases from the arguments, without reading files.
 
+    The inputs are the matrices of the product ``x @ w``, and a text for an embedding.
+
     Args:
-        args: the command's arguments: ``shape`` (such as "64,40,24"), ``x`` or ``data``, ``w``, ``text`` and ``dtype``;
-            None for the defaults of :class:`~spmdsim.cases.inputs.Inputs`.
+        args: the command's arguments. ``x`` or ``data`` and ``w`` are files of the matrices, ``text`` is a file.
+            ``shape`` "64,40,24" means matrices of 64 x 40 and 40 x 24 elements. ``dtype`` is the element type. None
+            stands for the defaults of :class:`~spmdsim.cases.inputs.Inputs`.
 
     Raises:
         InputError: If ``--shape`` is not three sizes of at least 0, a matrix would have more than :data:`MOST_ELEMENTS`
@@ -235,9 +239,10 @@ def _parse_inputs(args: argparse.Namespace) -> Inputs:
 
 
 def _parse_mesh(text: str, size: int) -> Mesh:
-    """Parse ``--mesh``, such as "dp=2,tp=4"; sizes alone get the catalogue's axis names.
+    """Parse ``--mesh``: axes with sizes, such as "dp=2,tp=4", or sizes alone, such as "2,4".
 
-    More than three sizes get the names axis0, axis1 and so on.
+    For sizes alone, the axes get the names in the catalogue of cases, :data:`~spmdsim.cases.catalogue.AXES`. More than
+    three axes are called axis0, axis1 and so on.
 
     Args:
         text: the mesh.
@@ -266,9 +271,12 @@ def _parse_mesh(text: str, size: int) -> Mesh:
 def _select_cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[Case]:
     """Return the cases that the arguments select, for ``size`` ranks.
 
-    ``--layout`` or ``--strategy`` selects one matrix product, on ``--mesh`` or else on the first default mesh that
-    fits; ``--every`` is ignored then. Without both, the catalogue of cases is filtered by ``--only`` and ``--every``,
-    on ``--mesh`` or else on all default meshes.
+    * With ``--layout`` or ``--strategy``: one matrix product. ``--every`` is ignored.
+    * Without both: all cases of the catalogue whose operator is in ``--only``. ``--every`` adds the cases of a product
+      for every assignment of mesh axes to its dimensions.
+
+    The meshes are ``--mesh``, or else default meshes: for one product the first that has the axes that the text names,
+    for the catalogue all.
 
     Args:
         args: the command's arguments: ``layout``, ``strategy``, ``mesh``, ``only`` (list of names, which can have
@@ -312,16 +320,17 @@ def _select_cases(args: argparse.Namespace, size: int, inputs: Inputs) -> list[C
 
 
 def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]) -> Parsed:
-    """Return the result of ``parse`` for the first mesh on which it raises no SpmdError.
+    """Parse a user's text on the first mesh on which it can be parsed; return the result.
 
-    ``parse`` fails on a mesh without the axes that the user's text names.
+    For example, a layout with the axis "tp" cannot be parsed on a mesh with the axis "dp" only. So the next mesh is
+    tried.
 
     Args:
         candidates: the meshes in the order of trials, at least one.
-        parse: a function of a mesh.
+        parse: a function of a mesh, which raises an SpmdError if the mesh does not fit the text.
 
     Raises:
-        InputError: If there are several meshes and ``parse`` fails on all of them, with the message of the last failure.
+        InputError: If there are several meshes and ``parse`` fails on all. It has the message of the last failure.
         SpmdError: The error of ``parse``, if it fails on the only mesh.
     """
     for mesh in candidates[:-1]:
@@ -363,8 +372,9 @@ def _report_outcomes(
 ) -> None:
     """Print the outcomes as a table or JSON on rank 0, and write pictures.
 
-    All ranks must call it, because with ``--wide`` or ``--verbose`` the ranks of a job exchange on which cores they
-    run. A remark follows if times are unreliable. With ``--inject`` the table is about faults.
+    With ``--inject`` the table is about faults. All ranks must call it: with ``--wide`` or ``--verbose``, which print
+    times, the ranks of an MPI job exchange on which cores they run. If times are unreliable because ranks share
+    cores, a remark follows the table.
 
     Args:
         outcomes: the outcomes.
@@ -393,12 +403,15 @@ def _report_outcomes(
 
 
 def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namespace, text_note: str) -> None:
-    """Print a table with a row per case, and remarks below it.
+    """Print a table of the outcomes, and remarks below it.
 
-    With more than :data:`MOST_ROWS` (24) cases it has a row per operator and mesh, unless ``--all``, ``--wide`` or
-    ``--verbose`` is set. The table has the columns of :data:`SHORT`; with ``--wide`` or ``--verbose``, and in the
-    summary, all columns. A line for each case whose verdict is not "ok" has details. ``--verbose`` adds the slices of
-    each case.
+    The form of the table:
+
+    * with ``--wide`` or ``--verbose``: a row per case, with all columns;
+    * else, for more than :data:`MOST_ROWS` (24) cases without ``--all``: a summary with a row per operator and mesh;
+    * else: a row per case, with the columns of :data:`SHORT`.
+
+    ``--verbose`` adds the slices of each case. A line with details follows for each case whose verdict is not "ok".
 
     Args:
         outcomes: the outcomes.
@@ -460,10 +473,11 @@ def _write_pictures(outcomes: list[Outcome], world: World, args: argparse.Namesp
 
 
 def _report_faults(outcomes: list[Outcome], world: World) -> None:
-    """Print the table of injected faults, and how many effective ones were noticed.
+    """Print a table of the injected faults, and how many of them were noticed.
 
-    A fault is effective if it changes a result. The table has a row per case: the broken value, the checks that failed
-    ("-" if none), the element with the error, and the verdict.
+    A row per case has the value that was broken, the checks that failed ("-" if none), the element with the error, and
+    the verdict. A fault can be too small to change a result. The last line counts these apart, such as "5 of 6 faults
+    that change a result are noticed, 1 MISSED; 2 have no effect; 4 ranks (LockStep)".
 
     Args:
         outcomes: the outcomes of cases with a fault.
@@ -489,11 +503,17 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
 
 
 def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
-    """Return the cells of one row per operator and mesh, by the head of the column.
+    """Return a row per operator and mesh that sums up their cases, as cells by column.
 
-    A row has "operator", "mesh", the number of "cases", the names of their "collectives" in alphabetical order or
-    "none", "most received (B)" and "verdict". The bytes are the most that a rank received in a case. The verdict is the
-    first one that does not hold ("ok" if all hold). Rows are in the order of the first cases of ``outcomes``.
+    The columns are:
+
+    * "operator" and "mesh";
+    * "cases": their number;
+    * "collectives": the names of the collectives in all cases, in alphabetical order, or "none";
+    * "most received (B)": the largest number of bytes that a rank received in a case;
+    * "verdict": the first verdict that does not hold, or "ok".
+
+    Rows are in the order of the first cases of ``outcomes``.
     """
     groups: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -515,11 +535,17 @@ def _summary_rows(outcomes: list[Outcome]) -> list[dict[str, str]]:
 
 
 def _row_cells(outcome: Outcome) -> dict[str, str]:
-    """Return the cells of a case by the heads of all columns.
+    """Return the cells of a case by column.
 
-    Heads are "operator", "mesh", "strategy", "layouts", "local shapes", "collectives", "sent (B)", "received (B)",
-    "predicted (B)", "ms", "max error" and "verdict". Bytes are about the busiest rank, local shapes about rank 0, and
-    the time about the slowest rank. The predicted bytes are "equal" if each rank received as many bytes as predicted.
+    The columns are:
+
+    * "operator", "mesh", "strategy", "layouts" and "collectives";
+    * "local shapes": shapes of the shards of rank 0;
+    * "sent (B)" and "received (B)": bytes of the busiest rank;
+    * "predicted (B)": "equal" if each rank received as many bytes as predicted, else the largest prediction;
+    * "ms": time of the slowest rank;
+    * "max error": the largest error and its limit, such as "1.0e-07 <= 2.0e-06";
+    * "verdict".
 
     Args:
         outcome: the case with its result.

@@ -105,11 +105,14 @@ _SEARCHED = "--method --memory --axes"
     program=lambda args: args.file,
 )
 def main(args: argparse.Namespace) -> int:
-    """Search for strategies and print them; return 1 if a run differs from them, else 0.
+    """Search for the fastest strategies of a program's operators, print them, and return 0 or 1.
 
-    With ``--run`` the program also runs, and all ranks of a job take part. With ``--load`` strategies are read instead
-    of searched. With ``--pareto`` all trade-offs of time and memory are printed, and nothing else. Rank 0 writes the
-    file of ``--save`` and pictures.
+    * ``--load`` reads strategies instead of searching; ``--save`` writes them.
+    * ``--run`` also runs the program with the strategies, in a job on all ranks. The exit code is 1 if values or bytes
+      differ from the prediction, else 0.
+    * ``--pareto`` prints all trade-offs of time and memory, and nothing else.
+
+    Rank 0 writes the files.
 
     Args:
         args: the command's arguments.
@@ -203,16 +206,16 @@ def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, setting
 
 
 def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect on the result.
+    """Raise InputError for options without effect on the result, or not exactly one program.
 
-    These options have no effect:
+    The program is a file or ``--program``. These options have no effect:
 
-    - limits without a program file;
-    - options of a search for one strategy per operator, with ``--pareto`` or with ``--load``;
+    - limits of the child process without a program file;
+    - options of the search, and options for one strategy per operator such as ``--why``, with ``--pareto``;
+    - options of the search with ``--load``;
     - ``--axes`` with ``--mesh``, and ``--recompute`` with ``--forward-only``.
 
-    The error is also raised if both a program file and ``--program`` are set, or neither. :func:`main` checks options
-    that depend on the method.
+    :func:`main` checks options that depend on the method.
 
     Args:
         args: the command's arguments.
@@ -254,8 +257,8 @@ def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:
 def _run_and_compare(args: argparse.Namespace, result: SearchResult) -> Proof:
     """Run the program file with the strategies; compare values and bytes with the prediction.
 
-    It runs on MPI ranks if a launcher started this process, and then all ranks must call it. Otherwise it runs in lock
-    step, with as many ranks as the mesh has. Inputs and parameters are generated from the shapes in the file.
+    In an MPI job it runs on the job's ranks, and all ranks must call this function. Otherwise it runs in lock step: one
+    process plays all ranks of the mesh. Inputs and parameters are generated from the shapes in the file.
 
     Args:
         args: the command's arguments: ``file``.
@@ -308,7 +311,7 @@ def _print_result(
 def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | None) -> dict[str, Any]:
     """Return a search result, the answers to ``--why`` and the comparison of a run for JSON.
 
-    The keys of ``result.to_dict()`` stay. Times are seconds of the cost model, sizes are bytes.
+    Times are seconds of the cost model, sizes are bytes.
 
     Args:
         result: the strategies with their price.
@@ -316,13 +319,13 @@ def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | No
         proof: the comparison of a run; None without ``--run``.
 
     Returns:
-        A dict with these further keys:
+        The dict ``result.to_dict()`` with these further keys:
 
         * "comparison": "seconds", "nbytes" and "peak_memory" of hand-written strategies, by name;
         * "configured": the operators whose strategy the program fixes;
         * "not_possible": the reasons why other hand-written strategies are not possible on these ranks;
-        * "redistributions": for each its phase ("when"), the name of its tensor ("tensor"), "times", "seconds", and
-          "nbytes", which the mesh's first rank receives in all times together;
+        * "redistributions": a dict for each, with its phase ("when"), the name of its tensor ("tensor"), how often it
+          runs ("times"), "seconds", and "nbytes", which the mesh's first rank receives in all runs together;
         * "why": for each answer the "operator", its "seconds", the "difference" from the best, and the "operators" with
           their strategies; [] without answers;
         * "run": "holds", "error", and "bytes" with one dict per operator; no such key if ``proof`` is None.

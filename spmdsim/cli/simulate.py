@@ -71,10 +71,10 @@ def _option_parser() -> argparse.ArgumentParser:
 
 
 def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words after the script into options of the command and the script's own.
+    """Split the words after the script's name into options of this command and the script's own.
 
-    Options end at ``--``, which is dropped, or at the first word that is no option. An option must have its full name;
-    its value is the next word, or follows after ``=``.
+    The script's words begin at the first word that is no option of the command. Or they begin after ``--``, which is
+    dropped. An option must have its full name; its value is the next word, or follows after ``=``.
 
     Args:
         words: the words after the script's name.
@@ -84,6 +84,8 @@ def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
     >>> split_rest(["-n", "64", "--strict", "input.txt", "-n", "3"])
     (['-n', '64', '--strict'], ['input.txt', '-n', '3'])
+    >>> split_rest(["--strict", "--", "-n", "3"])
+    (['--strict'], ['-n', '3'])
     """
     actions = {name: action for action in _option_parser()._actions for name in action.option_strings}
     position = 0
@@ -122,14 +124,14 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
-    """Run the script on virtual ranks; print findings; return the report's exit code.
+    """Run the script on virtual ranks, print findings about it, and return the exit code.
 
-    The lines that the ranks print go to stdout at once, the findings to stderr at the end. ``--json`` prints the report
-    as JSON instead of both; ``--quiet`` prints no findings. ``--trace`` and the options for pictures write files.
+    Lines that the ranks print go to stdout at once, findings to stderr at the end. ``--json`` prints a report as JSON
+    instead of both; ``--quiet`` prints no findings. ``--trace`` and the options for pictures write files.
 
     Args:
-        args: the options of the command. ``ranks`` is 4 if None. ``only`` is a rank, or None for the lines of all
-            ranks.
+        args: the options of the command. ``ranks`` is 4 if None. ``only`` is a rank whose lines are printed, or None
+            for all.
         arguments: the script's own arguments.
 
     Returns:

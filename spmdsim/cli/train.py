@@ -108,10 +108,9 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network]:
-    """Return the images and the network for ``rank_count`` ranks.
+    """Return the images, and the network without weights, for ``rank_count`` ranks.
 
-    The weights are not created here. With ``--perfetto`` the machine is read, only to raise its errors before the
-    training.
+    With ``--perfetto`` the file of ``--machine`` is read too, so that its errors occur before the training.
 
     Args:
         args: the command's arguments: ``data``, ``batch``, ``strategies``, ``dtype``, ``perfetto`` and ``machine``.
@@ -136,16 +135,16 @@ def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network
 
 
 def _train_and_report(args: argparse.Namespace, world: World, images: Images, network: Network) -> int:
-    """Train the network, and print losses and verdicts.
+    """Create the weights from the seed, train the network, and print losses and verdicts.
 
-    The weights are created first, from the seed. ``--json`` prints only the JSON document of :func:`_train`. If the
-    loss is not finite, a remark follows on stderr. All ranks must call it.
+    ``--json`` prints only the JSON document of :func:`_train`. If the loss becomes infinite or NaN, a remark about it
+    follows on stderr. All ranks must call it.
 
     Args:
         args: the command's arguments.
         world: the ranks.
         images: the training data.
-        network: the network, without weights; they are created in place.
+        network: the network; its weights are created in place.
 
     Returns:
         0, or 1 if a comparison fails or the loss is no longer finite.
@@ -167,10 +166,11 @@ def _train_and_report(args: argparse.Namespace, world: World, images: Images, ne
 
 
 def _print_setup(args: argparse.Namespace, world: World, images: Images, network: Network) -> None:
-    """Print the data, the mesh, and the slices of the input and the weights on each rank.
+    """Print the data, and a table with the slices of the input and of each weight on each rank.
 
-    The first line has the images, the batch, the learning rate and the strategies. The second says how the strategies
-    differ from the tutorial's, if they do. The table has a row per rank.
+    A row has a rank, its coordinates in the mesh, and its slices. A line above the table has the number of images,
+    the batch, the learning rate and the strategies. If the strategies had to differ from those of MindSpore's
+    tutorial, a second line states how.
 
     Args:
         args: the command's arguments: ``batch``, ``rate`` and ``strategies``.
@@ -198,11 +198,13 @@ def _print_setup(args: argparse.Namespace, world: World, images: Images, network
 
 
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
-    """Train for ``--epochs`` or until ``--steps``; return losses and verdicts as plain values.
+    """Train for ``--epochs``, or until ``--steps``; return losses and verdicts as plain values.
 
-    The training stops when the loss is not finite. Images that do not fill a batch are left out. Without ``--json``,
-    the loss is printed at every ``--every``-th step of an epoch. With ``--compare`` each step is also calculated in one
-    process, from the network's weights. All ranks must call it.
+    The training stops early if the loss is not finite. In each epoch, images that do not fill a batch are left out. All
+    ranks must call it.
+
+    * Without ``--json``, the loss is printed at every ``--every``-th step of an epoch.
+    * With ``--compare``, one process computes each step again, from the weights that the network has before the step.
 
     Args:
         args: the command's arguments.
@@ -211,10 +213,13 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
         network: the network; its weights are changed in place.
 
     Returns:
-        A dict with "ranks", "strategies", "losses" (of each step) and "ok" (False if a verdict fails or the loss is not
-        finite). With ``--compare`` also "differences" (of each loss) and the entries of
-        :func:`_compare_with_reference`. The dict has "diverged", the number of the step, only if the loss is not
-        finite.
+        A dict with these keys:
+
+        * "ranks" and "strategies";
+        * "losses": the loss of each step;
+        * "ok": False if a verdict fails or the last loss is not finite;
+        * "diverged": the number of the last step; only if its loss is not finite;
+        * with ``--compare`` also "differences", one per loss, and the keys of :func:`_compare_with_reference`.
     """
     import numpy as np
 
@@ -266,10 +271,11 @@ def _read_weights(network: Network) -> list[Any]:
 
 
 def _write_step(args: argparse.Namespace, world: World, trace: Trace, losses: list[float]) -> None:
-    """Write the last step as a timeline (``--perfetto``) and as pictures, if requested.
+    """Write the last training step as a timeline (``--perfetto``) and as pictures, if requested.
 
-    If ``--perfetto`` is set, all ranks must call it, because rank 0 gathers their records. The timeline has the
-    measured step and its prediction. The picture has the losses of all steps above the step.
+    The timeline has the measured step, and the same step as the cost model predicts it. The picture has the losses of
+    all steps, and the measured step below. If ``--perfetto`` is set, all ranks must call it, because rank 0 gathers
+    their records.
 
     Args:
         args: the command's arguments: ``perfetto``, ``machine``, ``svg`` and ``html``.
@@ -336,10 +342,10 @@ def _run_step(
 def _compare_with_reference(
     args: argparse.Namespace, network: Network, reference: StepwiseReference, losses: list[float]
 ) -> dict[str, Any]:
-    """Compare losses and weights with the training in one process; return the verdicts.
+    """Compare losses and weights with those of one process; return the verdicts.
 
-    Without ``--json`` the verdicts are printed, too. The tolerance follows from the rounding errors that the reference
-    measures. All ranks must call it.
+    The limit of a difference follows from the rounding errors, which the reference measures. Without ``--json`` the
+    verdicts are also printed. All ranks must call it.
 
     Args:
         args: the command's arguments: ``json``.

@@ -45,10 +45,13 @@ Choices for other steps stay in the file. It can have choices for several machin
     value("args", "", "its arguments, or more files", nargs=argparse.REMAINDER),
 )
 def main(args: argparse.Namespace) -> int:
-    """Try implementations on ranks, or merge files; return the exit code.
+    """Measure which implementation of each step is fastest, or merge files of such choices.
 
-    With ``-n``, ranks are started and measure. Otherwise ``script`` and ``args`` are files to merge. ``--show`` prints
-    the file afterwards, also without either.
+    * With ``-n``: start ranks, which run ``script`` or redistributions, and add their choices to the file ``--output``.
+    * Otherwise ``script`` and ``args`` are tuning files, which are merged into it.
+    * ``--show`` prints the file at the end; it can stand alone.
+
+    Return the exit code: 0, or the code of the first job that fails.
 
     Args:
         args: the command's arguments. ``n`` is a list of rank counts, [] if not set.
@@ -101,12 +104,12 @@ def _run_trials(args: argparse.Namespace, path: Path) -> int:
 
 
 def _merge_files(files: list[str], path: Path) -> int:
-    """Add the contents of tuning files to the file ``path``, and print a summary; return 0.
+    """Merge tuning files into the file ``path``, print a summary to stderr, and return 0.
 
-    The contents of a file are choices and settings per MPI library. If two files have a choice for one step, or a value
-    for one setting, the later file counts; ``path`` is the first file. Its other contents stay. It is created if it does
-    not exist. All files are read before ``path`` is changed. The summary goes to stderr and has a line per MPI library of
-    the ``files``.
+    A tuning file has, per MPI library, settings and the chosen implementation of each step. If several files have an
+    entry, the last one in the order of ``files`` counts. Entries of ``path`` that no file has stay. ``path`` is created
+    if it does not exist. All files are read before it is changed. The summary has a line per MPI library of the
+    ``files``.
 
     Raises:
         InputError: If a file, or ``path``, cannot be read as a tuning file, or no file names an MPI library.
@@ -134,10 +137,10 @@ def _merge_files(files: list[str], path: Path) -> int:
 
 
 def _print_choices(path: Path) -> None:
-    """Print the choice for each step in a file, with the times of all implementations.
+    """Print the implementation that a tuning file chooses for each step, and measured times.
 
-    Steps are grouped by machine. Times are in microseconds, the fastest first. If the file ``path`` has no choices, a
-    line states it.
+    Steps are grouped by machine. The line of a step has its name, the choice, and the times of all implementations in
+    microseconds, the fastest first. If the file ``path`` has no choices, a line states it.
 
     Raises:
         InputError: If the file does not exist, or cannot be read as a tuning file.
@@ -177,10 +180,11 @@ def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], Trial
 
 
 def _run_redistributions(world: World, sizes: list[int]) -> None:
-    """Run each redistribution of one collective between layouts of square matrices on all ranks.
+    """Run redistributions of square float32 matrices; the world measures implementations.
 
-    All ranks must call it. The layouts are rows, columns, replicated and partial (a pending sum) over all ranks.
-    Elements are float32. Each redistribution runs often enough that the world tries three implementations.
+    A matrix is split by rows or columns, replicated, or a pending sum (partial), over all ranks. Redistributions are
+    those between two of these layouts that need one collective: for example an all_gather from rows to replicated. Each
+    runs often enough that three implementations are tried. All ranks must call it.
 
     Args:
         world: the world, whose processes have one rank each.
@@ -210,7 +214,7 @@ def _try_steps(path: str, what: list[str]) -> None:
     """Run a program or redistributions on each rank, then store the measurements in a file.
 
     All ranks of an MPI job must call it. Rank 0 adds to the file, and prints the number of measured steps. The program
-    runs as ``__main__``, and ``sys.argv`` is replaced by its words.
+    runs as ``__main__``, with its own words in ``sys.argv``.
 
     Args:
         path: the file to write; its other choices stay.

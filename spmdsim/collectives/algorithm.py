@@ -44,7 +44,9 @@ NAMES: dict[str, str] = {
 
 @lru_cache(maxsize=1024)
 def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
-    """Return the value of each name that expressions may use (:data:`NAMES`), as a fraction.
+    """Return the value of each name of :data:`NAMES`, which expressions may use, as a fraction.
+
+    For example, for 6 ranks in groups of 4: n = 6, p = 4 (a power of two), q = 5/6, g = 4 and h = 2 groups.
 
     Args:
         size: the number of ranks.
@@ -103,14 +105,14 @@ def evaluate(expression: str, size: int, options: Mapping[str, object] | None = 
 
 
 def evaluate_count(expression: str, size: int, options: Mapping[str, object], label: str, what: str) -> int:
-    """Evaluate an expression that counts chunks or ports, rounded down.
+    """Evaluate the expression for a number of chunks or ports; round the result down.
 
     Args:
-        expression: an expression over :data:`NAMES`.
+        expression: an expression over :data:`NAMES`, such as "n/2" for half of the ranks.
         size: number of ranks.
         options: the schedule's options; ``segments``, ``group`` and ``root`` are used.
-        label: the algorithm, for errors.
-        what: the quantity, for errors.
+        label: the name of the algorithm, for errors.
+        what: the counted quantity, such as "chunk count", for errors.
 
     Raises:
         InputError: If the count is below 1, or the expression divides by 0.
@@ -261,11 +263,14 @@ MOST_TO_INFER = 1 << 24
 
 
 def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any]) -> int:
-    """Compute the chunk count of an algorithm that does not declare it.
+    """Return the number of chunks of an algorithm that does not declare it.
 
-    For all_to_all the count is ``size * size``. For other collectives it follows from the largest chunk number that a
-    rank uses. If ranks own chunks, it is the next multiple of ``size``. Otherwise it is 1 if only chunk 0 is used, else
-    the largest number plus 1, but at least ``size``. The rounds of all ranks are generated, for root 0.
+    It follows from the largest chunk number L in the rounds of all ranks (for root 0), and from the collective:
+
+    * all_to_all: ``size * size``, without a look at the rounds;
+    * collectives in which each rank owns chunks, such as all_gather: the next multiple of ``size`` above L. On 4
+      ranks, L = 3 gives 4, and L = 4 gives 8;
+    * others, such as all_reduce: 1 if L is 0, else L + 1, but at least ``size``.
 
     Args:
         algorithm: the algorithm.
@@ -295,10 +300,11 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 
 
 def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
-    """Return the largest chunk number in the rounds of a rank, scratch included; 0 without chunks.
+    """Return the largest chunk number in the rounds of a rank; 0 if they name no chunk.
 
-    If generating the rounds fails, the rounds before the failure count; verification reports the error. At most ``100
-    * size + 4096`` rounds, and 65,536 instructions of each, are read.
+    The numbers of scratch copies count, too. If the generator fails, the rounds before the failure count, because the
+    verification of the schedule reports the error. At most ``100 * size + 4096`` rounds, and 65,536 instructions of
+    each, are read.
 
     Args:
         algorithm: the algorithm.
@@ -336,12 +342,14 @@ def declare(
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
     """Return a decorator that registers a generator function as an algorithm of a collective.
 
-    The decorator returns the function unchanged. Names are compared without case, with - as _.
+    For example, ``@declare("all_reduce", "mine", "n")`` above ``def mine(rank, size)`` makes the function's rounds
+    available as ``algorithm("all_reduce", "mine")``. The decorator returns the function unchanged. Names are compared
+    without case, with - as _.
 
     Args:
         collective_name: such as ``"all_reduce"``.
         name: the algorithm's name.
-        chunks: expression(s) for the chunk count.
+        chunks: expression(s) for the chunk count, such as "n" for one per rank; empty: see :func:`infer_chunk_count`.
         **facts: further fields of :class:`Algorithm`.
 
     Raises:
@@ -382,12 +390,13 @@ def built_in(
 ) -> Callable[[Callable[..., Rounds]], Callable[..., Rounds]]:
     """Return a decorator that declares an algorithm of this package.
 
-    The decorator returns the function unchanged. The algorithm's name is the function's name without the collective,
-    and ``about`` is the first line of its docstring, unless it is among ``facts``.
+    The algorithm's name is the function's name without the collective: ``scan_linear`` of scan is called "linear". Its
+    description ``about`` is the first line of the function's docstring, unless it is among ``facts``. The decorator
+    returns the function unchanged.
 
     Args:
         collective_name: such as ``"all_reduce"``.
-        chunks: expression(s) for the chunk count.
+        chunks: expression(s) for the chunk count, such as "n" for one per rank.
         formula: its closed-form cost; None if there is none.
         mpich: MPICH's names of the algorithm, separated by blanks; empty: it has none.
         openmpi: Open MPI's names and numbers, likewise.
@@ -419,15 +428,14 @@ def from_function(
 ) -> Algorithm:
     """Build an algorithm from a user's generator function, without registering it.
 
-    Parameters of the function after ``(rank, size)`` become options; they need default values. The function is not
-    called.
+    The function is not called here. Its parameters after ``(rank, size)`` become options of the algorithm, so they
+    need default values. A parameter ``root`` is no option: it means that the function works for any root.
 
     Args:
-        generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds; one that takes
-            ``root`` works for any root.
+        generate: generator function of ``(rank, size, **options)`` that yields the rank's rounds.
         collective_name: such as ``"all_reduce"``.
         name: the algorithm's name; None: the function's own.
-        chunks: expression(s) for the chunk count; empty: found from the chunk numbers the generator uses.
+        chunks: expression(s) for the chunk count, such as "n" for one per rank; empty: see :func:`infer_chunk_count`.
         **facts: further fields of :class:`Algorithm`; ``about`` is by default the first line of the function's
             docstring.
 

@@ -95,10 +95,11 @@ def check_arrays(program: RankProgram, operand: Array | None, result: Array | No
 def run_rounds(
     program: RankProgram, operand: Array | None, result: Array | None, op: ReduceOp, work: Array | None = None
 ) -> Iterator[Post]:
-    """Run a rank's program; yield the messages of each round that has messages.
+    """Run a rank's program; yield the messages of each round, which the caller transfers.
 
-    A :data:`Post` is ``(receives, sends)``, two lists of ``(peer, buffer)``. Buffers are views of the arrays, not
-    copies. The caller transfers the messages and resumes the generator, which then reduces or copies them.
+    A round is ``(receives, sends)``, two lists of ``(peer, buffer)``. The caller transfers all of them and resumes the
+    generator, which then reduces or copies the data that arrived. Rounds without messages are not yielded. Buffers are
+    views of the arrays, not copies.
 
     Args:
         program: the program.
@@ -128,10 +129,11 @@ def run_rounds(
 
 
 def _apply_action(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None:
-    """Copy or reduce the elements that an action names; the target is changed in place.
+    """Copy a span of elements, or reduce two spans; the target span is changed in place.
 
     Args:
-        action: the target, the first operand, and the second one; None in its place: copy the first.
+        action: three spans ``(target, first, second)``: the target becomes ``first op second``, or a copy of ``first``
+            if ``second`` is None.
         arrays: the input, output and work arrays in the order of their numbers.
         op: the reduction.
     """
@@ -224,7 +226,7 @@ def run_lock_step(
     op: ReduceOp = np.add,
     sizes: Sequence[int] | None = None,
 ) -> list[Array | None]:
-    """Run a collective on all ranks in this process.
+    """Run a collective on all ranks in this process, and return each rank's output.
 
     Inputs are not changed. The schedule is not verified.
 
@@ -232,11 +234,10 @@ def run_lock_step(
         schedule: the schedule.
         inputs: each rank's input, elements along the first dimension; None for ranks that have none.
         op: the reduction, a ufunc or a function of two arrays.
-        sizes: number of elements of each chunk. None for the schedule's own cut of the input; if every rank brings a
-            block of its own, each block is cut into the chunks of its rank.
+        sizes: number of elements of each chunk; None: see :func:`chunk_lengths`.
 
     Returns:
-        Each rank's output as a new array of the inputs' type; None for ranks that get none.
+        For each rank a new array of the inputs' type; None for ranks that get none.
 
     Raises:
         ScheduleError: If the number of inputs is not the number of ranks, an input has the wrong length or type, or
@@ -277,8 +278,9 @@ def run_lock_step(
 def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[int]:
     """Compute the number of elements of each chunk from the lengths of the inputs.
 
-    * If each rank brings its own block, the block is divided evenly into the rank's chunks.
-    * If the root has the input, its vector is divided.
+    * If each rank brings its own block, each block is divided into the rank's chunks. In an all_gather of 2 ranks with
+      4 chunks, blocks of 5 and 2 elements have chunks of 3, 2, 1 and 1 elements.
+    * If the root has the input, its vector is divided into all chunks.
     * If all ranks have a vector, all must be equally long, and one of them is divided.
     * A barrier has chunks of 0 elements.
 
@@ -303,9 +305,10 @@ def chunk_lengths(schedule: Schedule, inputs: Sequence[Array | None]) -> list[in
 
 
 def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
-    """Run all ranks to their end in this process, and copy the messages between them.
+    """Run the programs of all ranks in turns in this process, and copy their messages.
 
-    A rank continues when all messages of its round have been copied. Messages of a pair of ranks match in order.
+    A rank runs until its next round with messages, and continues when all of them have been copied. The k-th message
+    that one rank sends to another matches the k-th one that this rank expects.
 
     Args:
         runs: by rank, what :func:`run_rounds` returns; the generators are run to their end.

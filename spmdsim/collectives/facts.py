@@ -217,10 +217,14 @@ class _Tally:
     def add_round(self, rank: int, number: int, moves: list[Instruction]) -> None:
         """Add the instructions of one round of a rank to the totals.
 
-        A rank's rounds must be added in order, because the k-th message of a pair of ranks travels in the k-th step
-        of this pair. Messages, and the reductions of received ones, count in the step in which they travel. All
-        reductions, local ones too, count in the rank's own round as well. The rank's chunks and largest receive buffer
-        of reductions are updated for the peak of its memory.
+        Where the numbers count:
+
+        * messages: at the rank, and in the step in which they travel. It is known by their order, so the rounds of a
+          rank must be added in order;
+        * reductions of received messages: at the rank, and in the step of the message;
+        * all reductions, local ones too: in the rank's own round;
+        * chunks that the rank receives or changes, and the most bytes that it receives for reductions in one round:
+          for the peak of its memory.
 
         Args:
             rank: the rank.
@@ -334,9 +338,15 @@ class Facts(ShortRepr):
     def to_dict(self) -> dict[str, Any]:
         """Return all facts as plain values for JSON.
 
-        Keys are those of :func:`uncounted_facts`. "beta", "gamma" and the entries with "bytes" or "buffer" are
-        multiples of the message size, as floats. Entries "..._per_rank" are lists by rank. "bytes_reduced_per_rank"
-        has reductions of messages and local ones. The score is rounded to 2 digits.
+        The keys are those of :func:`uncounted_facts`; those of :data:`COUNTED` have these values:
+
+        * "rounds", "depth", "in_order" and "same_bits_on_all_ranks": as in the verdict;
+        * "beta" and "gamma", transferred and reduced bytes on the critical path: as multiples of the message size;
+        * "messages_..._per_rank": a list of numbers by rank;
+        * "bytes_..._per_rank" and "peak_buffer_per_rank": lists by rank, as multiples of the message size. Reduced
+          bytes have reductions of messages and local ones.
+
+        "score" is rounded to 2 digits.
         """
         verdict, schedule = self.verdict, self.verdict.schedule
         findings = [str(f) for f in verdict.findings]
@@ -378,9 +388,7 @@ def uncounted_facts(
     options: Mapping[str, Any] | None = None,
     chunks: int | None = None,
 ) -> dict[str, Any]:
-    """Return the keys of :meth:`Facts.to_dict` for a wrong schedule.
-
-    "ok" is False, the score is 0, and all counts are None. "bound" is {"rounds", "beta", "gamma"}, the lower bound.
+    """Return the facts about a wrong schedule for JSON, with the keys of :meth:`Facts.to_dict`.
 
     Args:
         algorithm: the algorithm of the schedule.
@@ -389,6 +397,15 @@ def uncounted_facts(
         findings: the errors, as sentences.
         options: the algorithm's options; None for their default values.
         chunks: the number of chunks; None if it is not known.
+
+    Returns:
+        A dict with these keys:
+
+        * "collective", "algorithm", "ranks", "root", "options" and "chunks": what was verified;
+        * "ok": False, and "findings": the errors;
+        * "bound": {"rounds", "beta", "gamma"}, the lower bound of any algorithm;
+        * "score": 0;
+        * the names of :data:`COUNTED`, such as "rounds": None, because a wrong schedule is not counted.
     """
     bound = lower_bound(algorithm.collective.name, size)
     return {
@@ -410,7 +427,9 @@ def uncounted_facts(
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
     """Verify a schedule, unless a verdict is given, and count its messages and bytes.
 
-    They are counted for a message of ``lcm(chunk count, ranks)`` bytes, which divides into equal chunks.
+    They are counted for a message that divides into equal chunks: ``lcm(chunk count, ranks)`` bytes, such as 24 for 8
+    chunks on 6 ranks. In the example, a ring all_reduce of 8 ranks needs 14 steps instead of 3, but no more bytes than
+    the lower bound.
 
     Args:
         schedule: the schedule.

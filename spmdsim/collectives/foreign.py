@@ -93,10 +93,7 @@ class Rounds:
     def _rounds(
         self, rank: int, size: int, root: int | None, options: dict[str, Any], first: int, most: int
     ) -> dict[str, Any]:
-        """Return up to ``most`` further rounds of a rank, and why they ended.
-
-        The dict has "rounds", packed by :func:`_pack_round`, and "end". "end" is None if more rounds may follow, ""
-        if the rank has no more rounds, else the text of the error that the function raised.
+        """Return the next rounds of a rank, at most ``most``, and why they ended.
 
         Args:
             rank: the rank.
@@ -105,6 +102,13 @@ class Rounds:
             options: its further arguments by name.
             first: the number of the next round; if it is 0, the rank starts again. Other numbers are not compared.
             most: the largest number of rounds to return.
+
+        Returns:
+            A dict with "rounds", each packed by :func:`_pack_round`, and "end":
+
+            * None if more rounds may follow;
+            * "" if the rank has no more rounds;
+            * else the text of the error that the function raised.
 
         Raises:
             MemoryError: If memory is used up, or a move has too many chunks.
@@ -140,9 +144,10 @@ def _pack_round(moves: Any) -> Any:
         moves: any value.
 
     Returns:
-        A list of instructions, each packed by `_pack_move`. ``{"one": instruction}`` for a single instruction outside
-        of a list, ``{"other": text}`` for what is no list, and ``{"many": count}`` for more than :data:`MOST_MOVES`
-        (2**17) instructions.
+        * For a list or tuple of instructions: a list, each packed by :func:`_pack_move`.
+        * For more than :data:`MOST_MOVES` (2**17) instructions: ``{"many": count}``.
+        * For a single instruction outside of a list: ``{"one": instruction}``.
+        * For any other value: ``{"other": text}``, with at most :data:`MOST_WORDS` (200) characters of its ``repr``.
     """
     if isinstance(moves, Instruction):
         return {"one": _pack_move(moves)}
@@ -207,11 +212,11 @@ class _RankRounds:
 
 
 def foreign(ask: Ask) -> Generate:
-    """Return a generator function that asks another process for its rounds, each round once.
+    """Return a generator function whose rounds come from a function in another process.
 
-    The function has the name, docstring and signature of the user's. Its first question of a rank is for 16 rounds,
-    each later one for as many rounds as it has, up to 4096. Rounds are stored until it is called with another size,
-    root or options.
+    The function has the name, docstring and signature of the user's. It asks for many rounds at once: first for 16 of
+    a rank, then each time for as many as it already has, up to 4096. Received rounds are stored, so that no round is
+    asked for twice, until the function is called with another size, root or options.
 
     Args:
         ask: called as ``ask("signature")`` and ``ask("rounds", rank, size, root, options, first, most)``; returns the
@@ -327,11 +332,14 @@ def _unpack_round(data: Any) -> Any:
 def _unpack_move(data: Any) -> Any:
     """Convert the data that :func:`_pack_move` returned back to an instruction.
 
+    For example, ``["send", 1, [0]]`` becomes ``send(1, 0)``.
+
     Args:
-        data: a list ``[kind, peer, chunks]``, also with ``source`` and ``left``; or ``{"other": text}``.
+        data: a list ``[kind, peer, chunks]``, also with ``source`` and ``left``; or ``{"other": text}`` for a value
+            that was no instruction.
 
     Returns:
-        The instruction, or an :class:`Other` for what is none. A peer that is no integer is an :class:`Other`, too.
+        The instruction; an :class:`Other` for ``{"other": text}``. A peer that is no integer is an :class:`Other`, too.
 
     Raises:
         KeyError, TypeError, ValueError: If the data has another form.

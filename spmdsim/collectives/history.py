@@ -66,10 +66,11 @@ class History(ShortRepr):
 
 
 def unroll(schedule: Schedule) -> History:
-    """Execute a schedule symbolically and return its history.
+    """Execute a schedule symbolically and return its history: messages and values step by step.
 
     The schedule may be wrong: errors are findings of the history. If rounds have a wrong form or messages do not
-    match, the history has no states.
+    match, the history has no states. In the example, rank 0 sends to rank 2 in the first step; then ranks 0 and 2
+    send to ranks 1 and 3.
 
     Raises:
         InputError: If the schedule has too many chunks or rounds to be followed one by one.
@@ -96,14 +97,14 @@ def unroll(schedule: Schedule) -> History:
 def _list_messages(
     table: RoundTable, travels: dict[tuple[int, int], list[int]]
 ) -> tuple[tuple[RoundMessage, ...], ...]:
-    """Return the messages of each step, from the first step on; within a step by sender.
+    """Return a tuple of messages for each step, from the first step on; within a step by sender.
 
-    A step without messages is an empty tuple. A message without a receiver counts as not reduced.
+    A step without messages has an empty tuple. A message that no rank receives counts as not reduced.
 
     Args:
         table: the rounds of all ranks.
-        travels: by ``(sender, receiver)``, the step of each message between them, in order. Messages of other pairs,
-            some of which have no partner, count in their sender's own round.
+        travels: by ``(sender, receiver)``, the step of each message between them, in order. If a pair is missing,
+            because its messages do not match, they count in their sender's own round.
     """
     _, receives = group_by_pair(table)
     sent_counts: dict[tuple[int, int], int] = defaultdict(int)
@@ -123,9 +124,9 @@ def _list_messages(
 
 
 def _list_states(run: SymbolicRun, steps: int) -> tuple[RankState, ...]:
-    """Return the state before the first step and after each of ``steps`` steps.
+    """Return the values of all ranks before the first step, and after each of ``steps`` steps.
 
-    In the first state each rank has its inputs, and no chunk is new.
+    So there are ``steps + 1`` states. In the first one each rank has its inputs, and no chunk is new.
 
     Args:
         run: the finished run, with its log of changes.

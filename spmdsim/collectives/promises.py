@@ -90,8 +90,9 @@ class Collective(Pictured):
     def check_chunk_count(self, size: int, chunk_count: int) -> None:
         """Raise an error if the collective cannot be divided into this number of chunks.
 
-        all_to_all needs ``size * size`` chunks. Collectives in which ranks own chunks need a multiple of ``size``,
-        but not 0; others take any number.
+        * all_to_all needs ``size * size`` chunks, one per pair of ranks.
+        * Collectives in which each rank owns chunks, such as all_gather, need a multiple of ``size``, but not 0.
+        * Others, such as all_reduce, take any number.
 
         Args:
             size: the number of ranks.

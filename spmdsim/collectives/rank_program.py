@@ -164,10 +164,10 @@ class _Compiler:
 
     @collector_paused()
     def program(self) -> RankProgram:
-        """Translate all rounds and return the program.
+        """Translate the rank's rounds to copies, reductions and messages of array elements.
 
-        Rounds without instructions are left out. At the end, chunks of the result that are not at their position in
-        the output are copied there.
+        Rounds without instructions are left out. Chunks of the result that are elsewhere after the last round are
+        copied to their position in the output.
 
         Raises:
             ScheduleError: If the rank uses a chunk that it does not have.
@@ -188,10 +188,11 @@ class _Compiler:
         )
 
     def _list_runs(self, chunks: Chunks) -> Iterator[tuple[int, int]]:
-        """Cut chunks into runs of consecutive numbers, and yield each as ``(first, stop)``.
+        """Cut chunks into runs that can be moved as one span, and yield each as ``(first, stop)``.
 
-        All chunks of a run are now in one array, and all have their final position in one array. Single chunks are
-        runs, too.
+        A run has consecutive numbers, and its chunks are in one array, now and at their final positions. For example,
+        the chunks 4, 5, 6, 1 are the runs (4, 7) and (1, 2); but if 6 is in another array, they are (4, 6), (6, 7) and
+        (1, 2).
 
         Args:
             chunks: the chunk numbers; without chunks nothing is yielded.
@@ -228,10 +229,11 @@ class _Compiler:
         return self._span(self.now, first, stop)
 
     def _translate_round(self, moves: list[Instruction]) -> RankStep:
-        """Return the step of a round: what to pack, receive and send, and what to do after the messages.
+        """Return a round as a step: its messages, and the local work before and after them.
 
-        Follows the chunks: ``self.now`` is the position after the round. The work array grows if the round needs more
-        memory for messages. Operations without elements are left out.
+        All sends are planned first, with the positions of chunks before the round; then the receives, then local
+        copies and reductions. Afterwards ``self.now`` has the positions after the round. The work array grows if the
+        round needs more memory for messages. Operations without elements are left out.
 
         Args:
             moves: the instructions of the round.
@@ -289,12 +291,16 @@ class _Compiler:
         return packed
 
     def _plan_receive(self, move: Instruction, busy: set[int], actions: list[Action]) -> ArraySpan:
-        """Return the span into which a message is received.
+        """Return the span into which a message is received, and plan the work after it.
 
-        It is the final span of the message's chunks. It is a new span of the work array in three cases: these final
-        spans do not follow one another, the message is reduced, or another message of the round uses one of the
-        chunks. Copies or reductions from it are then added to ``actions``. The chunks count as being at their final
-        positions afterwards.
+        The message is received directly at the final positions of its chunks. In three cases it is received into the
+        work array instead, and copies or reductions from there are added to ``actions``:
+
+        * the final positions do not follow one another in one array;
+        * the message is reduced;
+        * another message of the round uses one of the chunks.
+
+        The chunks count as being at their final positions afterwards.
 
         Args:
             move: the instruction.

@@ -120,8 +120,8 @@ class RoundTable:
     def _collect_rounds(self, rank: int) -> list[list[Instruction]]:
         """Return all rounds of one rank, without their wrong instructions.
 
-        A wrong instruction, an error of the generator, and more rounds than the limit are recorded as findings. The
-        limit is 64 per rank plus 8 per chunk plus 4096.
+        These are recorded as findings: each wrong instruction, an error of the generator (which ends the rounds), and
+        more rounds than the limit of 64 per rank plus 8 per chunk plus 4096 (further rounds are left out).
 
         Raises:
             ScheduleError, MemoryError, NoAnswer: If the generator raises one of them.
@@ -153,9 +153,11 @@ class RoundTable:
     def _check_round(self, moves: object, number: int, rank: int) -> list[Instruction]:
         """Return the correct instructions of a rank's round; record a finding for each wrong one.
 
-        Findings are also: a round that is no list or tuple, too many instructions (more than 4 per rank and per chunk,
-        plus 1024; then none is returned), and more messages than the rank has ports. A single instruction outside of a
-        list is used in spite of its finding.
+        There is also a finding in these cases:
+
+        * The round is no list or tuple. A single instruction is used all the same, other values are not.
+        * The round has too many instructions: more than 4 per rank and per chunk, plus 1024. None is used.
+        * The rank sends or receives more messages than it has ports. All are used.
 
         Args:
             moves: what the generator yielded; any value.
@@ -187,11 +189,13 @@ class RoundTable:
     def _list_moves(self, moves: object, number: int, rank: int) -> Sequence[Instruction]:
         """Return a rank's round as a list of instructions, which may be wrong.
 
-        A finding is recorded for a round that is no list, and for too many instructions.
+        * A list or tuple is returned as it is. If it has too many entries (more than 4 per rank and per chunk, plus
+          1024), a finding is recorded and the result is [].
+        * For a single instruction a finding is recorded, and the result is a list of it.
+        * For any other value a finding is recorded, and the result is [].
 
         Args:
-            moves: what the generator yielded. A single instruction becomes a list of one; any other value, and more
-                instructions than the limit, an empty list. The limit is 4 per rank and per chunk, plus 1024.
+            moves: what the generator yielded; any value.
             number: the number of the round.
             rank: the rank.
         """
@@ -233,9 +237,13 @@ class RoundTable:
     def _find_fault(self, move: Instruction, rank: int) -> tuple[str, int | None] | None:
         """Return `(text, chunk)` if an instruction is wrong, else None.
 
-        Wrong are: a value that is no instruction; chunk lists of different lengths in a local one; a peer that is no
-        integer, no rank, or the rank itself; a reduction in a collective without one; a chunk that is negative, 2**24
-        or more, or named twice.
+        These are wrong, and the first of them is reported:
+
+        * a value that is no instruction;
+        * a local instruction whose lists of chunks have different lengths;
+        * a peer that is no integer, no rank, or the rank itself;
+        * a reduction in a collective without one;
+        * a chunk that is negative, 2**24 or more, or named twice; or more than 2**24 chunks.
 
         Args:
             move: an item of a round; any value.
@@ -316,9 +324,9 @@ class Matching:
 def match_messages(table: RoundTable) -> Matching:
     """Match each send with its receive, and order the rounds of all ranks so that they can run.
 
-    The k-th send of a pair of ranks matches the k-th receive. Findings of the result are messages without a partner,
-    other chunks than expected, and ranks that wait for each other. With findings of the first two kinds, the result
-    has no order.
+    The k-th send from one rank to another matches the k-th receive. Findings of the result are, first, messages
+    without a partner, and receives of other chunks than are sent. With these there is no order. Otherwise the rounds
+    are ordered; then ranks that wait for each other are a finding.
 
     Args:
         table: the rounds.
@@ -440,7 +448,7 @@ def _compare_chunks(
 ) -> None:
     """Record a finding if the receiver of a message expects other chunks than the sender sends.
 
-    Chunk numbers beyond the chunk count are scratch copies, and count as their original chunks.
+    Numbers from the chunk count on are scratch copies, and count as their original chunks: of 4 chunks, 5 counts as 1.
 
     Args:
         table: the rounds.
@@ -490,8 +498,9 @@ def _order_by_dependency(
 ) -> None:
     """Fill ``result`` with the earliest order of the rounds in which each message is possible.
 
-    A round starts when the rank's previous round has ended, and ends when the partners of its messages have started
-    theirs. Rounds without messages take no step.
+    A rank starts a round as soon as it has ended the round before. It ends the round when the partners of all its
+    messages have started theirs: so a message travels in the step in which the later of its two rounds starts. Rounds
+    without messages take no step.
 
     Args:
         table: the rounds.
@@ -534,7 +543,8 @@ def _report_deadlock(
 ) -> ScheduleFinding:
     """Return a finding about one cycle of ranks that wait for each other.
 
-    It is the cycle to which the waits of the lowest waiting rank lead, named from its lowest rank on.
+    It is found by following the waits from the lowest waiting rank on, and named from its lowest rank on. For example,
+    if 0 waits for 3, 3 for 1 and 1 for 3, the text has "1 → 3 → 1".
 
     Args:
         table: the rounds.

@@ -116,15 +116,15 @@ LEAST = {"segments": 1, "group": 1, "radix": 2}
 
 
 def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:
-    """Return all options of an algorithm by name: the given ones, and defaults for the others.
+    """Return all options of an algorithm by name: ``options``, and defaults of the others.
 
     Args:
         chosen: the algorithm.
         options: some of its options by name.
 
     Raises:
-        ScheduleError: If the algorithm has no such option, or "segments", "group" or "radix" is no integer or below
-            its minimum: 1 for "segments" and "group", 2 for "radix".
+        ScheduleError: If the algorithm has no such option; or if an option of :data:`LEAST` is no integer or below its
+            least value: 1 for "segments" and "group", 2 for "radix".
     """
     defaults = dict(chosen.options)
     for name, value in options.items():
@@ -152,19 +152,22 @@ def require_schedule(schedule: object) -> None:
 def make_schedule(
     chosen: Algorithm, size: int, root: int = 0, rounding: str | None = None, **options: Any
 ) -> Schedule:
-    """Bind an algorithm to a rank count, a root and options. Rounds are not generated or verified.
+    """Bind an algorithm to a rank count, a root and options.
+
+    Rounds are not generated or verified.
 
     Args:
         chosen: the algorithm.
         size: number of ranks, at least 1.
         root: root rank, 0 to ``size - 1``; 0 for collectives without one.
-        rounding: ``"balanced"`` or ``"ceiling"`` chunks; None: the algorithm's rounding. Not checked here.
+        rounding: how an uneven vector is cut into chunks, see :func:`cut`: ``"balanced"`` or ``"ceiling"``; None: the
+            algorithm's rounding. Not checked here.
         **options: options of the algorithm, such as ``segments`` or ``group`` (1 or more) or ``radix`` (2 or more);
             its defaults for those left out.
 
     Raises:
-        ScheduleError: If the algorithm does not support the rank count, an option is unknown, no integer or too small, or
-            the root is out of range. Also if ranks would own different numbers of chunks.
+        ScheduleError: If the algorithm does not support the rank count, an option is unknown, no integer or too small,
+            or the root is out of range. Also if ranks would own different numbers of chunks.
         UsageTypeError: If ``chosen`` is no algorithm, or the size or root is no integer.
 
     >>> from spmdsim.collectives import algorithm

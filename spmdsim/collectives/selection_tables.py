@@ -118,9 +118,9 @@ def choose(
     itemsize: int = 1,
     **facts: bool,
 ) -> AlgorithmChoice:
-    """Return the algorithm that a library chooses by default.
+    """Return the algorithm that MPICH or Open MPI chooses by default for a call of a collective.
 
-    It is that of the first row of the library's table that fits.
+    It is the algorithm of the first row of the library's table whose conditions on ranks, bytes and operator hold.
 
     Args:
         library: ``"mpich"`` or ``"openmpi"``.
@@ -130,7 +130,8 @@ def choose(
             gather and scatter the bytes of all blocks together.
         commutative: True if the operator is commutative.
         itemsize: bytes per element.
-        **facts: ``user_op``, ``in_place`` (default False) and ``equal_blocks`` (default True); other names are
+        **facts: ``user_op`` and ``in_place`` (default False), and ``equal_blocks`` (default True): True if the
+            operator is the user's, input and output are one buffer, and all blocks are equally long. Other names are
             ignored.
 
     Raises:

@@ -79,12 +79,17 @@ class ScheduleVerdict(ShortRepr):
 @explained
 @collector_paused()
 def verify(schedule: Schedule) -> ScheduleVerdict:
-    """Simulate a schedule on symbols and return the verdict.
+    """Simulate a schedule on symbols instead of numbers, and return the verdict.
 
-    Verified are, in this order: the form of rounds, the matching of messages, each step, the final state, and the sizes
-    of local copies and reductions. The first of these checks that finds errors is the last one. After errors
-    ``in_order`` and ``same_tree`` are False, and ``depth`` is 0. A correct schedule that reduces gets an error if its order is not the declared one, and
-    a warning if ranks combine operands in different trees.
+    These checks are made in order, up to the first one that finds errors:
+
+    1. the form of rounds, and the matching of messages;
+    2. each step: ranks use only chunks that they have, and add no contribution twice;
+    3. the final state: each rank has what the collective specifies;
+    4. local copies and reductions are between chunks of one size.
+
+    After errors ``in_order`` and ``same_tree`` are False, and ``depth`` is 0. A schedule without errors that reduces
+    gets an error if its order is not the declared one, and a warning if ranks combine operands in different trees.
 
     Raises:
         InputError: If the schedule has too many chunks or rounds to be followed one by one.
@@ -192,9 +197,9 @@ class SymbolicRun:
             self._mail[rank, move.peer].append((values, self.heard[rank]))
 
     def _end_round(self, rank: int, number: int) -> None:
-        """Receive the messages of a rank's round, and run its copies and reductions, in the order written.
+        """Take a round's messages, and run its copies and reductions, in the order written.
 
-        A chunk that the rank uses but does not own is a finding.
+        A local instruction that uses a chunk which the rank does not own is a finding.
 
         Args:
             rank: the rank.
@@ -213,11 +218,15 @@ class SymbolicRun:
                 self._store_values(rank, number, move, [holds.get(chunk) for chunk in move.source])
 
     def _store_values(self, rank: int, number: int, move: Instruction, values: list[int | None]) -> None:
-        """Store or reduce values into the chunks of an instruction, by its kind.
+        """Replace the chunks of an instruction by values, or reduce the values into them.
 
-        Findings are: a reduction into a chunk that the rank does not own, of data of another chunk, or of a
-        contribution that is in the chunk already. The reduction takes place in spite of the last two. With a log, the
-        new values are recorded as changes.
+        Findings of a reduction are:
+
+        * a chunk that the rank does not own; then nothing is reduced;
+        * the data of another chunk, or a rank's contribution that the chunk already has; then it is reduced all the
+          same.
+
+        With a log, the new values are recorded as changes.
 
         Args:
             rank: the rank.
@@ -263,7 +272,9 @@ class SymbolicRun:
     def check_end(self) -> None:
         """Record a finding for each final value that is not what the collective specifies.
 
-        For a barrier, each rank must have heard from all others, directly or not; the first missing rank is named.
+        After an all_reduce, for example, each chunk must have one contribution of each rank. After a barrier, each
+        rank must have got messages from all others, directly or through other ranks; of several missing ranks the
+        first is named.
         """
         schedule, promise = self.schedule, self.schedule.collective
         if promise.value == "nothing":
@@ -280,7 +291,8 @@ class SymbolicRun:
     def check_sizes(self) -> None:
         """Record a finding for each local copy or reduction between different chunks.
 
-        Their sizes may differ, as chunks are cut unevenly. A chunk and its scratch copies have one size.
+        Chunks of an uneven vector have different sizes, so their elements would not match. Scratch copies of a chunk
+        have its size.
         """
         k = self.chunk_count
         for rank, rounds in enumerate(self.table.rounds):
@@ -297,9 +309,10 @@ class SymbolicRun:
                             )
 
     def _check_value(self, rank: int, chunk: int, wanted: int) -> None:
-        """Record a finding if a final chunk of a rank lacks contributions or has wrong ones.
+        """Record a finding if a final chunk of a rank is missing or wrong.
 
-        At most one is recorded, the first of: no such chunk, the data of another chunk, missing ranks, surplus ranks.
+        At most one is recorded, the first of these: the rank has no such chunk; it has the data of another chunk;
+        contributions of ranks are missing; contributions of other ranks are in it.
 
         Args:
             rank: the rank.
@@ -327,14 +340,15 @@ class SymbolicRun:
             )
 
     def facts(self) -> tuple[bool, bool, int]:
-        """Return `(in_order, same_tree, depth)` of the results.
+        """Return `(in_order, same_tree, depth)`: how the results were reduced.
 
-        Valid only if there are no findings.
+        Valid only if there are no findings. For a collective that does not reduce, it is ``(False, True, 0)``.
 
         Returns:
-            ``in_order`` is True if operands are in rank order in every result. ``same_tree`` is True if all ranks' trees
-            are equal up to swapped operands; the trees of scans are not compared. ``depth`` is the longest chain of
-            operators. ``(False, True, 0)`` for a collective that does not reduce.
+            * ``in_order``: True if operands are in rank order in every result;
+            * ``same_tree``: True if a chunk has one reduction tree on all ranks, up to swapped operands, so that its
+              bits are equal; the trees of scans are not compared;
+            * ``depth``: the longest chain of operators; ``((0, 1), 2)`` has 2.
         """
         if not self.reduces:
             return False, True, 0
@@ -472,9 +486,10 @@ class Symbols:
         return len(self.chunk) - 1
 
     def tree(self, value: int) -> Tree:
-        """Return how a value was combined, as nested pairs ``(left, right)`` of ranks; a rank for an input.
+        """Return how a value was combined, as nested pairs ``(left, right)`` of ranks.
 
-        An example: ``((0, 1), 2)``. Works without recursion, because trees may be deep.
+        For example, ``((0, 1), 2)`` is the sum of ranks 0 and 1, to which rank 2 was added. An input is its rank. The
+        method is not recursive, because trees may be deep.
 
         Args:
             value: the number of the value.

@@ -56,15 +56,15 @@ class BytesPlanner:
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
         """Return the strategy for which ranks receive the fewest bytes.
 
-        The bytes are those of the busiest rank, for redistributing the operands and reducing the results; the steps'
-        bytes are added. The candidates are all strategies on the first operand's mesh in which no operand is partial;
-        ranks may own empty blocks. Results count with the element type of the first operand. The first of equal
-        candidates wins, in the order of :meth:`BoundRule.strategies`.
+        The candidates are the strategies on the first operand's mesh in which no operand is partial; ranks may own
+        empty blocks. The cost of a candidate is the sum, over all steps that redistribute the operands and reduce the
+        results, of the bytes that the busiest rank receives. Of candidates with equal cost, the first in the order of
+        :meth:`BoundRule.strategies` wins.
 
         Args:
             bound: the operator's rule, bound to the shapes of the operands.
             layouts: the layout of each operand, at least one.
-            dtypes: the type of each operand's arrays.
+            dtypes: the type of each operand's arrays; results count with the type of the first operand.
 
         Raises:
             PlanError: If an operand is on another mesh than the first one.

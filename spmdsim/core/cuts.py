@@ -38,8 +38,9 @@ StrategyLike = Strategy | Mapping[str, str | Sequence[str]] | Sequence[Layout] |
 def factor_cuts(bound: BoundRule, cuts: Cuts) -> dict[str, int]:
     """Return the number of blocks of each factor, from the number of blocks of each dim.
 
-    The result has all factors of the operands, those of one block, too: ``((2, 4), (4, 1))`` of a product "m k, k n ->
-    m n" gives ``{"m": 2, "k": 4, "n": 1}``. For dims of several factors see :func:`_add_block_counts`.
+    For the product "m k, k n -> m n", the cuts ``((2, 4), (4, 1))`` give ``{"m": 2, "k": 4, "n": 1}``. Both operands
+    must cut the shared factor k equally. Factors of one block are in the result, too. For dims of several factors see
+    :func:`_add_block_counts`.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
@@ -130,8 +131,10 @@ def strategy_from_factors(
 ) -> Strategy:
     """Return the strategy that splits each factor by a mesh axis of its own.
 
-    The axes have the names of the factors, in the rule's order; a factor ``.0`` of an ellipsis has the axis ``dim0``.
-    If the blocks are fewer than the ranks, an axis :data:`REPEAT` is added, along which ranks repeat the computation.
+    An axis has the name of its factor (``dim0`` for a factor ``.0`` of an ellipsis), and the factor's number of blocks
+    as its size. If there are more ranks than blocks, an axis :data:`REPEAT` is added, along which ranks repeat the
+    computation. For example, ``{"m": 2, "k": 2, "n": 1}`` on 8 ranks gives the mesh (2, 2, 1, 2) with the axes m, k, n
+    and REPEAT.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
@@ -172,9 +175,13 @@ def _axis_name(factor: str) -> str:
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
     """Return the layout that splits each dim of a result into ``cuts`` blocks.
 
-    From dim 0 on, a dim that is cut into more blocks than it was computed in takes the next pending axes, in mesh
-    order, as its minor axes: the all_reduce then becomes a reduce_scatter (MindSpore's out_strategy of MatMul and
-    Gather). The layout has no pending reductions: those along axes that no dim takes are carried out.
+    A dim may be cut into more blocks than it was computed in. Then it also takes pending axes, along which the result
+    is a sum of addends, as its minor axes: the all_reduce becomes a reduce_scatter, as with MindSpore's out_strategy.
+    Dims take pending axes from dim 0 on, in mesh order. The sums along all other pending axes are carried out, so the
+    layout has no pending reductions.
+
+    For example, a result of shape (8, 8) is computed as rows over the axis m of size 2, pending along k of size 4.
+    Then the cuts (8, 1) split its rows over m and k, and (2, 1) only over m.
 
     Args:
         cuts: the number of blocks of each dim.
@@ -277,15 +284,17 @@ class ShardedOp(ShortRepr):
     def strategy(self, bound: BoundRule, ranks: int | Sequence[int], mesh: Mesh | None = None) -> Strategy:
         """Return the strategy that ``in_strategy`` means for operands of certain shapes.
 
-        A :class:`FrozenMapping` gives axes by factor. A Strategy is checked and returned. Layouts give the strategy for
-        which operands in these layouts need no redistribution. All else is taken as cuts, which make a mesh of their
-        own (:func:`strategy_from_cuts`).
+        It depends on the form of ``in_strategy``:
+
+        * a :class:`FrozenMapping`: the axes that split each factor, on ``mesh``;
+        * a Strategy: is checked and returned;
+        * layouts: the strategy for which operands in these layouts need no redistribution;
+        * all else: cuts, which make a mesh of their own; see :func:`strategy_from_cuts`.
 
         Args:
             bound: the operator's rule, bound to the shapes of the operands.
-            ranks: the ranks, or their number; only used if ``in_strategy`` has cuts.
-            mesh: the mesh of the first operand; only used if ``in_strategy`` maps factors to axes. None if there is
-                none.
+            ranks: the ranks, or their number; only used for cuts.
+            mesh: the mesh of the first operand, or None; only used for a FrozenMapping.
 
         Raises:
             RuleError: If the strategy does not fit the rule, the shapes or the ranks, or needs a mesh and ``mesh`` is

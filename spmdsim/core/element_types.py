@@ -83,10 +83,14 @@ def promote_types(*dtypes: np.dtype) -> np.dtype:
 def check_reduce(op: str | None, dtype: np.dtype) -> str:
     """Return the name ``op`` of a reduction after checking that it exists for an element type.
 
+    These reductions do not exist:
+
+    * of bools: "sum", "prod" and "avg"; of numbers: "all" and "any";
+    * of complex numbers: "max" and "min"; of integers: "avg";
+    * of other types, such as strings or dates: any.
+
     Raises:
-        WorldError: If ``op`` is None or no reduction's name, or if the reduction is undefined for the type. Undefined
-            are sums, products and averages of bools, "all" and "any" of numbers, "max" and "min" of complex numbers,
-            "avg" of integers, and any reduction of other types, such as strings or dates.
+        WorldError: If ``op`` is None or no reduction's name, or the reduction does not exist for the type.
 
     >>> check_reduce("sum", np.dtype("f4"))
     'sum'

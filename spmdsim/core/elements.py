@@ -27,13 +27,16 @@ def ufunc(op: str, dtype: np.dtype) -> np.ufunc:
 def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -> np.ndarray:
     """Reduce arrays element by element, from the first array to the last, and return the result.
 
-    Sums, averages and products of 16-bit floats are accumulated in float32 and rounded once (:func:`accumulator`). Not
-    checked is whether the reduction exists for the type: see :func:`check_reduce`.
+    Sums, averages and products of 16-bit floats are computed in float32 and rounded once at the end, see
+    :func:`accumulator`. It is not checked whether the reduction exists for the type, see :func:`check_reduce`.
 
     Args:
         op: the name of the reduction; ``avg`` divides the sum by the number of arrays.
         arrays: one or more arrays of one shape and type. They do not change unless ``out`` is one of them.
         out: the array for the result, which is returned; None for a new C-ordered array of the operands' type.
+
+    >>> fold("avg", [np.array([1.0, 2.0]), np.array([3.0, 6.0])])
+    array([2., 4.])
     """
     first, *others = operands = list(arrays)
     kind, function = accumulator(op, first.dtype), ufunc(op, first.dtype)

@@ -275,8 +275,9 @@ class Layout(Immutable, LayoutFacts):
     def bounds(self, shape: Sequence[int], rank: int) -> Bounds:
         """Return ``(start, stop)`` per dim of the shard that ``rank`` owns.
 
-        All bounds are ``(0, 0)`` for a rank outside the mesh. If a dim has more blocks than elements, ``start == stop``
-        for some ranks. Pending reductions make no difference.
+        For example, if 5 rows and 2 columns are split into rows over 2 ranks, rank 1 owns ((3, 5), (0, 2)). A rank
+        outside the mesh owns nothing: all its bounds are (0, 0). If a dim has more blocks than elements, ``start ==
+        stop`` for some ranks. Pending reductions make no difference.
 
         Args:
             shape: the global shape of the tensor.

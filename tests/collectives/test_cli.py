@@ -174,6 +174,21 @@ def test_check_has_options_for_ports_and_chunks(capsys: pytest.CaptureFixture[st
     assert "ring says its own" in capsys.readouterr().err
 
 
+def test_search_path_of_user_file_stays(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The function imports a module of the added folder when it runs, after the file was loaded."""
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "rings.py").write_text(
+        OWN_ALGORITHMS.read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"import sys\nsys.path.insert(0, {str(tmp_path / 'libraries')!r})\n"
+        "def ring(rank, size):\n    import rings\n    return rings.my_all_reduce(rank, size)\n",
+        encoding="utf-8",
+    )
+    assert run_collective(capsys, "check", f"{file}:ring", "-n", "2")[0] == 0
+
+
 def test_check_skips_unsupported_rank_counts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

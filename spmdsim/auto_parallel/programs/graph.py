@@ -222,10 +222,12 @@ class Graph(ShortRepr):
     def tied_values(self) -> tuple[tuple[Value, ...], ...]:
         """Groups of tensors that differ only in the repeat of their layer, in order of their first ones.
 
-        Tensors are in one group if all of these are equal:
+        For example, the weights "fc" of 12 equal layers are one group. Tensors are in one group if all of these are
+        equal:
 
         - kind, shape, itemsize, need of a gradient, fixed layout, and number among the producer's results;
-        - the operator to which :attr:`tied_operators` maps the producer, and those of the readers, one by one;
+        - the operator that stands for the producer in all repeats (:attr:`tied_operators`), and likewise for each
+          reader;
         - :meth:`enters_layer`.
 
         Each other tensor is alone in its group.
@@ -272,8 +274,9 @@ class Graph(ShortRepr):
     def batch_factors(self) -> tuple[tuple[str, ...], ...]:
         """Batch factors of each operator: the factors of dims that come from dim 0 of an input.
 
-        A dim comes from dim 0 of an input directly or through other operators. If a dim combines several factors,
-        only the first one counts. An operator without batch factors has ().
+        A dim comes from dim 0 of an input directly, or through other operators. If a dim combines several factors,
+        only the first one counts. An operator without batch factors has (). In the example, the product has the rule
+        "... k, k n -> ... n", whose ellipsis is the batch ``.0``; the loss calls it ``b``.
 
         >>> from spmdsim.auto_parallel.programs.networks import mlp
         >>> mlp(1, 8, 8, bias=False).batch_factors

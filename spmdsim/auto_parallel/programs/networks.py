@@ -86,7 +86,7 @@ class _Network(GraphBuilder):
 def tutorial(batch: int = 32, *, configured: bool = True, training: bool = True) -> Graph:
     """Build the network of MindSpore's operator-parallel tutorial; its result has no loss.
 
-    It has three products, of widths 784, 512, 512 and 10, with two ReLUs.
+    The network is a product of 784 x 512, a ReLU, a product of 512 x 512, a ReLU, and a product of 512 x 10.
 
     Args:
         batch: the number of images, of 28 x 28 pixels.
@@ -344,9 +344,15 @@ def _linear(build: _Network, x: int, name: str, columns: int) -> int:
 
 
 def _embeddings(build: _Network, batch: int, seq: int, hidden: int, vocab: int) -> tuple[int, int]:
-    """Add three embeddings and normalise their sum; return the indices of result and word table.
+    """Add word, position and segment embeddings, and normalise their sum.
 
-    The inputs are "tokens", "places" and "parts"; the tables have ``vocab``, ``seq`` and 2 rows.
+    Each embedding looks up a table of ``hidden`` columns:
+
+    * words: "embedding" with ``vocab`` rows, by the input "tokens";
+    * positions: "positions" with ``seq`` rows, by the input "places";
+    * segments: "segments" with 2 rows, by the input "parts".
+
+    Return the index of the normalised sum, and the index of the word table.
 
     Args:
         build: the network.
@@ -377,6 +383,9 @@ def _norm(build: _Network, x: int, name: str) -> int:
 
 def _attention(build: _Network, x: int, p: str, heads: int | None) -> int:
     """Add multi-head self-attention; return the index of its result.
+
+    One product makes queries, keys and values of all heads, with a bias. The softmax of the products of queries and
+    keys weights the values. A last product joins the heads, with a bias. The result has the operand's shape.
 
     Args:
         build: the network.
@@ -418,9 +427,9 @@ def _feed_forward(build: _Network, x: int, p: str) -> int:
 def _experts(build: _Network, x: int, p: str, experts: int, group: int) -> int:
     """Add a mixture of experts on groups of tokens; return the index of its result.
 
-    A group has whole sequences. Each expert takes ``2 * group / experts`` places of each group; a gate with softmax
-    fills them. An expert is two products with a ReLU between them, eight times as wide as the operand. The result has
-    the operand's shape.
+    A gate with softmax sends the tokens of a group, which has whole sequences, to the experts. Each expert has ``2 *
+    group / experts`` places for tokens of each group: with 4 experts and groups of 64 tokens, 32 places. An expert is
+    two products with a ReLU between them, eight times as wide as the operand. The result has the operand's shape.
 
     Args:
         build: the network.

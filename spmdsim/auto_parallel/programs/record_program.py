@@ -109,9 +109,10 @@ class _OperatorRecorder(Unconfigured):
     ) -> None:
         """Add an operator that was just run to the graph, with its operands and results.
 
-        Operands that the graph does not know are added as parameters or constants (:meth:`value`). The operator gets
-        its source line and a unique name; it is differentiable if its first result requires gradients. ``ranks`` is
-        set.
+        * Operands that the graph does not know yet are added as parameters or constants (:meth:`value`).
+        * The operator gets its source line and a unique name. It is differentiable if its first result requires
+          gradients.
+        * ``ranks`` becomes the number of ranks of the operands' world.
 
         Args:
             op: the operator.
@@ -361,8 +362,9 @@ def shape_and_dtype(name: str, entry: Any) -> tuple[tuple[int, ...], np.dtype]:
 def load_program(path: str) -> tuple[Program, dict[str, Any], dict[str, Any]]:
     """Run a Python file and return its ``program``, ``inputs`` and ``parameters``.
 
-    ``program`` is a function; the others are dicts of shapes by name. ``parameters`` may be missing; it is {} then.
-    Exceptions of the file itself pass unchanged.
+    For example, a file may define ``inputs = {"x": (32, 784)}``, ``parameters = {"w": (784, 512)}`` and ``def
+    program(x, w)``, a function of global tensors. Without ``parameters`` they are {}. Exceptions of the file itself
+    pass unchanged.
 
     Args:
         path: the file.
@@ -432,8 +434,9 @@ def _fingerprints(graph: Graph) -> list[int]:
 def find_repeats(marks: list[int]) -> tuple[int, int, int]:
     """Return `(period, start, repeats)` of the repeated stretch that covers the most numbers.
 
-    (1, 0, 0) means that nothing repeats. Of stretches of equal length, the shortest period wins, then the first one.
-    Periods are at most :data:`MOST_LAYER_OPERATORS` (400).
+    In the first example, a stretch of 3 numbers starts at position 1 and occurs 3 times; ``(1, 0, 0)`` means that
+    nothing repeats. Of stretches that cover equally many numbers, the one with the shortest period wins, then the
+    first one. Periods are at most :data:`MOST_LAYER_OPERATORS` (400).
 
     Args:
         marks: numbers; equal ones mark equal operators.

@@ -135,14 +135,14 @@ class ChoiceProblem:
         hub: bool = False,
         existing: int | None = None,
     ) -> int:
-        """Add a variable and return its number; or add to the prices of the variable ``existing``.
+        """Add a variable and return its number; or add prices to the variable ``existing``.
 
         Args:
             seconds: the price of each state.
             memory: the bytes of each state; None for zeros.
             hub: True if many other variables will pair with it; ignored with ``existing``.
-            existing: number of the variable that gets these prices and bytes in addition, one for each of its states;
-                it is returned. None for a new variable.
+            existing: None for a new variable. Else the number of a variable with as many states, to which the prices
+                and bytes are added; it is returned.
 
         Raises:
             InputError: If a new variable has no states.
@@ -160,9 +160,10 @@ class ChoiceProblem:
         return len(self.seconds) - 1
 
     def add_pair(self, i: int, j: int, seconds: np.ndarray, memory: np.ndarray | None = None) -> None:
-        """Add prices of a pair of variables to those that the pair has already.
+        """Add prices of a pair of variables to the prices that the pair already has.
 
-        If both variables are equal, the diagonals are added to the variable's own prices.
+        If ``i`` and ``j`` are one variable, its two states are always equal: the diagonals are added to its own
+        prices.
 
         Args:
             i: the first variable.

@@ -90,10 +90,12 @@ def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceP
 def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = False) -> list[np.ndarray]:
     """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
-    A state is left out if another state of its variable is at least as good whatever the other variables choose.
-    Prices within a relative 1e-12 count as equal. Of equally good states the first one stays, so at least one state
-    always stays. In the first round all variables are checked, in each further one those whose neighbours lost a
-    state. Neighbours share a pair price or a shared price.
+    A state is left out if another state of its variable is at least as good, whatever the other variables choose. For
+    example, with the prices [1, 5] and pair prices between 0 and 2, the second state is left out. Prices within a
+    relative 1e-12 count as equal. Of equally good states the first one stays, so at least one state always stays.
+
+    The first round checks all variables. Each further one checks variables that have a pair price or a shared price
+    with a variable that lost a state.
 
     Args:
         problem: the problem.
@@ -156,13 +158,14 @@ def _unbeaten_states(
 ) -> np.ndarray:
     """Return the remaining states of variable ``i`` that no other one beats, as an ascending array.
 
-    A state beats another if it is at least as good in each measure, and better in one, whatever remaining states the
-    neighbours take. Of states that are equal in all measures, the earlier one beats the later. Differences up to
-    1e-12 of the largest price are rounding. At least one state remains.
+    State b beats state a if b is at least as good in each measure (seconds, and bytes if they count), and better in
+    one, whatever remaining states the neighbours take. Of states that are equal in all measures, the earlier one beats
+    the later. Differences up to 1e-12 of the largest price are rounding errors. At least one state remains.
 
     Args:
-        measures: seconds, and bytes if they count. Each is ``(prices, neighbours)``: the price of each state of
-            ``i``, and for each neighbour its number and the pair's prices ``[state of i, neighbour's state]``.
+        measures: a pair ``(prices, neighbours)`` for the seconds, and one for the bytes if they count. It has the
+            price of each state of ``i``, and for each neighbour its number and the pair's prices ``[state of i,
+            neighbour's state]``.
         remaining: for each variable, the ascending states that remain.
         i: the variable.
         shared: its shared prices (see :func:`_list_rows`), which count as seconds.
@@ -294,13 +297,15 @@ class _Elimination:
                 self._remove_variable(v, self._count_entries(v))
 
     def run(self) -> list[int]:
-        """Remove all variables, those with small tables first, and return the states of the optimum.
+        """Remove all variables one by one, and return the states of the optimum.
 
-        The size of a variable's table is the product of the numbers of states of the variable and of all its
-        neighbours; it is computed again after a neighbour is removed. Of equal sizes, the variable with the lowest
-        number goes first. The states are then read from ``order``, the last removed variable first: each takes its
-        cheapest state beside those decided before, the first of equal ones. Variables that :meth:`simplify` removed
-        are included. Call it once.
+        1. The variable with the smallest table is removed first. The size of a variable's table is the product of the
+           numbers of states of the variable and of its neighbours; it is computed again after a neighbour is removed.
+           Of equal sizes, the lowest number goes first.
+        2. The states are decided backwards, the last removed variable first: each takes its cheapest state beside
+           those decided before, the first of equal ones. Variables that :meth:`simplify` removed are included.
+
+        Call it once.
 
         Raises:
             TooWideError: If a table would have more than the largest allowed number of entries.
@@ -333,7 +338,8 @@ class _Elimination:
     def _remove_variable(self, v: int, width: int) -> tuple[int, ...]:
         """Replace a variable by a table over its neighbours, with the least price over its states.
 
-        The variable's tables go to ``order``, from which :meth:`run` reads the optimum.
+        For each combination of the neighbours' states, the new table has the sum of all tables of the variable in its
+        best state. The variable's tables go to ``order``, from which :meth:`run` reads the optimum.
 
         Args:
             v: the variable.
@@ -425,11 +431,16 @@ class _Branches:
         self.start.simplify([v for v in range(len(self.others)) if v not in touched])
 
     def run(self) -> list[int]:
-        """Return the states of all variables in the optimum.
+        """Return the states of all variables in the optimum, by branch and bound over the hubs.
 
-        A branch ends if its lower bound is not below the best price, or if no hub is above its own lower bound (see
-        :meth:`_decide_hubs`), up to a relative 1e-12. Otherwise the hub farthest above its bound is decided: one
-        branch per state of the hub, its cheapest state first.
+        A branch has some hubs decided. Its lower bound is computed, and an assignment close to it. The branch ends
+
+        * if its bound is not below the best price so far;
+        * or if the assignment attains the bound: no hub costs more than its own lower bound (see
+          :meth:`_decide_hubs`).
+
+        Otherwise the hub that is farthest above its bound is decided: one new branch per state of the hub, its
+        cheapest state first. Differences up to a relative 1e-12 do not count.
 
         Raises:
             TooWideError: If the elimination of a branch needs too large a table.
@@ -454,9 +465,10 @@ class _Branches:
     def _solve_relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
         """Return a lower bound in seconds with some hubs decided, and the states that attain it.
 
-        A decided hub adds the prices of its state. An undecided hub adds its least price, and to each neighbour's
-        state the least price over the hub's states, each for itself. The other variables are then decided by
-        elimination.
+        * A decided hub adds the prices of its state.
+        * An undecided hub may have a different state for each neighbour, which makes the bound too low, but never too
+          high: it adds its least price, and to each state of a neighbour the least pair price.
+        * The other variables are decided by elimination.
 
         Args:
             decided: the state of each decided hub, by hub.
@@ -486,8 +498,9 @@ class _Branches:
     def _decide_hubs(self, states: list[int], decided: dict[int, int]) -> tuple[float, int | None]:
         """Set each hub in ``states``, in place, to its decided state or else to its cheapest state.
 
-        The price of a hub's state is its seconds plus the prices of its pairs with other variables, in the states
-        that these have. The lower bound of a hub is the sum of the least values of these terms over all its states.
+        The price of a hub's state is its seconds plus its pair prices with the states of the other variables. The
+        lower bound of a hub adds the least of its seconds and the least of each pair's prices, which may belong to
+        different states. So the prices [1, 3] and [4, 0] have the sums 5 and 3, and the bound 1.
 
         Args:
             states: the state of each variable; those of hubs are overwritten.
@@ -520,8 +533,9 @@ def improve(
 ) -> Solution:
     """Improve an assignment by a local search; return a solution that is at least as good.
 
-    Windows of neighbouring variables are decided again while the other variables stay. States that cannot be part of
-    an optimum are left out, so that windows have few states. The solution is not marked as optimal.
+    Groups of neighbouring variables, called windows, are decided again while the other variables stay, see
+    :func:`_decide_all_windows`. States that cannot be part of an optimum are left out first, so that windows have few
+    states. The solution is not marked as optimal.
 
     Args:
         problem: the problem.
@@ -546,9 +560,9 @@ def improve(
 def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
     """Decide all windows again, round by round, until a round does not lower the price.
 
-    A window is a centre and its nearest variables, up to :data:`WINDOW` (64); all hubs are decided with it. Every
-    32nd variable is a centre unless it is a hub, so windows overlap. There are at most :data:`ROUNDS` (3) rounds. If
-    all variables that are no hubs fit into one window, there is one round.
+    A window is a variable, its centre, and the variables nearest to it, :data:`WINDOW` (64) in all; all hubs are
+    decided with it. Every 32nd variable is a centre unless it is a hub, so windows overlap. There are at most
+    :data:`ROUNDS` (3) rounds. If all variables that are no hubs fit into one window, this window is decided once.
 
     Args:
         problem: the problem.
@@ -602,10 +616,10 @@ def _decide_window(
 ) -> list[int]:
     """Decide some variables and all hubs again while the others stay; return the better states.
 
-    The window is ``chosen`` and all hubs. Its problem has the prices of its variables and of the pairs inside it.
-    Pairs with outside variables add their prices in the current states of these, and so do shared prices. The problem
-    is solved by elimination. If the tables are too large, the two halves of ``chosen`` are decided one after the
-    other. ``current`` is returned if the new states are not cheaper.
+    The variables of the window, ``chosen`` and all hubs, form a smaller problem, which elimination solves. Pair prices
+    and shared prices with outside variables count with the current states of these. If the tables are too large, the
+    two halves of ``chosen`` are decided one after the other. ``current`` is returned if the new states are not
+    cheaper.
 
     Args:
         problem: the problem.

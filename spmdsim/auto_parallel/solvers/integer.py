@@ -65,8 +65,8 @@ def solve_integer(
 ) -> Solution:
     """Return the cheapest assignment that stores at most ``limit`` bytes, by the solver HiGHS.
 
-    Its price may be above the optimum by the share ``gap``, and further above if the time ran out; then it is not
-    marked as optimal.
+    Its price may be above the optimum by the share ``gap`` (1e-9). If the time ran out, it may be further above, and
+    is not marked as optimal.
 
     Args:
         problem: the problem.
@@ -146,7 +146,7 @@ def _run_solver(
     presolve: bool = True,
     most_seconds: float | None = None,
 ) -> Solution | None:
-    """Return the cheapest assignment with at most ``limit`` bytes that HiGHS finds, or None.
+    """Let HiGHS solve the integer program of a problem once; return its assignment, or None.
 
     HiGHS tolerates a small violation of the limits, so the caller has to check them.
 
@@ -157,8 +157,8 @@ def _run_solver(
             again with twice the time, as often as needed.
         gap: relative gap at which HiGHS stops.
         presolve: True to let HiGHS simplify the program first.
-        most_seconds: if given, return the assignment with the least memory among those with at most this price. None:
-            return the cheapest.
+        most_seconds: None: the cheapest assignment is searched. Otherwise it is the one with the least memory among
+            those with at most this price.
 
     Returns:
         The assignment, which is marked as optimal (up to ``gap``) unless the time ran out. None if HiGHS reports that
@@ -286,9 +286,12 @@ class _Model:
     def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
         """Add the columns and rows of a price that several variables pay once for each label.
 
-        Each payer has a cell for each combination of its label and the selector's label; the cells add up to the
-        states with these labels. A paid cell per combination has the price. It is at least as large as the cell of
-        every payer, so payers with equal labels pay once.
+        States have labels, and payers whose labels are equal pay together. The integer program expresses that so:
+
+        * Each payer has a cell (a column) for each combination of its label and the selector's label. The cells add up
+          to the states with these labels.
+        * Each combination also has a paid cell, whose cost is the price. It is at least as large as the cell of every
+          payer. So two payers with equal labels need the price once, not twice.
 
         Args:
             shared: the price.

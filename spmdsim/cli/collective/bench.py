@@ -73,15 +73,15 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
 def main(args: argparse.Namespace) -> int:
     """Time the algorithms and print one row per size; return 1 if a result is wrong, else 0.
 
-    Each row is printed as soon as it is measured. With ``--json`` all rows are printed at the end. Pictures are written
-    in addition. All ranks call it. Outside of a launch, with ``--ranks``, it starts this command on that many ranks and
-    returns the exit code of the job.
+    Each row is printed as soon as it is measured; with ``--json`` all rows are printed at the end. Pictures are
+    written in addition. In a job, all ranks call it. Outside of a job, ``--ranks`` starts this command on that many
+    ranks, and the exit code of the job is returned.
 
     Args:
-        args: the command's arguments. ``ranks`` is ignored inside of a launch.
+        args: the command's arguments. ``ranks`` is ignored in a job.
 
     Raises:
-        InputError: If a size, an element type or an option is wrong, or neither a launch nor ``--ranks`` provides MPI
+        InputError: If a size, an element type or an option is wrong, or neither a job nor ``--ranks`` provides MPI
             ranks.
         SpmdError: If the collective is unknown.
         ScheduleError: If an algorithm is unknown, or does not support the number of ranks.
@@ -157,15 +157,17 @@ def _parse_dtype(name: str) -> np.dtype:
 def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str, Schedule | None]:
     """Return the schedules of the requested algorithms, by name in the order of the table.
 
+    * With ``--algorithms``: those, in their order.
+    * Without: "native", then all algorithms that support ``size`` ranks with the options ``--group`` and
+      ``--segments``.
+
+    "native" is the MPI library's own call, which has no schedule: its value is None. Each schedule gets the options
+    that its algorithm has. The root is rank 0.
+
     Args:
         args: the command's arguments; ``algorithms`` has names separated by commas, "" for all.
         name: the collective.
         size: number of ranks.
-
-    Returns:
-        The schedule of each algorithm; None for "native", the MPI library's own call. Without ``--algorithms``:
-        "native", then all algorithms that support ``size`` ranks with the options ``--group`` and ``--segments``. Each
-        schedule gets the options that its algorithm has. The root is rank 0.
 
     Raises:
         InputError: If no algorithm that runs has an option that is set.
@@ -198,14 +200,14 @@ def _measure_rows(
 ) -> Iterator[BenchRow]:
     """Time each algorithm with each message size; yield one row per pair.
 
-    All sizes of an algorithm come together, in the order of ``schedules`` and ``sizes``. A message has a whole number
-    of elements, at least one, and equal blocks per rank. So a row's size can differ from the requested size. Sizes that
-    round to one number of elements give one row. All ranks must iterate over it, because they run the collectives. The
-    result of the last timed call is verified on all ranks.
+    All sizes of an algorithm come together, in the order of ``schedules`` and ``sizes``. A size is rounded to whole
+    elements, at least one, and to equal blocks per rank: the row has the rounded size. Sizes that round to one number
+    of elements give one row. The result of the last timed call is verified on all ranks. All ranks must iterate over
+    it, because they run the collectives.
 
     Args:
-        args: the command's arguments: ``warmup_iters``, ``iters``, and ``machine``, the machine file for predictions or
-            "".
+        args: the command's arguments: ``warmup_iters``, ``iters``, and ``machine``, the machine file for predictions
+            or "".
         name: the collective.
         schedules: the schedule of each algorithm; None for the MPI library's own call.
         sizes: message sizes in bytes.
@@ -400,8 +402,8 @@ def _select_columns(predicted: bool, width: int | None) -> list[_Column]:
 def _make_row_printer(args: argparse.Namespace, name: str, size: int) -> Callable[[BenchRow], None]:
     """Return a function that prints a row of the table as soon as it is measured.
 
-    The function prints a title and the column heads before the first row of each algorithm, so all rows of an
-    algorithm must come one after the other. Columns that do not fit into the terminal are left out.
+    Before the first row of each algorithm it prints a title and the column heads. So all rows of an algorithm must
+    come one after the other. Columns that do not fit into the terminal are left out.
 
     Args:
         args: the command's arguments. With ``json`` the function prints nothing. With ``machine`` there are columns of
@@ -447,17 +449,20 @@ def _format_interval(row: BenchRow) -> str:
 
 
 def format_footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
-    """Yield the lines below the table: wrong elements, bus bandwidth, errors of predictions.
+    """Yield the lines below the table of measured times.
 
-    The bus bandwidth is the mean over all rows. Errors of predictions have one line per algorithm, with the median and
-    the largest of ``abs(predicted / measured - 1)``. Lines without data are left out; an empty ``rows`` gives only the
-    line of wrong elements.
+    They are, each only if there are data for it:
+
+    * the number of wrong elements (always);
+    * the bus bandwidth, as the mean over all rows;
+    * for each algorithm, the median and the largest error of predictions, ``abs(predicted / measured - 1)``;
+    * how many times lie outside of their predicted interval. If there are some and ``note`` is not empty, another
+      line explains that other programs can be the reason.
 
     Args:
         rows: all rows of the table.
         wrong: number of wrong elements in all rows.
-        note: the remark of :func:`~spmdsim.cli.collective.measure.noise_note`. If it is not empty and a time lies
-            outside of its interval, a line explains that other programs can be the reason.
+        note: the remark of :func:`~spmdsim.cli.collective.measure.noise_note`, or "".
     """
     from statistics import mean, median
 

@@ -57,14 +57,15 @@ examples:
     help="fit alpha, beta and gamma to this machine; writes a machine file",
 )
 def main(args: argparse.Namespace) -> int:
-    """Measure messages, fit a machine, print it and write it to ``--output``; return 0.
+    """Measure messages, fit a machine to them, print it and write it to ``--output``; return 0.
 
-    All ranks call it; it takes some minutes. Without ``--output`` no file is written. ``--json`` prints the text of the
-    machine file instead of tables. Outside of a launch, it starts this command on ``--ranks`` ranks and returns the
-    exit code of the job.
+    In a job, all ranks call it; it takes some minutes. Outside of a job, it starts this command on ``--ranks`` ranks
+    and returns the exit code of the job. Without ``--output`` no file is written. ``--json`` prints the text of the
+    machine file instead of tables.
 
     Args:
-        args: the command's arguments: ``end`` (largest message), ``output``, ``ranks``, ``json``, ``svg`` and ``html``.
+        args: the command's arguments: ``end`` (largest message), ``output``, ``ranks``, ``json``, ``svg`` and
+            ``html``.
 
     Raises:
         InputError: If ``--end`` is no size or less than 1 KiB, or there are fewer than two ranks.
@@ -119,17 +120,20 @@ def measure_machine(comm: Any, largest: int) -> Machine:
 def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]:
     """Run all measurements except the final check, and fit a machine to them.
 
-    If there are several nodes, the machine's messages are messages between two nodes, else messages inside the node.
-    All ranks call it. Arithmetic has the rate of the slowest rank; so have operators.
+    Messages between two nodes are measured if there are several nodes, else messages inside the node. Arithmetic and
+    operators have the rates of the slowest rank. All ranks call it.
 
     Args:
         pace: communicator, time limit and progress.
         largest: size of the largest message in bytes.
 
     Returns:
-        The calibration, and the fit of messages inside a node. The fit is None if all ranks are on one node, or each
-        rank is alone on its node. Otherwise the machine has a link inside a node, the number of ranks of the largest
-        node, and the nodes of the ranks. The link has the latency of small messages and the bandwidth of large ones.
+        The calibration, and the fit of messages inside a node.
+
+        * If there are several nodes, and one has several ranks: the machine also has a link inside nodes, with the
+          latency of small messages and the bandwidth of large ones, the number of ranks of the largest node, and the
+          nodes of the ranks.
+        * Otherwise the fit is None.
 
     Raises:
         InputError: If there are fewer than two ranks.

@@ -114,8 +114,9 @@ def _left_out_text(chosen: Algorithm, sizes: list[int]) -> str:
 def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) -> dict[str, Any]:
     """Verify an algorithm with ``size`` ranks for all roots; return the facts of one root.
 
-    The facts are about the first wrong root, or about the first root if no root is wrong. Only one root is checked in
-    two cases: ``--root`` if it is set, and 0 if the collective or the algorithm has no root.
+    They are the facts of the first wrong root, or of the first root if no root is wrong. Only one root is checked if
+    ``--root`` is set, or if the collective or the algorithm has no root (root 0). A schedule that cannot be made or
+    verified is wrong; its finding is the text of the ScheduleError.
 
     Args:
         chosen: the algorithm.
@@ -123,10 +124,12 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
         args: the command's arguments; only ``root`` is read.
 
     Returns:
-        The facts by name, as :meth:`~spmdsim.collectives.facts.Facts.to_dict` has them. Among them are "ranks", "root",
-        "ok", "score", "rounds", "beta" (critical bytes per message size), "bound" and "findings", a list of texts. If
-        "ok" is False, the score is 0 and counts are None. A schedule that cannot be made or verified is wrong; its
-        finding is the text of the ScheduleError.
+        A dict with the keys of :meth:`~spmdsim.collectives.facts.Facts.to_dict`, such as
+
+        * "ranks" and "root": what was verified;
+        * "ok", and "findings": a list of texts;
+        * "score", "rounds", "beta" (critical bytes per message size) and "bound". If "ok" is False, the score is 0 and
+          counts are None.
     """
     from spmdsim.collectives import make_schedule
     from spmdsim.collectives.facts import facts_of, uncounted_facts
@@ -153,10 +156,10 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
 
 
 def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
-    """Return the figure of the verdicts, above the messages of the first wrong rank count.
+    """Return a figure with the verdicts, and below them the messages for one rank count.
 
-    If all rank counts are correct, the messages are those of the first one. If the algorithm yields no schedule for the
-    rank count, the figure has only verdicts.
+    It is the first wrong rank count, or the first one if all are correct. If the algorithm yields no schedule for it,
+    the figure has only verdicts.
 
     Args:
         chosen: the algorithm.
@@ -179,9 +182,10 @@ def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argpars
 def _make_table(results: list[dict[str, Any]], all_findings: bool) -> Table:
     """Return the table of verdicts with one row per rank count.
 
-    Rows of correct rank counts have "correct" and warnings, rounds, critical bytes as multiples of m, their lower
-    bounds, and the score. Rows of wrong rank counts have the root (if it is not 0), the first finding and the number of
-    further findings; their score is 0.
+    * The row of a correct rank count has "correct" and warnings, rounds, critical bytes as multiples of the message
+      size m, the lower bounds of both, and the score.
+    * The row of a wrong rank count has the root (if it is not 0), the first finding, the number of further findings,
+      and the score 0.
 
     Args:
         results: the dicts of :func:`_check_rank_count`.

@@ -80,18 +80,22 @@ class DetectedAlgorithm:
     help="detect the MPI library's algorithm by its tables and the bits of its sums",
 )
 def main(args: argparse.Namespace) -> int:
-    """Detect the algorithm of each message size; return 1 if bits refute a table, else 0.
+    """Detect which algorithm the MPI library uses for each message size; return the exit code.
 
-    The findings are printed. With ``--table``, print only the choices of the libraries' tables, and return 0. Otherwise
-    all ranks of the job call it. Outside of a launch, with ``--ranks``, start this command on these ranks and return
-    the exit code of the job. Sizes that round to one number of elements give one finding.
+    Algorithms add in different orders, so their results differ by rounding. The bits of a result show the order.
+
+    * ``--table`` prints only the choices of the libraries' tables, and returns 0.
+    * In a job, all ranks call it. The findings are printed; the code is 1 if bits refute a table, else 0.
+    * Outside of a job, ``--ranks`` starts this command on ranks; the code is that of the job.
+
+    Sizes that round to one number of elements give one finding.
 
     Args:
         args: the command's arguments.
 
     Raises:
-        InputError: If an option has no effect beside ``--table`` or without it, or a size is wrong. Without ``--table``
-            also if the collective does not add, there are no MPI ranks, or fewer than 3.
+        InputError: If an option has no effect beside ``--table`` or without it, or a size is wrong. Without
+            ``--table`` also if the collective does not add, there are no MPI ranks, or fewer than 3.
         SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import collective
@@ -130,9 +134,13 @@ def main(args: argparse.Namespace) -> int:
 def _detect_algorithm(name: str, library: str, comm: Any, nbytes: int, dtype_name: str) -> DetectedAlgorithm:
     """Run the library's call with one message size; return the algorithms that fit its bits.
 
-    All ranks call it. Random data are drawn repeatedly until :data:`ENOUGH` elements were compared. An algorithm
-    remains if its order of additions gives the bits of every draw. One rank compares and sends the names to the others:
-    the last rank for a scan, else rank 0.
+    1. Random inputs are drawn, and the library reduces them.
+    2. One rank (the last one for a scan, else rank 0) computes the result by each known algorithm, and keeps those
+       whose bits are equal.
+    3. This is repeated until :data:`ENOUGH` elements were compared.
+    4. The rank sends the remaining names to all others.
+
+    All ranks call it.
 
     Args:
         name: the collective, one of :data:`REDUCING`.
@@ -178,15 +186,18 @@ def _judge_table_choice(
         size: number of ranks.
         nbytes: message size.
         itemsize: bytes of an element.
-        bits: names of the algorithms whose order of additions gives the result's bits, from :func:`format_names`; empty
-            if no known algorithm does.
+        bits: names of the algorithms whose order of additions gives the result's bits, from :func:`format_names`;
+            empty if no known algorithm does.
         same_on_all: True if the results are identical on all ranks. It is only copied into the finding.
 
     Returns:
-        The finding. Its verdict is "proven" if only the table's choice gives the bits, and "agrees with the bits" if
-        other algorithms give them, too. Different divisions into chunks are one algorithm here. The verdict begins with
-        "not " if the choice does not give the bits. If the library has no table for the collective and size, the
-        verdict names the first of ``bits``, or says that no known algorithm gives the bits.
+        The finding. Its verdict is
+
+        * "proven" if only the table's choice gives the bits; different divisions into chunks are one algorithm here;
+        * "agrees with the bits" if other algorithms give them, too;
+        * "not ring: ..." for example, if the choice, ring, does not give the bits;
+        * the first of ``bits``, or that no known algorithm gives the bits, if the library has no table for the
+          collective and size.
     """
     from spmdsim.collectives.selection_tables import choose
 

@@ -37,9 +37,13 @@ FEW = 0.2
 def noise_note(comm: Any, others: float = 0.0) -> str:
     """Return a remark for the user if times of this job are unreliable, else "".
 
-    Times are unreliable if this node has more ranks than cores on which its ranks may run. They are also unreliable if
-    the ranks, one core each, and other programs together need more than these cores plus :data:`FEW` (0.2). All ranks
-    must call it; ranks of different nodes can get different remarks.
+    Times are unreliable in two cases:
+
+    * This node has more ranks than cores on which its ranks may run.
+    * The ranks, one core each, and other programs together need more than these cores plus :data:`FEW` (0.2). So 3
+      ranks on 4 cores beside other programs that need 1.5 cores get a remark.
+
+    All ranks must call it; ranks of different nodes can get different remarks.
 
     Args:
         comm: the mpi4py communicator of the ranks.
@@ -240,10 +244,11 @@ def fit_case(name: str, comm: Any, nbytes: int, dtype: np.dtype) -> MeasuredCase
 def bind_native_call(
     case: MeasuredCase, comm: Any, result: Array, source: Array | None = None
 ) -> Callable[[], object]:
-    """Return a function that runs MPI's own call on a case and writes into ``result``.
+    """Return a function that runs MPI's own call of a collective and writes into ``result``.
 
-    All ranks must call the function together. The root is rank 0, and the operation is a sum. A broadcast works in
-    ``result``, into which rank 0's input is copied here. On ranks without output, ``result`` is not written.
+    All ranks must call the function together. The root is rank 0, and the operation is a sum. On ranks without output,
+    ``result`` is not written. MPI's broadcast works in one buffer: it is ``result``, into which rank 0's input is
+    copied here.
 
     Args:
         case: the collective and its size.
@@ -322,8 +327,12 @@ def measure_call(
 ) -> float:
     """Time a call that all ranks make; return its seconds, averaged over the ranks.
 
-    The calls are timed in batches, and ranks wait for each other before each batch. The result is equal on all ranks,
-    and at least 1e-9. All ranks must call it with equal arguments.
+    1. ``warmup`` calls are not timed.
+    2. ``iterations`` calls are timed in ``batches``. Ranks wait for each other before each batch.
+    3. The seconds per call of each batch are averaged over the ranks; ``choose`` computes the result from these
+       numbers.
+
+    The result is equal on all ranks, and at least 1e-9. All ranks must call it with equal arguments.
 
     Args:
         call: the call, without arguments; its result is ignored.
@@ -331,10 +340,10 @@ def measure_call(
         warmup: number of calls before the measurement.
         iterations: number of timed calls in all batches together, at least 1.
         batches: number of batches, at most one per call. Their numbers of calls differ by at most 1.
-        choose: computes the result from a list of the seconds per call of each batch, averaged over the ranks; by
-            default the median.
-        most: if the last call of the warmup shows on any rank that the timed calls would take more seconds, fewer calls
-            are timed. The number is equal on all ranks and at least 1. Without a warmup it has no effect.
+        choose: a function of the list of the batches' seconds; by default the median.
+        most: the most seconds of all timed calls. If the last call of the warmup shows on any rank that they would
+            take longer, fewer calls are timed, on all ranks equally many and at least 1. Without a warmup it has no
+            effect.
     """
     for _ in range(warmup):
         start_of_call = time.perf_counter()

@@ -90,8 +90,8 @@ machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 def main(args: argparse.Namespace) -> int:
     """Predict and print times of all requested algorithms, rank counts and sizes; return 0.
 
-    With ``--links``, print loads of links instead, for the last rank count and the largest size. Pictures and the
-    timeline of ``--trace`` are written in addition.
+    With ``--links``, print instead which links of the network are busiest, for the last rank count and the largest
+    size. Pictures and the timeline of ``--trace`` are written in addition.
 
     Args:
         args: the command's arguments.
@@ -160,10 +160,11 @@ def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
 
 
 def _report_ignored_parameters(machine: Machine, topology: str) -> None:
-    """Print a remark for each parameter of the machine or topology that the LogGOPS model lacks.
+    """Print a remark to stderr for each parameter of the machine or topology that LogGOPS lacks.
 
-    Remarks go to stderr. There are up to two: shared links (a topology, or a link inside nodes), and pieces, which are
-    different latencies and bandwidths for different message sizes.
+    * If there is a topology, or the machine has a link inside nodes: links are not shared.
+    * If the machine has pieces, which are latencies and bandwidths by message size: the values of the largest messages
+      are used for all sizes.
 
     Args:
         machine: the machine.
@@ -193,10 +194,10 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _print_links(
     args: argparse.Namespace, machine: Machine, collective: str, n: int, nbytes: int, options: dict[str, Any]
 ) -> int:
-    """Print the busiest link of each round as a table or JSON; return 0.
+    """Print the busiest link of each round, the one with the most seconds; return 0.
 
-    With ``--svg`` or ``--html`` the table is also drawn. Equal rounds share a row. Rounds without messages are left
-    out. The busiest link has the most seconds; times are in microseconds in the table and in seconds in JSON.
+    It is a table with times in microseconds, or JSON with seconds. Equal rounds share a row; rounds without messages
+    are left out. With ``--svg`` or ``--html`` the table is also drawn.
 
     Args:
         args: the command's arguments: ``links`` (name of the algorithm), ``topology``, ``itemsize``, ``json``, ``svg``

@@ -152,19 +152,24 @@ class RoundSamples:
 
 
 def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSamples:
-    """Time rounds of emulated algorithms between two ranks, and derive the cost of a message.
+    """Time rounds between two ranks; return the costs of emulated messages and reductions.
 
-    The samples also have the cost of reductions. The cost of a message depends on the location of its bytes in caches,
-    and so on the rounds before. So three kinds of rounds are timed as a whole, and the differences of their times are
-    the samples. See :func:`_round_seconds`. Of several passes the least time counts, of the two ranks the slower one.
+    What a message costs depends on the caches, and so on the rounds before it. So three kinds of rounds are timed as a
+    whole, see :func:`_round_seconds`: without reduction (a), with a reduction (b), and b followed by a message of the
+    sum (c). For each message size the samples are
 
-    A difference can be too small because of noise. So messages of fresh data cost at least as much as messages of still
-    data. Reductions cost at least as much as reductions without messages on all ranks at once.
+    * a: a message of input, which no round changes ("still" data);
+    * c - b, but at least a: a message of a sum that was just computed ("fresh" data);
+    * b - a, but at least a reduction without messages on all ranks at once: a reduction.
+
+    The lower limits are needed because noise can make a difference too small. Of several passes the least time counts,
+    of the two ranks the slower one.
 
     Args:
         pace: communicator of all ranks, time limit and progress.
         pair: the two ranks that exchange messages. All ranks must call the function, and the others wait.
-        largest: largest message in bytes. For the sizes see :func:`sample_sizes`; reductions have no sample of 0 bytes.
+        largest: largest message in bytes. For the sizes see :func:`sample_sizes`; reductions have no sample of 0
+            bytes.
 
     Returns:
         The samples in seconds, equal on all ranks.
@@ -194,16 +199,19 @@ def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSampl
 def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
     """Time three kinds of rounds in which two ranks exchange ``count`` float32 elements.
 
-    Both ranks must call it. Each kind is repeated in one program, up to :data:`ROUNDS` times and less often for long
-    messages. The cost of a call (:func:`call_seconds`) is subtracted. Each result is at least 1e-9 per program.
+    Both ranks must call it. A program repeats a kind of rounds, up to :data:`ROUNDS` times and less often for long
+    messages. The cost of a call (:func:`call_seconds`) is subtracted. A program counts as at least 1e-9 seconds.
 
     Args:
         comm: an mpi4py communicator of two ranks.
         count: number of elements that each rank sends.
 
     Returns:
-        Three numbers of seconds: for a round that sends and receives input; for a round that also adds the received
-        data; and for the second round and a third one that sends the sum.
+        The seconds of three kinds:
+
+        * a round in which each rank sends its input and receives the other's;
+        * a round that also adds the received data to the input;
+        * two rounds: the second kind, and one that sends the sum.
     """
     from spmdsim.worlds.mpi.messages import Messages
 
@@ -233,8 +241,8 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
 def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
     """Time reductions or copies as emulated algorithms run them; return a sample for each size.
 
-    All ranks must call it and run them at once, because they share the memory. The time is the median over ranks, and
-    equal on all of them. For the sizes see :func:`sample_sizes`; 0 is left out.
+    A sample is ``(bytes, seconds)``. Its time is the median over ranks, and equal on all of them. All ranks must call
+    it and run the work at once, because they share the memory. For the sizes see :func:`sample_sizes`; 0 is left out.
 
     Args:
         comm: the mpi4py communicator of all ranks.
@@ -261,10 +269,10 @@ def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
 
 
 def call_seconds(comm: Any) -> float:
-    """Return the seconds that an emulated collective takes on this rank besides its rounds.
+    """Return the fixed seconds of an emulated collective on this rank: its time without rounds.
 
-    A program without rounds is timed; most of its time is spent on binding its arrays. No message is sent. ``comm`` is
-    an mpi4py communicator that includes this rank.
+    Most of it is spent on binding the arrays to the program. The fastest of the timed calls counts. No message is
+    sent. ``comm`` is an mpi4py communicator that includes this rank.
     """
     from spmdsim.worlds.mpi.messages import Messages
 
@@ -304,14 +312,14 @@ def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
 
 
 def native_table(pace: Pace, largest: int) -> list[Measurement]:
-    """Time the MPI library's own collectives over all ranks.
+    """Time the MPI library's own collectives, those of :data:`NATIVE`, over all ranks.
 
-    All ranks must call it. :data:`NATIVE` lists the collectives. Sizes double from 8 bytes to ``largest``, rounded to
-    equal blocks of float32 elements. Below 8 bytes there are no sizes.
+    Sizes double from 8 bytes on: with ``largest`` 40 they are 8, 16 and 32, each rounded to equal blocks of float32
+    elements. All ranks must call it.
 
     Args:
         pace: communicator of all ranks, time limit and progress.
-        largest: largest message in bytes.
+        largest: largest message in bytes; below 8 there are no sizes.
 
     Returns:
         One measurement per collective and size; its time is the least of all passes. The list is equal on all ranks.
@@ -340,10 +348,10 @@ def _native_seconds(case: MeasuredCase, comm: Any) -> float:
 def check_predictions(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]:
     """Measure whole collectives; return the predicted and the measured time of each call.
 
-    All ranks must call it. The calls are the algorithms of :data:`CHECKED` and the library's own calls of
-    :data:`NATIVE`. A time is the median of batches of 5 to 20 calls in all, fewer for larger messages. Each size is
-    measured in several passes and has a result per pass, because changes from minute to minute are part of a
-    prediction's uncertainty.
+    The calls are the algorithms of :data:`CHECKED`, and the library's own calls of :data:`NATIVE`. A time is the
+    median of batches of 5 to 20 calls in all, fewer for larger messages. Each size is measured in several passes. Each
+    pass gives a result of its own, because changes from minute to minute are part of a prediction's uncertainty. All
+    ranks must call it.
 
     Args:
         pace: communicator of all ranks, time limit and progress.
@@ -386,8 +394,10 @@ def operator_rates() -> tuple[Rate, ...]:
     as in programs, which cost more than the arithmetic of most operators.
 
     Returns:
-        A rate per class: element-wise operators and lookups per byte, functions such as exp and operators with several
-        passes per flop; the other number of a rate is 0. It is the median over the class's operators.
+        A rate per class, the median over its operators; its other number is 0:
+
+        * element-wise operators such as relu, and lookups: seconds per byte;
+        * functions such as exp, and operators with several passes such as softmax: seconds per flop.
     """
     x, row = np.linspace(0.1, 1, 1 << 19, dtype=np.float32).reshape(512, 1024), np.ones(1024, np.float32)
     ids, table = np.arange(512), np.ones((2048, 1024), np.float32)
@@ -413,9 +423,8 @@ def operator_rates() -> tuple[Rate, ...]:
 def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any]) -> tuple[float, float]:
     """Return the seconds per flop and per byte of an operator that runs forward and backward.
 
-    The two numbers are the total time divided by the flops, and by the bytes, that the roofline model counts for both
-    directions. The time is that of :func:`fastest_seconds`. An operator without gradient runs forward only, but the
-    work of its gradient is counted.
+    The time of :func:`fastest_seconds` is divided by the flops, and by the bytes, that the roofline model counts for
+    both directions. An operator without gradient runs forward only, but the work of its gradient is counted.
 
     Args:
         op: the operator.

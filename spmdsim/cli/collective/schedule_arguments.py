@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +126,7 @@ def checked_options(args: argparse.Namespace, collective: str, names: Iterable[s
         The options by name, such as ``{"group": 4}``; {} if none is set.
 
     Raises:
-        InputError: If none of these algorithms has a set option.
+        InputError: If an option is set that none of these algorithms has.
         SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import algorithms
@@ -212,21 +213,24 @@ def _load_function(path: Path, name: str) -> Any:
         name: name of the function; any callable is accepted.
 
     Raises:
-        InputError: If the file does not exist, raises any error or calls ``sys.exit``, or has no such function. The
-            error suggests the nearest function of the file.
+        InputError: If the file does not exist, its name does not end like a Python file's, it raises any error or
+            calls ``sys.exit``, or it has no such function. The error suggests the nearest function of the file.
     """
     require_file(path)
     spec = importlib.util.spec_from_file_location(f"_user_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(path.parent.resolve()))
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise InputError(f"{path} cannot be loaded: {type(error).__name__}: {one_line(error)}") from None
     finally:
-        sys.path.pop(0)
+        # The file itself may have changed the path, so the folder need not be first.
+        with suppress(ValueError):
+            sys.path.remove(folder)
     function = getattr(module, name, None)
     if not callable(function):
         functions = [k for k, v in vars(module).items() if callable(v) and v.__module__ == module.__name__]
@@ -285,10 +289,9 @@ def parse_bytes(text: str) -> int:
 
 
 def growing_counts(text: str) -> list[int]:
-    """Parse rank counts that may grow by a factor, such as ``2..1024x2``.
+    """Parse rank counts that may grow by a factor, such as ``2..1024x2``: 2, 4, 8, ..., 1024.
 
-    This text starts at 2 and doubles up to 1024. For the rounding see :func:`growing_sizes`. A text without a factor
-    is parsed by :func:`rank_counts`.
+    Other factors are rounded as in :func:`growing_sizes`. A text without a factor is parsed by :func:`rank_counts`.
 
     Raises:
         InputError: If the text is no list of rank counts, a count is not from 1 to :data:`LARGEST`, the factor is not

@@ -63,8 +63,9 @@ MOST_STATE_LINES = 1024
 def show(args: argparse.Namespace) -> int:
     """Print or draw an algorithm step by step; return 1 if its schedule is wrong, else 0.
 
-    Pictures replace the printed text unless ``--only`` selects what to print. ``--json`` prints the facts in addition
-    to pictures. If ``--only counts`` is alone, the states are not computed, so large rank counts are possible.
+    * Pictures (``--svg``, ``--html``) replace the printed text, unless ``--only`` selects what to print.
+    * ``--json`` prints the facts, also beside pictures.
+    * ``--only counts`` alone does not compute the states, so large rank counts are possible.
 
     Args:
         args: the command's arguments.
@@ -126,16 +127,18 @@ def _print(args: argparse.Namespace, *parts: object) -> None:
 
 
 def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
-    """Return the lines of the sections that ``--only`` selects.
+    """Return the lines about a schedule: its head, and the sections that ``--only`` selects.
 
-    The name of the schedule, its description and its errors come first. A wrong schedule has no counts. If the states
-    would have more than :data:`MOST_STATE_LINES` (1,024) lines, one per rank and state, they are replaced by a line
-    with both numbers.
+    The head has the name, the description and the errors. The sections are
+
+    * "states": the chunks on each rank after each round. If they would have more than :data:`MOST_STATE_LINES` (1,024)
+      lines, one per rank and state, one line with both numbers replaces them;
+    * "messages";
+    * "counts": not for a wrong schedule.
 
     Args:
         story: the executed schedule.
-        args: the command's arguments: ``only``, ``bytes`` and ``itemsize``. ``only`` is a list of "states" (the chunks
-            on each rank after each round), "messages" and "counts"; [] selects all.
+        args: the command's arguments: ``only`` (a list of sections; [] selects all), ``bytes`` and ``itemsize``.
 
     Returns:
         Texts, ``rich`` texts and tables, for :func:`~spmdsim.cli.output.say`.
@@ -198,8 +201,8 @@ def _make_rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
     Args:
         facts: facts about the schedule; only its number of ranks is used.
         counts: counts per rank, in bytes.
-        unit: the bytes of the message size m in ``counts``; bytes are written as shares of m. If it is 0, they are
-            written as bytes.
+        unit: the message size m in bytes, to write bytes as multiples of m, such as "0.75 m"; 0 to write them as
+            bytes.
     """
     from spmdsim.collectives.facts import as_share
     from spmdsim.collectives.instructions import name_runs
@@ -269,9 +272,12 @@ def _schedule_facts(story: History, args: argparse.Namespace) -> dict[str, Any]:
             name or is empty.
 
     Returns:
-        The verdict and the counts by name. A wrong schedule has findings, and None for each count. "messages" has a
-        list of messages per round. "states" has, per round and rank, the contributors to each chunk. "in_bytes" exists
-        with ``--bytes`` and counts; it is None for a wrong schedule.
+        A dict with these keys:
+
+        * "name", the verdict and, as section "counts", the counts by name; a wrong schedule has None for each count;
+        * "messages", a section: a list of messages per round;
+        * "states", a section: per round and rank, the contributors to each chunk;
+        * "in_bytes": with ``--bytes`` and the section "counts"; None for a wrong schedule.
     """
     from spmdsim.collectives.facts import COUNTED, facts_of, uncounted_facts
 
@@ -407,10 +413,15 @@ def _readable_formula(expression: str) -> str:
 def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
     """Return the facts of an algorithm for JSON: conditions, options, costs, names elsewhere.
 
-    Keys are "collective", "algorithm", "about", "rank_counts" (condition in words), "options" (description by name),
-    "in_order" (True, False, None if unknown), "formula" and "libraries". "formula" has the texts "rounds",
-    "beta", "gamma" and "only_if" (None without a condition); it is None without a formula. "libraries" has a list of
-    names by library.
+    The keys are:
+
+    * "collective", "algorithm" and "about" (a description);
+    * "rank_counts": the condition on the number of ranks, in words;
+    * "options": a description by name;
+    * "in_order": True if it reduces in rank order; None if unknown;
+    * "formula": a dict of the texts "rounds", "beta", "gamma" and "only_if" (None without a condition); None without a
+      formula;
+    * "libraries": a list of the algorithm's names by library.
     """
     form = algorithm.formula
     formula = form and {
@@ -503,10 +514,10 @@ def _first_different_round(first: History, second: History) -> int | None:
 def _comparison_cells(facts: Facts) -> dict[str, str]:
     """Return the cells of one algorithm in the comparison of two, by the label of the row.
 
-    The labels and their order are equal for all algorithms: rounds, critical and reduced bytes, messages and bytes of
-    all ranks, the most messages and bytes of a rank, the largest peak buffer, depth and order of the reduction, equal
-    bits on all ranks, and the score. Bytes are multiples of the message size m, such as "1.75 m". Cells about
-    reductions are "-" if the collective does not reduce; answers are "yes" or "no".
+    The labels and their order are equal for all algorithms, so that two can be printed side by side: steps, bytes and
+    messages of all ranks and of the busiest rank, the reduction, and the score. Bytes are multiples of the message
+    size m, such as "1.75 m". Cells about reductions are "-" if the collective does not reduce; answers are "yes" or
+    "no".
 
     Args:
         facts: the facts of a correct schedule.

@@ -108,11 +108,15 @@ def neighbor_exchange(rank: int, size: int) -> Rounds:
 
 
 def _swap_with_neighbours(survivor: int, fold: Fold) -> Rounds:
-    """Yield one survivor's rounds in :func:`neighbor_exchange`: half as many as there are survivors.
+    """Yield a survivor's rounds in :func:`neighbor_exchange`: half as many as survivors.
 
-    In the first round, the survivor swaps its block with its pair partner: survivors 0 and 1, 2 and 3, ... In each
-    later round it exchanges two blocks with the neighbour on the other side than in the round before. It sends the two
-    blocks that it got last (first those of its own pair), and receives the next two.
+    First, the survivors 0 and 1, 2 and 3, ... swap their blocks. In each later round a survivor exchanges two blocks
+    with a neighbour, in turn on the other side and on the side of the first round. It sends the two newest blocks (at
+    first those of its pair), and receives two others. For example, survivor 0 of 6:
+
+    * round 0: sends block 0 to survivor 1, and gets block 1;
+    * round 1: sends blocks 0, 1 to survivor 5, and gets blocks 4, 5;
+    * round 2: sends blocks 4, 5 to survivor 1, and gets blocks 2, 3.
 
     Args:
         survivor: the number of the rank among the survivors.

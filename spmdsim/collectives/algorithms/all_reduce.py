@@ -72,9 +72,15 @@ def ring_openmpi(rank: int, size: int) -> Rounds:
 def segmented_ring(rank: int, size: int, segments: int = 2) -> Rounds:
     """Run the ring's reduce_scatter segment by segment, then its all_gather in whole blocks.
 
-    This is Open MPI's segmented ring; block b has the chunks b*segments ... (b+1)*segments - 1. Yields ``(segments + 1) *
-    (size - 1)`` rounds (lists of instructions). Rank r sends to r+1; step i of a segment sends its chunk of block r-i,
-    step i of the all_gather block r+1-i. The order of the operands is not kept.
+    This is Open MPI's segmented ring. The vector has a block per rank, and a block has ``segments`` chunks: block b
+    has the chunks b*segments ... (b+1)*segments - 1. Rank r sends to rank r+1 in each of ``(segments + 1) * (size -
+    1)`` rounds (lists of instructions):
+
+    * reduce_scatter, once per segment s: step i sends chunk s of block r-i;
+    * all_gather: step i sends the whole block r+1-i.
+
+    On 3 ranks with 2 segments, rank 0 sends the chunks 0, 4 (segment 0), 1, 5 (segment 1), then the blocks 1 and 0.
+    The order of the operands is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -224,11 +230,16 @@ def rabenseifner(rank: int, size: int) -> Rounds:
 def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     """Run Rabenseifner's algorithm; paired ranks reduce half a vector each before the odd one drops out.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has p chunks; p is the largest
-    power of two up to ``size``. The first ``2 * (size - p)`` ranks form pairs. A pair swaps halves of the vector, and
-    each rank reduces one half: the even rank the lower one. The odd rank sends its reduced half to the even one, idles,
-    and gets the result at the end. The p remaining ranks halve and double the vector. The order of the operands is not
-    kept.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. p is the largest power of two up to
+    ``size``, and the number of chunks of the vector.
+
+    1. The first ``2 * (size - p)`` ranks form pairs, which swap halves. The even rank reduces the lower half, the odd
+       rank the upper one.
+    2. The odd rank sends its reduced half to the even one, and idles.
+    3. The p remaining ranks reduce by recursive halving, and gather by recursive doubling.
+    4. The even rank sends the result to the odd one.
+
+    On 3 ranks, ranks 0 and 1 are a pair, and ranks 0 and 2 do step 3. The order of the operands is not kept.
     """
     fold = Fold.of(size, survivor=0)
     lower, upper = range(fold.power // 2), range(fold.power // 2, fold.power)
@@ -401,10 +412,10 @@ def _pad_rounds(rounds: Rounds, length: int) -> Rounds:
 def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
     """Reduce in each group, recursive doubling among the leaders, broadcast in each group.
 
-    Reduce and broadcast are binomial. ``group`` consecutive ranks share a leader, their first; the last group may be
-    smaller. If the number of leaders is no power of two, some form pairs as in `recursive_doubling`. The vector is one
-    chunk. Ranks idle (``[]``) in rounds of other ranks, so that all have equally many rounds. The order of the operands
-    is kept.
+    A group is ``group`` consecutive ranks, and its first rank is the leader; the last group may be smaller. So ranks
+    0, 4 and 8 lead 10 ranks in groups of 4. Reduce and broadcast go along binomial trees. If the number of leaders is
+    no power of two, some form pairs as in :func:`recursive_doubling`. The vector is one chunk. Ranks idle (``[]``) in
+    rounds of other ranks, so that all have equally many rounds. The order of the operands is kept.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -440,10 +451,13 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
 def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     """Run a ring reduce_scatter in groups, ring all_reduce between groups, ring all_gather in groups.
 
-    The rings between groups are also called rail rings. Local rank i of each group works on shard i. With h groups,
-    shard i has the chunks ``i * h`` to ``(i + 1) * h - 1``, one per group. If the last group is smaller, its ranks work
-    on several shards each, and take part in the rings of these shards one after the other. The order of the operands is
-    not kept.
+    The vector has ``group`` shards, and local rank i of each group works on shard i. So the rings between groups, also
+    called rail rings, have one rank of each group. With h groups, shard i has the chunks ``i * h`` to
+    ``(i + 1) * h - 1``. If the last group is smaller, its ranks work on several shards each, in one ring after the
+    other. The order of the operands is not kept.
+
+    For example, 4 ranks in groups of 2: rank 0 reduces shard 0 with rank 1, all_reduces it with rank 2 of the other
+    group, and then swaps the shards 0 and 1 with rank 1.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -452,7 +466,7 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     """
     groups, own_group = -(-size // group), rank // group
     local, base = rank % group, rank - rank % group
-    members, fewest = min(group, size - base), size - (groups - 1) * group
+    members, last_group = min(group, size - base), size - (groups - 1) * group
 
     def shards(i: int) -> range:
         """Return the shards that local rank ``i``, modulo the ranks of its group, works on."""
@@ -469,34 +483,42 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
     ]
     # A smaller last group has fewer rounds inside: pad them, so that all groups start the rail rings together.
     yield from _pad_rounds(iter(inside), group - 1)
-    yield from _shard_rings(shards(local), own_group, groups, group, fewest)
+    yield from _shard_rings(shards(local), own_group, groups, group, last_group)
     outside: list[list[Instruction]] = [
         [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
     ]
     yield from outside
 
 
-def _shard_rings(own_shards: range, own_group: int, groups: int, group: int, fewest: int) -> Rounds:
+def _shard_rings(own_shards: range, own_group: int, groups: int, group: int, last_group: int) -> Rounds:
     """Yield the rounds of a rank in the rings between groups of :func:`two_level_ring`.
 
-    Each ring reduces one shard among one rank per group. A rank of the last group may serve several shards. So the
-    rings have turns: in a turn each rank is in one ring at most, and idles for as many rounds if it is in none.
+    Each shard has a ring with one rank of each group, which reduces and gathers the shard. In a full group, local
+    rank s serves shard s. In a smaller last group each rank serves several neighbouring shards, one in each turn. The
+    other ranks of a ring join in the turn of their shard. In a turn in which a rank serves no shard, it yields
+    ``2 * (groups - 1)`` rounds without instructions.
 
     Args:
-        own_shards: the shards of the rank.
+        own_shards: the shards that the rank serves; one, unless it is in the last group.
         own_group: the number of its group.
         groups: the number of groups, and of chunks of a shard.
         group: the number of ranks of a group, except the last one.
-        fewest: the number of ranks of the last group.
+        last_group: the number of ranks of the last group.
     """
-    shards_of_last = [range(i * group // fewest, (i + 1) * group // fewest) for i in range(fewest)]
+    shards_of_last = [
+        range(i * group // last_group, (i + 1) * group // last_group) for i in range(last_group)
+    ]
     for turn in range(max(map(len, shards_of_last))):
-        served = {shards[turn]: i for i, shards in enumerate(shards_of_last) if turn < len(shards)}
-        shard = next((shard for shard in served if shard in own_shards), None)
+        # The shards of this turn, and the local rank of the last group that serves each.
+        rank_of_shard = {shards[turn]: i for i, shards in enumerate(shards_of_last) if turn < len(shards)}
+        shard = next((shard for shard in rank_of_shard if shard in own_shards), None)
         if shard is None:
             yield from ([] for _ in range(2 * (groups - 1)))
         else:
-            ranks = [*(g * group + shard for g in range(groups - 1)), (groups - 1) * group + served[shard]]
+            ranks = [
+                *(g * group + shard for g in range(groups - 1)),
+                (groups - 1) * group + rank_of_shard[shard],
+            ]
             yield from _ring(ranks, own_group, shard * groups)
 
 

@@ -26,8 +26,10 @@ def dissemination(rank: int, size: int) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange with partners at distance 1, 2, 4, ...; ranks beyond the power of two check in and out.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. p is the largest power of two that is
-    at most ``size``. Rank r >= p sends to r - p first, and waits for its message at the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Messages have no data. p is the largest
+    power of two that is at most ``size``. Rank r >= p first sends to rank r - p, idles while the p ranks exchange, and
+    then gets a message from rank r - p. Of 3 ranks, rank 2 checks in at rank 0, ranks 0 and 1 exchange, and rank 0
+    checks rank 2 out.
     """
     power = power_below(size)
     extra = size - power

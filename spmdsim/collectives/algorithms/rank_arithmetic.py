@@ -180,12 +180,14 @@ def tree_rounds(
     """Yield the rounds of a rank up or down a tree with radix-1 children per level.
 
     Radix 2 gives the binomial tree. A round has one instruction, or none (``[]``) if the rank is idle. All ranks have
-    equally many rounds. The distance is the difference of the numbers of parent and child.
+    equally many rounds. For example, up the tree of 4 ranks: rank 1 sends to 0, and rank 3 to 2; then rank 2 sends
+    to 0.
 
     Args:
         v: the rank as counted from the root.
         size: the number of ranks.
         parent: ``parent(child, distance)`` returns the instruction of ``v`` in a round in which it is the parent.
+            ``distance`` is the difference of the two ranks' numbers.
         child: ``child(parent, distance)`` returns the instruction of ``v`` in a round in which it is the child.
         radix: a parent has ``radix - 1`` children per level.
         down: True to start at the root, False to end there.

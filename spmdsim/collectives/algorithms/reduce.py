@@ -212,9 +212,10 @@ def _join_children(rank: int, size: int, level: int, left: bool) -> list[Instruc
 def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
     """Send partial sums up a binary tree whose ranks are numbered level by level.
 
-    Ranks are counted from the root; level l has the ranks from 2^l - 1 on. Rank r of level l has the children r + 2^l
-    and r + 2^(l+1). There are two rounds per level that has children, the deepest level first; first children send in
-    the first of them. The order of the ranks is not kept.
+    Ranks are counted from the root; level l has the ranks from 2^l - 1 on: rank 0, ranks 1 and 2, ranks 3 to 6, and so
+    on. Rank r of level l has the children r + 2^l and r + 2^(l+1): rank 1 has 3 and 5, rank 2 has 4 and 6. There are
+    two rounds per level that has children, the deepest level first. In the first of them the first children send, in
+    the second one the second children. The order of the ranks is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -259,8 +260,10 @@ def rabenseifner(rank: int, size: int, root: int = 0) -> Rounds:
 def _rabenseifner(rank: int, size: int) -> Rounds:
     """Yield the rounds of Rabenseifner's reduce to rank 0: halving, then a binomial gather.
 
-    The vector has as many chunks as the largest power of two of ranks. If there are more ranks, the first ones form
-    pairs: the odd rank sends its vector to the even one and idles.
+    The number of chunks is the largest power of two up to the number of ranks. If there are more ranks, the first ones
+    form pairs: the odd rank sends its vector to the even one and idles. In halving, two partners swap and reduce
+    halves of what they have, until each has one reduced chunk. The gather collects them. On 4 ranks, rank 0 gets chunk
+    1 from rank 2, then chunks 2 and 3 from rank 1.
 
     Args:
         rank: the rank whose rounds are yielded.

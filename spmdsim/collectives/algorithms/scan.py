@@ -32,10 +32,12 @@ def scan_recursive_doubling(rank: int, size: int) -> Rounds:
 
 
 def _run_doubling(rank: int, size: int, includes_own: bool) -> Rounds:
-    """Yield the rounds of a scan or exscan that exchanges with partners at distance 1, 2, 4, ... (r^k).
+    """Yield the rounds of a scan or exscan by exchanges at distance k = 1, 2, 4, ... (r^k).
 
-    A rank sends the sum over its aligned group of k ranks. A sum from a lower group enters the result, on the left.
-    Without a partner a rank is idle.
+    Chunk 0 is the result. Chunk 1 is the sum over the rank's aligned group of k ranks: in round k it is sent to the
+    partner, and reduced with the partner's sum. If the partner has a lower number, its sum also enters the result, on
+    the left. Without a partner a rank is idle. For example, rank 2 of 4 has no lower partner at distance 1, and gets
+    the sum of ranks 0 and 1 at distance 2.
 
     Args:
         rank: the rank whose rounds are yielded.

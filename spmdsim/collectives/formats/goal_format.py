@@ -73,9 +73,9 @@ class GoalProgram:
         return "\n".join(lines) + "\n"
 
     def fill(self, program: Any) -> Any:
-        """Add all operations to a program of the event simulator and return that program.
+        """Add all operations and their requirements to a program of the event simulator; return it.
 
-        The program is changed in place. A network card of a GOAL operation is a card of the simulator.
+        The program is changed in place. Processor and network card of an operation keep their numbers.
 
         Args:
             program: an ``EventProgram`` of ``spmdsim.cost.event_simulation``, with as many ranks.
@@ -120,11 +120,13 @@ def _operation_text(operation: GoalOperation) -> str:
 
 
 def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: float = 0.0) -> GoalProgram:
-    """Convert a schedule to a GOAL program.
+    """Convert a schedule to a GOAL program: operations, each with those it waits for.
 
-    An operation waits for the operations of the rank's last round that had some. The tag of a message is the step in
-    which it travels. A reduction of a message waits for its receive; other reductions wait for all operations of
-    their round so far, too. Copies are left out.
+    * A send or receive waits for all operations of the rank's previous round; rounds without operations do not count.
+      Its tag is the step in which the message travels.
+    * The reduction of a message is a calculation that waits for the receive.
+    * A local reduction waits for the previous round, and for the operations of its own round so far.
+    * Copies are left out.
 
     Args:
         schedule: any schedule whose messages match.
@@ -182,7 +184,9 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*|#[^\n]*", re.DOTALL)
 def read_goal(text: str) -> GoalProgram:
     r"""Parse the text of a GOAL file; comments are ignored.
 
-    A rank without block has no operations. Messages are not matched, and cycles of requirements are not searched.
+    A file has a block of operations per rank; a rank without a block has none. The requirements of an operation become
+    positions in the rank's list: in the example, the second operation requires the first one, number 0. It is not
+    checked whether each message has a receiver, or whether operations wait for each other in a cycle.
 
     Raises:
         InputError: If the text has another form, a number is too large, a rank has two blocks, or a label is unknown.
@@ -206,9 +210,9 @@ def read_goal(text: str) -> GoalProgram:
 
 
 def _find_blocks(text: str, position: int, ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Yield ``(rank, start, end)`` of the text between the braces of each rank.
+    """Yield ``(rank, start, stop)`` for each block ``rank R { ... }`` of a GOAL file.
 
-    Positions are in ``text``, without the braces.
+    ``text[start:stop]`` is the text between the braces.
 
     Args:
         text: the text of the file without comments.
@@ -268,7 +272,7 @@ def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str,
 def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -> list[GoalOperation]:
     """Parse the operations of one rank between two positions of the text.
 
-    Operations are in the order of the text. Their requirements are positions in the result.
+    The text has operations, such as ``a: calc 5``, and requirements, such as ``b requires a``, in any order.
 
     Args:
         text: the text of the file without comments.
@@ -276,6 +280,9 @@ def _parse_operations(text: str, start: int, stop: int, rank: int, ranks: int) -
         stop: the position of the closing brace.
         rank: the rank, for errors.
         ranks: the number of ranks; peers must be below it.
+
+    Returns:
+        The operations in the order of the text. Their requirements are positions in this list.
 
     Raises:
         InputError: If a statement is no operation and no requirement, a number is too large, or a label is unknown or

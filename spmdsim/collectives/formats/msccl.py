@@ -42,9 +42,9 @@ class _Block:
 
 
 def msccl_xml(schedule: Schedule) -> str:
-    """Convert a schedule to MSCCL XML, with one channel and the protocol "Simple"; verify it before.
+    """Verify a schedule and convert it to MSCCL XML, the program of each GPU's threadblocks.
 
-    The algorithm is in place, except for all_to_all.
+    The program has one channel and the protocol "Simple". Input and output are one buffer, except for all_to_all.
 
     Raises:
         ScheduleError: If MSCCL does not support the collective, or the schedule is wrong.
@@ -135,11 +135,11 @@ class _Gpu:
         return self.blocks[direction, peer]
 
     def add_round(self, moves: list[Instruction]) -> None:
-        """Add a round's steps: one per chunk of each instruction.
+        """Add a round's steps to the threadblocks: one step per chunk of each instruction.
 
-        Sends come first, because they read the values from before the round; receives and local work follow in the
-        order written. MSCCL's types are "s" (send), "r" (receive), "rrc" (receive and reduce), "cpy" (copy) and "re"
-        (reduce).
+        * Sends come first, because they read the values from before the round: "s".
+        * Receives follow in the order written: "r", or "rrc" if the message is reduced.
+        * Local work is between the receives where it is written: "cpy" (copy) or "re" (reduce).
 
         Args:
             moves: the instructions of the round.
@@ -159,11 +159,11 @@ class _Gpu:
                     self._add_step(self._threadblock("local"), kind, [self.spot(source)], [self.spot(target)])
 
     def _add_step(self, block: int, kind: str, sources: list[Spot], targets: list[Spot]) -> None:
-        """Add a step that waits for earlier steps of other threadblocks with which it conflicts.
+        """Add a step, and let it wait for conflicting earlier steps of other threadblocks.
 
-        These are the last writes of its sources and targets, and the reads of its targets since. A step can wait for
-        one other step, so a step "nop" is added before it for each further one. Of several steps of one threadblock,
-        the last one counts.
+        It conflicts with the last write of each spot that it reads or writes, and with later reads of a spot that it
+        writes. Of several such steps of one threadblock, it waits for the last one. A step can wait for one other step
+        only: for each further one a step "nop", which does nothing else, is added before it.
 
         Args:
             block: the number of the threadblock.
@@ -192,14 +192,14 @@ class _Gpu:
     ) -> At:
         """Append a step to a threadblock; return ``(threadblock, number of the step)``.
 
-        A step without source reads its target, a step without target writes its source, and a step with neither names
-        offset 0 of the input. A step has at most one source and one target.
+        In MSCCL a step always names a source and a target spot, a buffer with an offset. So a receive names its target
+        twice, a send its source twice, and a "nop" offset 0 of the input.
 
         Args:
             block: the number of the threadblock.
             kind: the type of the step in MSCCL; "nop" moves no chunk.
-            sources: the spots (buffers and offsets) that it reads.
-            targets: the spots that it writes.
+            sources: the spot that it reads; at most one.
+            targets: the spot that it writes; at most one.
             wait: the step of another threadblock that it waits for, or None; it is added to ``waited``.
         """
         steps = self.threadblocks[block].steps
@@ -226,8 +226,8 @@ class _Gpu:
     def lines(self) -> list[str]:
         """Return the lines of the file for this GPU, from its opening to its closing element.
 
-        Attributes i_chunks, o_chunks and s_chunks are the sizes of the buffers in chunks. ``hasdep`` is 1 for steps
-        that others wait for. Call it after the last round.
+        The GPU's element has the sizes of input, output and scratch buffer in chunks. Each threadblock has its peers
+        and steps; ``hasdep`` is 1 for a step that others wait for. Call it after the last round.
         """
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         all_chunks = size if name == "all_to_all" else count
