@@ -66,9 +66,15 @@ def check(
 ) -> Verdict:
     """Compare every shard with the reference; all ranks must call it.
 
-    The verdict is equal on all ranks. Its ``word`` is "ok", "ill-conditioned here", "overflow", "unproven" or
-    "WRONG"; see the module's text. It is "WRONG", too, if a rank owns other elements than the layout's definition
-    says. A wrong tensor raises no error.
+    The verdict is equal on all ranks. A wrong tensor raises no error. The verdict's ``word`` is one of these:
+
+    - "ok": every error is within its tolerance, and nothing below applies.
+    - "WRONG": rounding and the caller's tolerance do not explain an error, or a rank owns other elements than the
+      layout's definition says.
+    - "unproven": an error is large, but cancellation or overflow in a sum may explain it.
+    - "ill-conditioned here": the errors are allowed, but runs of the reference in one process differ by more than
+      the rounding of one sum explains.
+    - "overflow": the errors are allowed, but such a run is not finite.
 
     Args:
         tensor: the computed tensor; pending reductions are finished first, in a copy.
@@ -220,11 +226,13 @@ class _Expected:
         return self._blocks[bounds]
 
     def _read_reference(self, index: tuple[slice, ...]) -> np.ndarray | Measured:
-        """Return the block at an index, from the array or from the reference function.
+        """Return the reference's block at an index: an array, or a `Measured` if rounding was measured.
 
-        The function gets the index as its only argument. It may return the block, or a pair (function, operands). The
-        function of a pair runs here on the operands. For a rounded type its rounding is measured by more runs, and
-        the result is a `Measured`; for exact types it runs once.
+        - The reference is an array, or was run on operands before: its elements at the index.
+        - It is a function that returns an array for the index: this array.
+        - It is a function that returns a pair (function, operands) for the index: the result of the pair's function.
+          If the tensor's type rounds, as floats do, this function runs several times, which gives a `Measured`. It runs
+          once for exact types, such as integers.
 
         Args:
             index: one slice with start and stop per dim.
@@ -254,10 +262,11 @@ class _Expected:
 def _compare_shard(
     tensor: Tensor, pieces: Pieces, rank: int, shard: np.ndarray, expected: _Expected
 ) -> _Piece | str:
-    """Return a shard with reference and errors, or a text if the rank owns wrong elements.
+    """Return a shard with its reference and errors, or a text if the rank owns wrong elements.
 
-    The elements are wrong if the layout's bounds of the rank differ from its definition, or if the shard has another
-    shape than the definition says. Two empty shapes count as equal.
+    The layout's bounds of the rank are compared with `pieces`, which derives them from the layout's definition. The
+    text is returned if these bounds differ, or if the shard does not have the shape of its bounds. Two shapes without
+    elements, such as (0, 3) and (0,), count as equal.
 
     Args:
         tensor: the computed tensor.
@@ -296,9 +305,9 @@ def _summarise_errors(
 ) -> _Summary:
     """Return the facts of one shard that all ranks need: scale, bulk, single and own_type.
 
-    - scale: the largest absolute value of the reference; nan and infinities are left out. 0 if it is empty.
-    - bulk: the error that 9 of 10 elements do not exceed (the 0.9 quantile); nan if there are none. For 16-bit types,
-      the rounding of the stored result is subtracted from each error first (never below 0).
+    - scale: the largest absolute value of the reference without nan and infinities; 0 if it is empty.
+    - bulk: the usual error, which 9 of 10 elements do not exceed (the 0.9 quantile); nan if there are no elements. For
+      16-bit types, the rounding of the stored result is subtracted from each error first (never below 0).
     - single: the largest spread of the measured runs; nan if nothing was measured.
     - own_type: the type of the measured runs; None if nothing was measured.
 
@@ -359,11 +368,13 @@ class _Limits:
 
         The first of these that applies:
 
-        - the caller passed a tolerance: ``atol + rtol * |reference|`` (``atol`` where the reference is not finite),
-          or the measured rounding where that is larger,
-        - rounding was measured: what `Measured.allowed` says,
-        - the caller passed the magnitude of each element's terms: :meth:`errors_of_terms`,
-        - else one number for all elements: the tolerance for the largest absolute value of the reference.
+        - The caller passed ``rtol`` or ``atol``: ``atol + rtol * |reference|`` (``atol`` where the reference is not
+          finite), or the measured rounding where that is larger.
+        - Rounding was measured: the result of `Measured.allowed`.
+        - The caller passed an array of magnitudes (the size of each element's terms): :meth:`errors_of_terms`.
+        - Else one number for all elements: the rounding of a sum of ``depth`` terms as large as ``scale``.
+
+        For example, with ``rtol`` 0.1 and ``atol`` 1 the reference values 10 and -20 allow errors of 2 and 3.
 
         Args:
             piece: the shard with its reference.
@@ -513,15 +524,16 @@ class _Report(NamedTuple):
 
 
 def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
-    """Return the report of the worst element of one shard.
+    """Return the report of the worst element of one shard, by the first of these cases that applies.
 
-    - If an error exceeds its tolerance, the worst element has the largest quotient of error and tolerance.
-    - Otherwise, if an error exceeds the usual error (:meth:`_Limits.usual_errors`), it is the largest of these errors;
-      its tolerance is then the usual error, if that is smaller.
-    - Otherwise it is the element with the largest error.
+    - An error exceeds its tolerance: the element with the largest quotient of error and tolerance. Errors 3 and 5 with
+      tolerances 1 and 4, for example, give the first element, with the ratio 3.
+    - An error stands out, because it exceeds the usual error (:meth:`_Limits.usual_errors`): the largest error that
+      does. The reported tolerance is the usual error, if that is smaller.
+    - Else: the element with the largest error.
 
-    The first such element in C order counts. The quotient or error by which it was chosen is its ``ratio``. The report
-    of an empty shard has no element.
+    The first of equal elements in C order counts. The quotient, or in the other cases the error, is the report's
+    ``ratio``. The report of an empty shard has no element.
 
     Args:
         piece: the shard with its reference.
@@ -552,13 +564,14 @@ def _report_worst(piece: _Piece, limits: _Limits) -> _Report:
 def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Verdict:
     """Return the verdict on a tensor from the reports of all its shards.
 
-    It is about the worst element of all shards. An element beyond its tolerance is worse than one that stands out,
-    which is worse than any other; among equals, the larger ratio is worse. See :func:`_choose_word` for the word.
+    The verdict is about the worst of the reported elements. An element beyond its tolerance is worst. Next comes an
+    element that stands out: its error is allowed, but much larger than those around it. Then come all others. Of two
+    elements of one kind, the one with the larger ``ratio`` is worse. See :func:`_choose_word` for the verdict's word.
 
     Args:
         reports: the worst element of each shard; at least one.
         limits: the allowed errors.
-        name: describes the reference; not shown if it was run in one process.
+        name: the reference in words, such as "the given array"; not shown if it was run in one process.
     """
     worst = max(reports, key=lambda r: (r.beyond, r.outlying, r.ratio, r.element_index is not None))
     measured = worst.how is not None
@@ -583,12 +596,13 @@ def _judge_reports(reports: Sequence[_Report], limits: _Limits, name: str) -> Ve
 def _choose_word(worst: _Report, limits: _Limits) -> tuple[str, str]:
     """Return the word of the verdict, and the formula of the tolerance as text.
 
-    - An element beyond its tolerance: "WRONG". It is "unproven" if a partial sum may have overflowed. It is also
-      "unproven" if nothing was measured, the caller passed no tolerance, and the error is at most
-      :attr:`_Limits.unexplained_error`.
-    - An element within its tolerance that stands out: "unproven".
-    - All else: "ok"; for measured rounding "overflow" if a run of the reference was not finite, and
-      "ill-conditioned here" if these runs differ by more than :attr:`_Limits.expected`.
+    - The worst element is beyond its tolerance: "WRONG", with two exceptions. It is "unproven" if a partial sum may
+      have overflowed. It is also "unproven" if cancellation can explain the error: nothing was measured, the caller
+      passed no tolerance, and the error is at most :attr:`_Limits.unexplained_error`.
+    - It is within its tolerance, but stands out from the errors around it: "unproven".
+    - Rounding was measured, and a run of the reference was not finite: "overflow".
+    - Rounding was measured, and the runs differ by more than :attr:`_Limits.expected`: "ill-conditioned here".
+    - Else: "ok".
 
     Args:
         worst: the worst element of all shards.
@@ -610,15 +624,21 @@ def _choose_word(worst: _Report, limits: _Limits) -> tuple[str, str]:
 
 
 def _explain_verdict(word: str, measured: bool, limits: _Limits, worst: _Report) -> str:
-    """Return half a sentence that explains a verdict, such as "equal but for rounding".
+    """Return half a sentence that explains the word of a verdict.
+
+    - "WRONG": rounding does not explain the error. If rounding was measured, the caller passed no tolerance and the
+      error is at most :attr:`_Limits.unexplained_error`, the text also suggests ``rtol=``.
+    - "unproven": an infinite error may come from overflow, another one from cancellation.
+    - "overflow": the type overflows in one process, too.
+    - "ill-conditioned here": the largest difference between runs in one process.
+    - "ok": "equal within what was asked for" with the caller's tolerance, "equal" for exact types, else such as
+      "equal but for rounding".
 
     Args:
-        word: the verdict's word: "ok", "ill-conditioned here", "overflow", "unproven" or "WRONG".
-        measured: True if the reference's rounding was measured. If then a wrong error is at most
-            :attr:`_Limits.unexplained_error`, and the caller passed no tolerance, the text suggests ``rtol=``.
-        limits: the allowed errors; with the caller's tolerance, the text for "ok" is "equal within what was asked for".
-        worst: the worst element; an infinite error that is "unproven" is explained by overflow, others by
-            cancellation.
+        word: the verdict's word.
+        measured: True if the reference's rounding was measured.
+        limits: the allowed errors.
+        worst: the worst element.
     """
     if word == "WRONG":
         near = measured and not limits.has_user_tolerance and worst.error <= limits.unexplained_error

@@ -72,7 +72,8 @@ class _ManifestFacts(NamedTuple):
 def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors to a checkpoint; all ranks must call it.
 
-    Each shard is written once, by its first owner. Return when the new checkpoint is complete on the disk.
+    Each shard is written once, by the first of the ranks that own it. Return when the new checkpoint is complete on
+    the disk. After any error the previous checkpoint is unchanged.
 
     Args:
         folder: created if it does not exist; an earlier checkpoint in it is replaced when the new one is complete.
@@ -82,8 +83,7 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
         InputError: If there are no tensors, files do not support an element type, the folder cannot be written, or
             ranks see different folders.
         UsageTypeError: If a value is not a tensor.
-        WorldError: If ranks save different tensors, or tensors belong to different worlds. After any error the
-            previous checkpoint is unchanged.
+        WorldError: If ranks save different tensors, or tensors belong to different worlds.
 
     >>> import tempfile
     >>> from spmdsim import LockStep, Mesh, Tensor
@@ -119,8 +119,9 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
 def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
     """Return the world of the tensors, and ``{name: (description, provenance number)}``.
 
-    A description is a text of element type, shape and layout. The provenance number identifies how a tensor was
-    computed. The names are in alphabetical order.
+    The description is a text of element type, shape and layout, such as "f64[2] S(0) on x=2". The provenance number
+    identifies how a tensor was computed: by which operators, from which tensors.
+    The names are in alphabetical order.
 
     Raises:
         InputError: If there are no tensors, or files do not support an element type.
@@ -154,8 +155,9 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
 def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
     """Raise WorldError if a rank saves other tensors than rank 0; communicate nothing.
 
-    The message names the first difference: by rank, then by name. It distinguishes a missing name, another
-    description, and equal descriptions of tensors with different provenance.
+    The message names the first difference of the first rank that has one; names are compared in alphabetical order.
+    There are three kinds of difference: a name that only one of the two ranks saves, a different description, and an
+    equal description with a different provenance number.
 
     Args:
         described: per rank, description and provenance number of each tensor by name.
@@ -202,14 +204,15 @@ def _try_to_write_shards(
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """Write the shards of one rank; return ``(None, entries)``, or ``(problem, [])`` on failure.
 
-    A problem is a text: the rank does not see the folder that rank 0 created, even after 2 s, or an OSError. It is
-    not raised, because the other ranks do not know of the failure.
+    The entries describe the shards in the manifest, see `_write_shards`. The problem is a text for the error message.
+    The rank does not see the folder that rank 0 created, even after 2 s, or writing raised OSError. The problem is not
+    raised, because the other ranks do not know of it yet.
 
     Args:
         saving: the current save.
         rank: the rank.
         tensors: the tensors by name.
-        k: the position of the rank among the process's own ranks.
+        k: the position of the rank among the ranks of this process; 1 for rank 3 in a process of ranks 2 and 3.
     """
     try:
         if not wait_for_folder(saving.data):
@@ -227,15 +230,15 @@ def _try_to_write_shards(
 def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
     """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
 
-    The first owner of a shard is the first rank, in the order of the mesh, that owns this shard. The file is
-    ``rank-00003.safetensors`` for rank 3. It is written even if the rank is the first owner of no shard. The data
-    have reached the disk when the function returns.
+    If several ranks own equal shards (replicas), the first of them in the order of the mesh writes the shard. The file
+    is ``rank-00003.safetensors`` for rank 3. It is written even if it has no shards. The data have reached the disk
+    when the function returns.
 
     Args:
         folder: the folder of the data.
         rank: the rank.
         tensors: the tensors by name.
-        k: the position of the rank among the process's own ranks.
+        k: the position of the rank among the ranks of this process; 1 for rank 3 in a process of ranks 2 and 3.
 
     Returns:
         One dict per shard: ``tensor`` (its name), ``file``, ``bounds`` (start and stop per dimension) and ``crc32``.
@@ -295,8 +298,11 @@ def _view_bytes(array: np.ndarray) -> memoryview:
 def _format_manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[dict[str, Any]]) -> str:
     """Return the JSON text of a manifest.
 
-    Its keys are ``spmdsim_checkpoint`` (the version), ``data`` and ``tensors``: per name, ``shape``, ``dtype``,
-    ``layout`` (mesh, axes, ranks, dims) and ``shards``.
+    It is an object with three keys:
+
+    - ``spmdsim_checkpoint``: the version of the format,
+    - ``data``: the name of the subfolder with the data,
+    - ``tensors``: by name an object with ``shape``, ``dtype``, ``layout`` (mesh, axes, ranks, dims) and ``shards``.
 
     Args:
         data: the name of the subfolder with the data.
@@ -329,16 +335,17 @@ def load(
 ) -> dict[str, Tensor]:
     """Read tensors from a checkpoint; each rank reads only the bytes of its own shards.
 
-    All ranks must call it. If another job replaces the checkpoint while it is read, the new one is read, up to 100
-    times.
+    All ranks must call it. If another job replaces the checkpoint during the reading, reading starts again with the new
+    checkpoint, up to 100 times.
 
     Args:
         folder: a folder that :func:`save` wrote, on any mesh and number of ranks; or a model of another system: a
             ``.safetensors`` file, a ``model.safetensors.index.json``, or the folder of these.
         world: the world of the ranks.
-        layouts: a layout per name, or a function of name and shape; None: the saved layouts. Tensors of a checkpoint
-            that a mapping does not name have their saved layouts. A model has no layouts: a mapping selects the
-            arrays to read, a function reads all, and None is an error.
+        layouts: the layouts of the results. For a checkpoint: a mapping from name to layout (other tensors have their
+            saved layouts), a function of name and shape, or None for the saved layouts. For a model, which has no
+            saved layouts: a mapping, which also selects the arrays to read, or a function, which reads all arrays.
+            None is an error there.
         verify: True to compare the checksums of all shards first; this work is distributed over the ranks. Models
             have none.
 
@@ -419,9 +426,8 @@ def _read_tensors(
         layouts: layouts by name, or a function of name and shape; None: the saved layouts.
 
     Returns:
-        The tensors by name, and the class and text of the first SpmdError; None if there was no error. An OSError
-        counts as InputError. The error is not raised, because the other ranks do not know of it; the tensors before
-        it are in the dict.
+        ``(tensors by name, None)``, or after an error ``(tensors read before it, (class, text))``. The error is not
+        raised, because the other ranks do not know of it yet. An OSError is returned as InputError.
     """
     entries, files = manifest["tensors"], source / manifest["data"]
     loaded: dict[str, Tensor] = {}
@@ -487,9 +493,9 @@ def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
 def _create_tensor(
     name: str, entry: dict[str, Any], files: Path, world: World, layouts: LayoutChoice
 ) -> Tensor:
-    """Create one tensor of a checkpoint; its blocks are read from the files.
+    """Create one tensor of a checkpoint; each rank's block is read from the files.
 
-    The ranks do not compare the tensor; the caller does.
+    Nothing is communicated. The caller lets the ranks compare the layout of the tensor.
 
     Args:
         name: the tensor's name.
@@ -524,6 +530,9 @@ def _assemble_block(
     name: str, entry: dict[str, Any], files: Path, index: tuple[slice, ...], dtype: np.dtype
 ) -> np.ndarray:
     """Return a new array with a block of a tensor, copied from the saved shards that overlap it.
+
+    For example, elements 2 to 6 of a vector that is saved in shards 0 to 4 and 4 to 8 (ends excluded) are copied from
+    elements 2 and 3 of the first shard and 0 and 1 of the second.
 
     Args:
         name: the tensor's name, for messages and to find it in a file.

@@ -115,9 +115,12 @@ def _is_plain_name(name: object) -> bool:
 def _check_entry(name: str, entry: Any) -> None:
     """Raise an error unless the shards of a manifest entry can form a tensor of its shape.
 
-    All values must be of the right kinds, and the layout must have as many dims as the shape. The shards must have as
-    many elements as the tensor, and the shards with elements must be different blocks of one grid. Files are not
-    opened.
+    Files are not opened. The conditions are:
+
+    - All values are of the right kinds, and the layout has as many dims as the shape.
+    - The shards have as many elements as the tensor together.
+    - The shards that are not empty are different blocks of one grid: cuts of each dim that hold for all shards, as a
+      shape (4, 6) is cut at row 2 and column 3.
 
     Args:
         name: the tensor's name.
@@ -218,8 +221,8 @@ class Saving:
     def replace_manifest(self, text: str) -> None:
         """Replace the manifest by ``text`` in one step, then remove the previous data.
 
-        The text has reached the disk before. A crash leaves either the old or the new checkpoint. If the previous
-        manifest cannot be read, its data stay. Data that cannot be removed stay, too.
+        The text is on the disk before it replaces the old one, so a crash leaves either the old or the new checkpoint.
+        The previous data stay if the previous manifest cannot be read, or if they cannot be removed.
 
         Args:
             text: the JSON text of the new manifest; it must name this save's data.
@@ -334,9 +337,10 @@ def _find_current_data(folder: Path) -> str | None:
 def _remove_killed_saves(folder: Path) -> None:
     """Remove the data of killed saves that the manifest does not name.
 
-    Data are subfolders with a name of 12 hexadecimal digits; others are never removed. Data without a marker file are
-    removed; data with one only if no process has locked it (see :func:`_remove_unlocked`). All data are kept if the
-    manifest cannot be read, because it may name them. Files that cannot be removed stay.
+    The data of a save are a subfolder with a name of 12 hexadecimal digits, such as "0f3c2a11b4d5"; other folders are
+    never removed. A running save has a marker file beside its data, which its process locks. So data without a marker
+    are removed, and data with a marker only if no process has locked it (see :func:`_remove_unlocked`).
+    If the manifest cannot be read, nothing is removed, because it may name any data. Files that cannot be removed stay.
 
     Args:
         folder: the folder of the checkpoint.
@@ -360,8 +364,9 @@ def _remove_killed_saves(folder: Path) -> None:
 def _remove_unlocked(folder: Path, name: str) -> None:
     """Remove the data of a save and its marker file, if no process has locked the marker.
 
-    A marker of another machine must also be older than one day, because its lock may not be visible here. The data are
-    kept if the manifest names them, or cannot be read.
+    A save locks its marker file as long as it runs. If another machine wrote the marker, the marker must also be
+    older than one day, because the lock may not be visible here. The data are kept, and only the marker is removed,
+    if the manifest names the data or cannot be read.
 
     Args:
         folder: the folder of the checkpoint.

@@ -38,9 +38,12 @@ def asarray(
         obj: the values; nested lists may contain tensors. These are stacked on all ranks, by communication if needed.
         dtype: element type of the result; None: that of the values.
         device: ``"cpu"`` or None.
-        copy: None: return a tensor that has the wanted dtype and layout itself, and copy everything else. True: copy
-            such a tensor, too; the copy may share its memory, which never changes. False: raise an error instead of a
-            copy; numbers, lists and arrays always need one.
+        copy: what happens to a tensor that already has the wanted dtype and layout, and to other values:
+
+            - None: this tensor itself is returned; everything else is copied.
+            - True: everything is copied. The copy of this tensor may share its memory, which never changes.
+            - False: this tensor itself is returned; everything else raises an error. Numbers, lists and arrays always
+              need a copy.
         layout: layout of the result; None: a tensor keeps its own, every rank owns all of other values.
         world: the world of the ranks; by default :func:`spmdsim.world`. A tensor, or a list with tensors, stays in
             the tensors' world.

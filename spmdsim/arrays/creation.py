@@ -114,8 +114,8 @@ def full(
     Args:
         shape: sizes of the dimensions; a number is the size of the only dimension.
         fill_value: the number; also a tensor of one element, which is gathered from the ranks.
-        dtype: element type; None: that of the number. Another type converts the number like ``astype``, without a
-            check.
+        dtype: element type, to which the number is converted like by ``astype``, even if it loses digits; None: the
+            number's own type.
         layout: layout of the tensor; None: every rank owns all of it.
         world: the world of the ranks; by default :func:`spmdsim.world`.
         device: ``"cpu"`` or None, for the array API standard.
@@ -336,12 +336,13 @@ def arange(
 ) -> Tensor:
     """Create the numbers from ``start`` to ``stop`` (excluded) at a distance of ``step``.
 
-    The number at position k is ``start + k * step``; as in NumPy, the distance of floats is ``(start + step) -
-    start``.
+    The number at position k is ``start + k * step``. For floats, ``step`` is first rounded to ``(start + step) -
+    start``, as in NumPy.
 
     Args:
-        start: the first number; if ``stop`` is None, it is ``stop`` and the first number is 0.
-        stop: the excluded end. The tensor is empty if it does not lie in the direction of ``step``.
+        start: the first number. A call with one number, such as ``arange(3)``, gives 0, 1, 2.
+        stop: the end, which is excluded; None: ``start`` is the end, and the first number is 0. The tensor is empty
+            if the end does not lie in the direction of ``step``.
         step: difference of neighbours; negative to descend, not zero.
         dtype: element type; None: the type to which the three numbers are promoted.
         layout: layout of the tensor; None: every rank owns all of it.
@@ -399,7 +400,8 @@ def linspace(
 
     Args:
         start: the first number.
-        stop: the last number, or without ``endpoint`` the number that would follow it.
+        stop: the last number. With ``endpoint=False`` it is the number after the last one: 5 numbers from 0 to 1 are
+            then 0, 0.2, 0.4, 0.6, 0.8.
         num: count of numbers; 0 gives an empty tensor, and 1 the number ``start``.
         dtype: element type; None: float64, or complex128 of complex numbers. Integers are rounded down.
         endpoint: if True, ``stop`` is the last number, exactly. If False, the distance is ``(stop - start) / num``.

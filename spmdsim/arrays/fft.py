@@ -211,13 +211,14 @@ def ihfft(x: Tensor, n: Points = None, axis: int = -1, norm: Norm = None, *, lay
 def _pair_dims_with_points(x: Tensor, s: Sizes, axes: Axes) -> list[tuple[int, Points]]:
     """Return pairs of a dim to transform and its number of points, by NumPy's rules.
 
-    The pairs are in the order of ``axes``; dims are not negative. A dim may occur twice.
+    The pairs are in the order of ``axes``; dims are not negative. A dim may occur twice. For example, a tensor of three
+    dims with ``s`` (4, -1) and ``axes`` None gives [(1, 4), (2, None)].
 
     Args:
         x: the tensor.
-        s: numbers of points; None or -1 stands for the default, which is None in the pairs. None for all: no number
-            is set.
-        axes: one dim or several; None: all, or as many of the last ones as ``s`` has points.
+        s: the number of points of each dim; None: the default for all dims. An entry that is None or -1 stands for the
+            default of its dim. The default is None in the pairs.
+        axes: one dim or several; None: the last dims, one for each entry of ``s``, or all dims if ``s`` is None.
 
     Raises:
         RuleError: If there are no dims, a dim is out of range, or the numbers of points and of dims differ.

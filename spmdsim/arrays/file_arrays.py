@@ -78,11 +78,11 @@ class FileArray:
     def sample(self) -> str:
         """Return the file's size in bytes and a checksum, as text that ranks compare.
 
-        The checksum covers all elements of an array up to 64 MiB. Of a larger array it covers up to 1024 consecutive
-        elements of the last dim at three places: the first row, a middle one and the last one. A row has one index in
-        all other dims.
-
-        The text is such as "a file of 208 bytes with the checksum 0f3c2a11", or "… with the sample …".
+        - Up to 64 MiB, the checksum covers all elements. The text is such as "a file of 208 bytes with the checksum
+          0f3c2a11".
+        - Of a larger array it covers a sample: up to 1024 neighbouring elements of three rows (the first, a middle
+          and the last one). A row has all indices of the last dim and one index of each other dim. The text then has
+          "the sample" instead of "the checksum".
         """
         size = f"a file of {many(self.path.stat().st_size, 'byte')}"
         if math.prod(self.shape) * self.dtype.itemsize <= SMALL_FILE:
@@ -105,10 +105,10 @@ def map_array(
     byte_count: int | None = None,
     fortran: bool = False,
 ) -> FileArray:
-    """Return an array in a file that is mapped into memory for each read.
+    """Return an array whose elements are read from a file when it is sliced.
 
-    The elements are not read here. Each read returns a copy in C order and native byte order, and raises InputError
-    if a boolean array has bytes other than 0 and 1.
+    No element is read here. Each read maps the file into memory and returns a copy in C order and native byte order.
+    It raises InputError if a boolean array has bytes other than 0 and 1.
 
     Args:
         path: the file; it must exist.
@@ -206,16 +206,17 @@ def require_numbers(path: Path, shape: tuple[int, ...], dtype: np.dtype) -> None
 def stream_array(
     path: Path, shape: tuple[int, ...], dtype: np.dtype, compressed: int, open_stream: Callable[[], IO[bytes]]
 ) -> FileArray:
-    """Return an array in compressed data; each read decompresses all and copies the needed rows.
+    """Return an array whose elements are read from compressed data when it is sliced.
 
-    Nothing is read here. A row is an entry of the first dim; memory is needed for one row and the result.
+    Nothing is read here. Each read decompresses the data row by row (a row is an entry of the first dim), and copies
+    the wanted elements. So it needs memory for one row and for the result.
 
     Args:
         path: the file, for error messages.
         shape: sizes of the dimensions.
         dtype: the element type in the file.
-        compressed: number of compressed bytes. Deflate cannot compress more than 1032 times: larger arrays are
-            refused.
+        compressed: number of compressed bytes. A shape of more than 1032 times as many bytes is impossible, because
+            the compression (deflate) cannot reach this factor.
         open_stream: opens the decompressed data at the first element; called once per read.
 
     Raises:

@@ -72,8 +72,8 @@ def open_array(path: str | Path, name: str | None = None, dtype: Any = None) -> 
             other elements.
 
     Returns:
-        An array that is sliced like a NumPy array; each slice reads its elements. Up to 1 GiB, a member of an
-        ``.npz`` file that is not compressed is read once to compare its checksum.
+        An array that is sliced like a NumPy array; each slice reads its elements. If it is an uncompressed member of
+        an ``.npz`` file, up to 1 GiB, it is read once here to compare its checksum.
 
     Raises:
         InputError: If the file is missing, damaged or of an unknown kind, has no member of this name, or has elements
@@ -260,8 +260,8 @@ def _read_npy_header(stream: IO[bytes], path: Path, wanted: Any) -> tuple[tuple[
         wanted: the element type from the user if the header cannot name it, such as bfloat16; else None.
 
     Returns:
-        The shape, the element type, and True if elements are in Fortran order. It is not checked that the shape's
-        sizes are counts, and that elements are numbers.
+        ``(shape, element type, True if elements are in Fortran order)``. The caller must check that the sizes are not
+        negative, and that the elements are numbers.
 
     Raises:
         InputError: If the header is damaged, longer than ``MOST_CHARACTERS``, or names Python objects or elements
@@ -312,8 +312,8 @@ def _open_npy(path: Path, wanted: Any) -> FileArray:
 def _open_npz(path: Path, member: str | None, wanted: Any) -> FileArray:
     """Open a member of a ``.npz`` file.
 
-    A member that is not compressed is mapped into memory; up to 1 GiB it is read once here, to compare its checksum.
-    Each read of a compressed member decompresses all of it.
+    - A member that is not compressed is mapped into memory. Up to 1 GiB it is read once here, to compare its checksum.
+    - A compressed member is not read here. Each later read decompresses all of it.
 
     Args:
         path: the file.
@@ -357,7 +357,7 @@ def _stream_member(
     Args:
         path: the file.
         info: the entry of the member in the archive's directory.
-        start: number of bytes of the array's header in the decompressed member.
+        start: number of bytes of the array's header, which comes before the elements in the decompressed member.
         shape: the shape in the header.
         dtype: the element type in the header.
         fortran: True if elements are in Fortran order.
@@ -395,13 +395,13 @@ def _find_data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 
 def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:
-    """Return the name of a member, or the only name if ``member`` is None.
+    """Return ``member`` if a file has a member of this name; None: return the only name.
 
     Args:
         names: names of the members.
         member: the name that the user wants.
-        path: the file, for the message, which lists all names. With more than ``MOST_NAMED`` (20) it has only their
-            number and the nearest one.
+        path: the file, for the message. The message lists all names, or if there are more than ``MOST_NAMED`` (20)
+            their number and the most similar name.
 
     Raises:
         InputError: If the member does not exist, or if it is None and there is not exactly one.
@@ -464,8 +464,9 @@ _Entry = tuple[tuple[int, ...], np.dtype, int, int]
 def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
     """Return shape, element type, first byte and end byte of an array.
 
-    The bytes count from the start of the data, which is after the header. The end is not compared with the size of the
-    file.
+    Bytes are counted from the end of the header. The end byte is the one after the last; it is not compared with the
+    size of the file. For example, an F32 array of shape [2, 3] with the offsets [8, 32] gives
+    ``((2, 3), float32, 8, 32)``.
 
     Args:
         name: the array's name, for error messages.
@@ -493,7 +494,8 @@ def _parse_safetensors_entry(name: str, entry: Any, path: Path) -> _Entry:
 def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path) -> None:
     """Raise InputError unless the arrays fill the data of the file, each byte once.
 
-    The arrays may be in any order. The message names the first array that overlaps another one or follows a gap.
+    The arrays may be in any order. The message names the first array that overlaps another one or follows a gap. For
+    example, arrays at bytes 0 to 8 and 12 to 20 (ends excluded) leave a gap.
 
     Args:
         entries: the result of :func:`_parse_safetensors_entry` for each array.
@@ -520,8 +522,8 @@ def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path)
 def _open_idx(path: Path) -> FileArray:
     """Open an IDX file, which is MNIST's format, plain or gzipped.
 
-    If its name ends with ``.gz``, each read decompresses all of it. The file begins with two zeros, a number of the
-    element type and the number of dims; the sizes follow.
+    The file begins with four bytes: two zeros, the code of the element type and the number of dims. Then come the sizes
+    of the dims and the elements. If the file's name ends with ``.gz``, each read decompresses all of it.
 
     Args:
         path: the file.

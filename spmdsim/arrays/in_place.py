@@ -51,10 +51,14 @@ def _is_leaf(x: PlainTensor) -> bool:
 def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
     """Replace the values of ``x`` by the values of ``result``, also in the base if ``x`` is a view.
 
-    ``result`` is converted to the dtype of ``x`` and moved to its layout, with partial axes reduced. No array is
-    written into: tensors that share arrays with ``x`` keep their values. A leaf (``requires_grad`` without a history)
-    stays a leaf; any other tensor takes over the gradient history of ``result``. If ``x`` is a view, all ranks of its
-    mesh must call it, because they exchange which bases are alive. After an error ``x`` is unchanged.
+    - ``result`` is first converted to the dtype of ``x`` and moved to its layout, without pending reductions.
+    - ``x`` gets the arrays of ``result``. No array is written into, so tensors that share arrays with ``x`` keep their
+      values.
+    - Gradients: a leaf (``requires_grad``, but computed from nothing) stays a leaf. Any other tensor takes over the
+      gradient history of ``result``.
+    - If ``x`` is a view, its base (the tensor of which it shows elements) changes, too. All ranks of the mesh must call
+      it then, because they exchange which bases are alive.
+    - After an error ``x`` is unchanged.
 
     Args:
         x: the tensor to change.
@@ -132,12 +136,13 @@ def _record_change(changes: list[Any], through: View | None) -> list[Any] | None
 def _write_back(x: Any, value: Any, what: str) -> None:
     """Update the nearest base of a view that is alive on all ranks of the mesh, if there is one.
 
-    All ranks of the mesh must call it, because they exchange which bases are alive. The base is changed by `become`,
-    which updates the base's own base in turn. If no base is alive on all ranks, the view is detached from then on, and
-    nothing else happens.
+    A base is the tensor of which the view shows elements; it may be a view of a further base. It is alive if Python
+    still has the object. The nearest base that is alive on all ranks is changed by `become`, which updates the base's
+    own base in turn. If there is none, the view is detached from then on, and nothing else happens.
 
-    Ranks must ask each other for this reason: a base that only a cycle of references keeps alive lives until Python
-    collects cycles, at a different time on each rank. No program can reach such a base, so it need not be updated.
+    All ranks of the mesh must call it, because they exchange which bases are alive. Ranks may differ in this: a base
+    that only a cycle of references keeps alive lives until Python collects cycles, at a different time on each rank. No
+    program can reach such a base, so it need not be updated.
 
     Args:
         x: the view.

@@ -56,10 +56,11 @@ class JoinedPieces:
     def move(
         self, arrays: Sequence[Any], dtype: np.dtype, provenance_number: int, back: bool = False
     ) -> list[Any]:
-        """Exchange rows; return the new blocks of the owned ranks.
+        """Exchange rows between blocks of any lengths and balanced blocks; return the new blocks.
 
-        All ranks of the mesh must call it. Ranks outside of the mesh keep their arrays. Nothing is exchanged, and the
-        arrays are returned in a new list, if the blocks are balanced already or the layout does not split rows.
+        For example, blocks of 5, 0 and 1 rows become balanced blocks of 2 rows each. The order of all rows stays.
+        All ranks of the mesh must call it. Ranks outside of the mesh keep their arrays. If the blocks are balanced
+        already, or the layout does not split rows, nothing is exchanged and the arrays are returned in a new list.
 
         Args:
             arrays: the blocks of the owned ranks.
@@ -190,9 +191,11 @@ def join_rows(
     width: Sequence[int] = (),
     put: Callable[[int, np.ndarray], np.ndarray] | None = None,
 ) -> Tensor:
-    """Return a tensor of the rows that ranks own, in balanced blocks, in the order of the ranks.
+    """Return a tensor of the rows that ranks own, in the order of the ranks.
 
-    All ranks must call it: one gather exchanges the numbers of rows, and one exchange moves the rows.
+    Ranks may have any numbers of rows; the tensor has balanced blocks. If two ranks have the rows [a, b, c] and [d],
+    for example, the blocks are [a, b] and [c, d]. All ranks must call it: one gather exchanges the numbers of rows, and
+    one exchange moves the rows.
 
     Args:
         name: the operator, for errors if ranks disagree.

@@ -70,7 +70,8 @@ def load_model(path: Path, world: World, layouts: LayoutChoice) -> dict[str, Ten
 def _check_layouts(path: Path, arrays: Mapping[str, FileArray], layouts: LayoutChoice) -> None:
     """Raise InputError if ``layouts`` is None or names an array that the model does not have.
 
-    A function is not called here. The message names the first unknown array and the nearest existing one.
+    The message names the first unknown array, and the existing array with the most similar name. A function is not
+    called here.
 
     Args:
         path: the model, for the message.

@@ -69,8 +69,9 @@ def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any])
 def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Array]:
     """Return this rank's rows of the Cholesky factor.
 
-    If rows are split, the generator yields this rank's rows of each panel; the caller sends back the whole panel.
-    Otherwise it yields nothing. Only the lower triangle is read; the upper one of the result is 0.
+    A panel is a group of neighbouring columns, as wide as a block of rows is high. If rows are split, the generator
+    yields this rank's rows of one panel after the other; the caller sends back the rows of all ranks. If rows are not
+    split, it yields nothing. Only the lower triangle of ``x`` is read; the upper one of the result is 0.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -180,7 +181,9 @@ def cholesky(x: Tensor, upper: bool = False) -> Tensor:
 def _solve_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
     """Return the collectives of `_solve_forward` with their types; () if rows are not split.
 
-    Per panel an all-gather and two all-reduces, then one all-reduce per panel of the solution, the last panel first.
+    A panel is a group of neighbouring columns, one for each block of rows. Each panel needs an all-gather and two
+    all-reduces while it is eliminated. Then each needs one all-reduce of its part of the solution, the last panel
+    first. With 2 panels, for example, there are 6 + 2 collectives.
 
     Args:
         bound: the rule with its sizes.
@@ -241,14 +244,15 @@ def _factor_panel(panel: Array, free: Array) -> tuple[Array, Array]:
 def _solve_forward(context: Context, a: Array, b: Array) -> Generator[Array, Array, Array]:
     """Return this rank's rows of the solution of ``a x = b``.
 
-    If rows are not split, the generator yields nothing. Otherwise it yields three arrays per panel:
+    If rows are not split, the generator yields nothing. Otherwise it eliminates one panel (group of neighbouring
+    columns) after the other, and yields three arrays for each:
 
-    - this rank's rows of the panel; the caller sends back the rows of all ranks;
-    - the panel's pivot rows in the columns right of the panel, zeros for rows of other ranks; the caller sends back
-      the sum over all ranks;
-    - the right sides of the pivot rows, zeros for rows of other ranks; the caller sends back the sum over all ranks.
+    - this rank's rows of the panel. The caller sends back the rows of all ranks, in which each rank finds the pivots;
+    - the pivot rows in the columns right of the panel, with zeros for pivot rows of other ranks. The caller sends back
+      the sum over all ranks, which has the values of all pivot rows;
+    - the right sides of the pivot rows, also with zeros for rows of other ranks. The caller sends back their sum.
 
-    Then it yields what :func:`_substitute_back` yields.
+    Then it yields the arrays of :func:`_substitute_back`, one per panel.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -362,9 +366,9 @@ def lu_solve(a: Tensor, b: Tensor) -> Tensor:
 def solve(a: Tensor, b: Tensor) -> Tensor:
     """Solve linear systems ``a x = b``.
 
-    If a single matrix is split, it is redistributed by rows. As many panels of columns as row blocks are gathered and
-    factored in turn, with partial pivoting; ``x`` is split like the rows. Otherwise each rank solves for its own
-    matrices and columns of ``b``.
+    - A single matrix that is split is first redistributed by rows. Then one panel (group of neighbouring columns) for
+      each block of rows is gathered and factored, with partial pivoting. ``x`` is split like the rows.
+    - Otherwise each rank solves for its own matrices and its own columns of ``b``.
 
     Args:
         a: square matrices ``[..., n, n]``; integers become float64.

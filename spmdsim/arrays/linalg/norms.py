@@ -66,8 +66,8 @@ _power = declare_binary("power", _compute_power, _power_vjp, work=PASSES, says="
 def vector_norm(x: Tensor, *, axis: Dims = None, keepdims: bool = False, ord: Order = 2) -> Tensor:
     """Compute norms of vectors: ``sum(|x| ** ord) ** (1 / ord)``.
 
-    For ``inf`` and ``-inf`` they are the largest and the smallest absolute value. The gradient of a vector of zeros
-    is 0.
+    With ``ord`` inf a norm is the largest absolute value of the vector, with -inf the smallest one. The gradient of a
+    vector of zeros is 0.
 
     Args:
         x: the tensor; integers become float64.
@@ -282,8 +282,8 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     Args:
         a: ``[m, n]``.
         b: ``[m]`` or ``[m, k]``.
-        rcond: singular values up to this part of the largest one count as 0; None: machine epsilon times the larger
-            size.
+        rcond: singular values up to ``rcond`` times the largest one count as 0; None: machine epsilon times the
+            larger one of ``m`` and ``n``.
 
     Returns:
         A named tuple:

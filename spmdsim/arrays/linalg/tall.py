@@ -77,8 +77,9 @@ def _make_diagonal_positive(q: Array, r: Array) -> tuple[Array, Array]:
 def _factor_rows(context: Context, x: Array) -> Generator[Array, Array, tuple[Array, Array]]:
     """Return this rank's rows of ``q``, and ``r``.
 
-    The diagonal of ``r`` has no negative numbers. If rows are split, the generator yields the triangle of this rank's
-    rows; the caller sends back the triangles of all ranks, which are factored once more. Otherwise it yields nothing.
+    The diagonal of ``r`` has no negative numbers. If rows are split, each rank factors its own rows, and the generator
+    yields the resulting triangle. The caller sends back the triangles of all ranks, one below the other; each rank
+    factors them once more, which gives ``r``. If rows are not split, the generator yields nothing.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -203,9 +204,12 @@ class Singular(NamedTuple):
 def qr(x: Tensor, mode: str = "reduced") -> Any:
     """Factor matrices ``[..., m, n]`` into ``q r``: orthonormal columns and an upper triangle.
 
-    The diagonal of ``r`` has no negative numbers. If a tall matrix is split by rows, each rank factors its rows, and
-    only the triangles are gathered: ``q`` has the layout of the matrix, ``r`` is on every rank. If its columns are
-    split, too, it is redistributed by rows first. Rows and columns of other matrices are gathered.
+    The diagonal of ``r`` has no negative numbers.
+
+    - A tall matrix split by rows: each rank factors its rows, and only the triangles are gathered. ``q`` has the layout
+      of the matrix, and every rank owns all of ``r``.
+    - A tall matrix whose columns are split, too: it is first redistributed by rows.
+    - Other split matrices: rows and columns are gathered.
 
     Args:
         x: the tensor; integers become float64.
@@ -292,9 +296,9 @@ def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
 
     Args:
         x: the tensor; integers become float64.
-        full_matrices: True: ``u`` and ``v^H`` are square, as in NumPy; they are gathered for it and have no gradients.
-            False: ``u`` has as many columns, and ``v^H`` as many rows, as there are singular values. For square
-            matrices both give the same result.
+        full_matrices: True: ``u`` and ``v^H`` are square, as in NumPy; the matrix is gathered for this, and the
+            results have no gradients. False: ``u`` has only ``k = min(m, n)`` columns, and ``v^H`` only ``k`` rows. For
+            square matrices both give equal results.
         compute_uv: False: return the singular values alone; ``full_matrices`` is then not used.
 
     Returns:

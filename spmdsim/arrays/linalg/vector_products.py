@@ -91,8 +91,8 @@ def matrix_power(x: Tensor, n: int) -> Tensor:
 def diagonal(x: Tensor, *, offset: int = 0) -> Tensor:
     """Return diagonals of matrices ``[..., m, n]``.
 
-    Each rank looks up the entries of its own rows. If the diagonal does not go through all rows, the entries are
-    redistributed to balanced blocks.
+    Each rank picks the entries of its own rows. If the diagonal does not go through all rows, the entries are then
+    redistributed, so that each rank owns about as many as the others.
 
     Args:
         x: the tensor.

@@ -145,8 +145,8 @@ def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
 def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     """Return the gradient by a matrix of its reduced singular value decomposition.
 
-    It is right for distinct singular values that are not 0. Equal singular values contribute nothing to the part of
-    the vectors; a singular value of 0 gives inf or nan.
+    The gradient is right if all singular values differ and none is 0. Two equal singular values leave the directions of
+    their vectors open; their pair adds 0 to the gradient. A singular value of 0 gives inf or nan.
 
     Args:
         dys: the gradients of ``u``, singular values and ``v^H``; None for a result that is not used.

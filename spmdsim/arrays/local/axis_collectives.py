@@ -262,9 +262,13 @@ def all_to_all(
 ) -> np.ndarray:
     """Send block ``j`` of dimension ``split_axis`` to rank ``j``, and join the received blocks.
 
-    Without ``tiled`` the size of ``split_axis`` is the number of ranks; it is removed, and ``concat_axis`` is a new
-    dimension. With ``tiled`` both remain: one is divided by the number of ranks, the other multiplied. The call waits
-    for all ranks along the axis.
+    - Without ``tiled``: the size of ``split_axis`` must be the number n of ranks. This dimension is removed, and
+      ``concat_axis`` is a new dimension of size n.
+    - With ``tiled``: both dimensions remain. The size of ``split_axis`` is divided by n, that of ``concat_axis``
+      multiplied by n.
+
+    With 2 ranks, for example, shape (2, 6) and axes 0 and 1 give (6, 2), and with ``tiled`` (1, 12). The call waits for
+    all ranks along the axis.
 
     Args:
         x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.

@@ -79,8 +79,9 @@ def axis_size(name: Axes) -> int:
 def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRank, tuple[str, ...]]:
     """Return the rank whose local function is running, and the names of the axes as a tuple.
 
-    With groups, the returned rank is one of a new mesh with two axes: the first numbers the groups, the second goes
-    along a group. The tuple then has only the name of the second axis.
+    Without groups, the tuple has the names in ``name``. With groups, the returned rank belongs to a new mesh. Its first
+    axis numbers the groups, and its second axis numbers the ranks of a group; the tuple has the second axis only. So a
+    collective along these axes stays inside of the group.
 
     Args:
         what: the called function, for error messages.

@@ -138,8 +138,8 @@ class LocalFunction(Pictured):
     def _choose_operand_layouts(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """Return the layout in which the function gets each operand.
 
-        Positional operands get their layouts of ``in_layouts``. Where that is None, and for keyword operands, it is
-        the operand's own layout without pending reductions.
+        - A positional operand with an entry in ``in_layouts``: this layout.
+        - A positional operand whose entry is None, or any keyword operand: its own layout, without pending reductions.
 
         Args:
             tensors: the operands of the call: positional ones in order, then keyword operands.
@@ -252,9 +252,10 @@ class LocalFunction(Pictured):
     def _compute_gradients(
         self, context: Context, dy: Any, operands: Sequence[np.ndarray], result: Any, **params: Any
     ) -> list[Any]:
-        """Return one gradient per operand from the user's vjp; None for an operand without gradient.
+        """Run the user's vjp; return its gradient for each operand, or None for an operand without gradient.
 
-        The vjp gets read-only arrays. A single gradient need not be in a list.
+        The vjp (the function ``vjp`` of `local_map`) gets read-only arrays. For a single operand it may return the
+        gradient itself instead of a list.
 
         Args:
             context: the operator call as this rank sees it.
@@ -294,9 +295,14 @@ class LocalFunction(Pictured):
     ) -> tuple[tuple[Result, ...], dict[int, Any] | None]:
         """Run the function for the first time; ranks compare shapes and types of its results.
 
-        All ranks must call it. In a world without data the function runs on zeros, with its collectives, and the
-        global shapes are guessed (see `_guess_shape`). There it does not run if ``shape`` was passed; the results
-        then have the type ``dtype``, or that to which the operands are promoted.
+        All ranks must call it. There are three cases:
+
+        - The world has data: the function runs. Global shapes are those that the user passed as ``shape``, or are
+          computed from the shards of all ranks.
+        - The world has no data, and the user passed ``shape``: the function does not run. The results have these shapes
+          and the type ``dtype``, or else the type to which the operands are promoted.
+        - The world has no data, and the user passed no ``shape``: the function runs on zeros, with its collectives, and
+          the global shapes are guessed (see `_guess_shape`).
 
         Args:
             world: the world of the ranks.
@@ -372,11 +378,13 @@ class LocalFunction(Pictured):
         return run_ranks(world, leaves[0].mesh, self._op.name, jobs)
 
     def _read_global_shapes(self, moved: Sequence[Tensor], leaves: Sequence[Layout]) -> list[Shape] | None:
-        """Return the global shape of each result that ``shape`` states, or None without it.
+        """Return the global shape of each result from the user's ``shape``; None if the user passed none.
 
-        ``shape`` is a tuple for one result, or a list or tuple of one shape per result; or a function that returns one
-        of them from the global shapes of the operands. A list is never one shape: ``[8, 8]`` counts as two, so it
-        raises for one result.
+        ``shape`` has one of these forms:
+
+        - a tuple of sizes, such as (8, 8), if there is one result;
+        - a list or tuple with one shape per result, such as [(8, 8), (8,)]. A list is never a shape itself;
+        - a function of the global shapes of the operands that returns one of these forms, or None.
 
         Args:
             moved: the operands, in their layouts.
@@ -402,8 +410,9 @@ class LocalFunction(Pictured):
     def _compute_shape(self, k: int, leaf: Layout, pieces: Mapping[int, Sequence[Shape]]) -> Shape:
         """Compute the global shape of result ``k`` from the shapes of all ranks' shards.
 
-        The size of a dim is the sum over the shards along its axes, from the first rank of the mesh. It is not
-        checked that the other shards fit; `_check_shard_shapes` does that.
+        The size of a dim is the sum of the sizes of the shards along the dim's axes. These are the shards of the
+        first rank of the mesh and of the ranks that differ from it in these axes only. If ranks 0 and 1 split a dim and
+        have 3 and 2 entries, for example, its size is 5. `_check_shard_shapes` checks later whether all shards fit.
 
         Args:
             k: the number of the result.
@@ -451,8 +460,9 @@ class LocalFunction(Pictured):
     ) -> None:
         """Raise RuleError if replicas of a result differ.
 
-        Each replica is compared with the replica of the lowest rank. They differ if their checksums differ by more than
-        1e-3 of the sum of both magnitudes. Addends of a pending reduction are no replicas.
+        Replicas are shards of several ranks that are equal by the layout, because no axis splits them. Each is compared
+        with the replica of the first of these ranks. Two replicas differ if their checksums differ by more than 1e-3
+        times the sum of both magnitudes. Addends of a pending reduction may differ: they are no replicas.
 
         Args:
             k: the number of the result.
@@ -473,9 +483,12 @@ class LocalFunction(Pictured):
                 )
 
     def _find_result_type(self, k: int, moved: Sequence[Tensor], facts: Mapping[int, Any]) -> np.dtype:
-        """Return the element type of result ``k``: the user's, or that of all ranks' shards.
+        """Return the element type of result ``k``, by the first of these cases that applies.
 
-        If operands are promoted to a 16-bit float, results of float32 have this type, too: they are rounded once.
+        - The user passed ``dtype``: this type.
+        - The operands are promoted to a 16-bit float, and the shards have float32: the 16-bit float. The function gets
+          such operands as float32, and its results are rounded at the end.
+        - Else: the type of the shards.
 
         Args:
             k: the number of the result.
@@ -610,9 +623,9 @@ def local_map(
             unchanged. Ranks compare its code, the numbers and text bound to it as arguments (defaults,
             ``functools.partial``) and the floats in its closure. A number that differs between ranks must come from
             :func:`~spmdsim.local.axis_rank`. None: return a decorator.
-        in_layouts: the layout of each operand for the function, to which it is redistributed; None (or None for one
-            operand): its own layout without pending reductions. One layout holds for all operands, or for all in a
-            list or dict. Keyword operands always keep their own layouts.
+        in_layouts: the layout to which each operand is redistributed for the function. One layout holds for all
+            operands, or for all in a list or dict. None, also for a single operand: its own layout without pending
+            reductions. Keyword operands always keep their own layouts.
         out_layouts: the layout of each result whose shards the function returns; None: that of the first operand.
             Layouts of results in dicts or nested lists have the same nesting. Replicas are compared in the first
             call.
@@ -625,10 +638,10 @@ def local_map(
         flops: floating-point operations of one rank, or a function of its shards' shapes that returns them; None: one
             per element of operands and results.
         shape: global shape of the result, or one per result; or a function of the operands' global shapes. None:
-            computed from the shards of the first call, which all ranks compare. In a world of shapes only, the
-            function then runs on zeros in the shapes of rank 0's shards, with its collectives. There, a dim with axes
-            and local size of an operand's dim has its global size; other dims count as even. With ``shape`` the
-            function does not run there.
+            computed from the shards of the first call, which all ranks compare. In a world without data, the function
+            does not run if there is a ``shape``. Without it, the function runs there on zeros in the shapes of rank 0's
+            shards, and the global shapes are guessed: a dim that has axes and local size of an operand's dim also has
+            the operand's global size; other dims count as evenly split.
         dtype: element type of the results; None: that of the function's results.
         name: the name in traces and errors; None: that of the function.
 

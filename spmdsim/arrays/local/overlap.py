@@ -60,15 +60,16 @@ def map_overlap(
 ) -> Tensor:
     """Apply a function to each rank's block, enlarged by ``depth`` elements of its neighbours.
 
-    Only neighbours' elements are exchanged, dim by dim, so that corners are included. Blocks may be thinner than the
-    depth, and uneven. The result has shape and layout of the operands. All ranks must call it. The function does not
-    run on ranks whose block is empty, nor in worlds without data.
+    For example, two ranks with the blocks [0, 1] and [2, 3] and the depth 1 run the function on [0, 1, 2] and
+    [1, 2, 3]. Neighbours' elements are exchanged along one dim after the other, so corners are included. Blocks may be
+    uneven, and thinner than the depth. All ranks must call it. The function does not run on ranks whose block is
+    empty, nor in worlds without data.
 
     Args:
         function: takes one array per operand, all of equal shape, which it must not change. It returns an array in
             this shape, whose added elements are cut off, or in the shape of the block.
-        depth: number of added elements per side; a sequence has one entry per dim, a mapping the entries of some dims
-            (others: 0). A pair has different numbers before and after.
+        depth: number of added elements on each side. One number holds for all dims; a sequence has one entry per dim; a
+            mapping has the entries of some dims (others: 0). An entry may be a pair: the numbers before and after.
         boundary: the elements beyond the ends of the tensor. One value for all dims, a sequence with one per dim, or a
             mapping with the values of some dims (others: "none"):
 
@@ -148,12 +149,12 @@ def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) ->
 
 
 def _spread_over_dims(what: str, setting: Any, ndim: int, otherwise: Any) -> list[Any]:
-    """Return one value per dim from a setting for all dims, per dim, or by dim.
+    """Return a list with the value of each dim, from a setting in one of three forms.
 
     Args:
         what: the parameter, for error messages.
-        setting: the value, a list or tuple with one per dim, or a mapping from dim to value; negative dims count from
-            the end.
+        setting: one value for all dims; a list or tuple with one value per dim; or a mapping from dim to value, in
+            which negative dims count from the end.
         ndim: the number of dims.
         otherwise: the value of dims that a mapping does not name.
 
@@ -254,10 +255,10 @@ def _find_result_type(*dtypes: np.dtype, kind: Any, **_: Any) -> np.dtype:
 
 @lru_cache(maxsize=256)
 def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., Any] | None) -> WindowOp:
-    """Return an operator that runs a function on each rank's enlarged block; cached (last 256).
+    """Return an operator that runs a function on each rank's enlarged block.
 
-    Equal calls return the same operator, so that they share its recipes (derived facts). Running it raises the errors
-    of :func:`map_overlap`.
+    The last 256 operators are cached: calls with equal arguments return one object, so the facts that were derived for
+    it are derived once. Running the operator raises the errors of :func:`map_overlap`.
 
     Args:
         name: the name in traces and errors.
@@ -370,9 +371,10 @@ class Frame(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _find_frame(context: Context, sides: Sides, modes: Modes) -> Frame:
-    """Return the frame of a rank's block: its surroundings, see :class:`Frame`.
+    """Return the :class:`Frame` of a rank's block: how many elements are added around it, and from where.
 
-    Frames are cached. With the mode None, elements beyond the tensor are not added: the function sees fewer there.
+    Frames are cached. If a dim's mode is None, no elements are added beyond the ends of the tensor. A block of 4
+    elements at the start of the tensor with sides (2, 2), for example, then gets only the 2 elements behind it.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -395,10 +397,12 @@ def _find_frame(context: Context, sides: Sides, modes: Modes) -> Frame:
 def _count_mirrored(
     context: Context, bounds: Sequence[tuple[int, int]], sides: Sides, reach: Margins
 ) -> Margins:
-    """Return per dim how many elements a rank reads before and after its extended block.
+    """Return, per dim, how many more elements a rank reads for mirroring: ``(before, after)``.
 
-    Dims that are not continued by mirrored elements have (0, 0), and so have dims with equal depths on both sides. If
-    the depths differ, a mirrored element may lie further inside the tensor than the depth of its side.
+    The extended block is the rank's block with the added elements that are inside of the tensor. Beyond an end of the
+    tensor, mirrored elements are added, whose originals may lie outside of the extended block. This can only happen if
+    the depths before and after differ. With depths (1, 3) and a last block of one element, for example, the originals
+    of the last mirrored elements are further in front than 1 element. Dims that are not mirrored have (0, 0).
 
     Args:
         context: the operator call as this rank sees it.
@@ -444,11 +448,12 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
 
 
 def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: Modes) -> np.ndarray:
-    """Add the gradients of elements beyond the ends to those of the elements within.
+    """Return the gradient of a block without the elements beyond the ends of the tensor.
 
-    An element beyond an end is a copy of an element within the tensor, or is filled with a number. The gradient of a
-    copy is added to the gradient of its original; the gradient of a fill value is dropped. Dims are folded in
-    the reverse order of `_extend_block`.
+    An element beyond an end is a copy of an element inside of the tensor, or a fill value. The gradient of a copy is
+    added to the gradient of its original; the gradient of a fill value is dropped. For example, gradients [1, 2, 4]
+    whose first element is a copy of the second one give [3, 4]. Dims are handled in the reverse order of
+    `_extend_block`.
 
     Args:
         gradient: the gradient of the enlarged block; not changed.

@@ -93,13 +93,15 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
 
 
 def spread_layouts(what: str, layouts: Any, structure: Structure) -> list[Layout | None]:
-    """Return the layout of each leaf, from one layout for all leaves or a nesting of layouts.
+    """Return the layout of each leaf (array) in nested arguments, in order.
+
+    If the arguments are ``(a, [b, c])``, for example, the layouts ``(p, q)`` give [p, q, q], and ``p`` gives [p, p, p].
 
     Args:
         what: the parameter, for error messages.
-        layouts: one layout or None for all leaves, or a nesting: layouts in lists and tuples of equal length, and in
-            dicts with equal keys in equal order.
-        structure: the nesting of the leaves; values that are no leaves have no layout.
+        layouts: one layout or None, which holds for all leaves; or a list, tuple or dict with one entry for each part
+            of the arguments, to which this rule applies again. Lengths, keys and the order of keys must be equal.
+        structure: the nesting of the leaves; other values, such as text, have no layout.
 
     Raises:
         RuleError: If the nestings differ.
@@ -124,10 +126,11 @@ def spread_layouts(what: str, layouts: Any, structure: Structure) -> list[Layout
 
 
 def find_leaves_like(values: Any, layouts: Any) -> list[Any] | None:
-    """Return the leaves of a value that is nested as the layouts, else None.
+    """Return the leaves (arrays) of nested results if they have the nesting of the layouts, else None.
 
-    The leaves are in the order of the layouts. Lists and tuples are not distinguished. For one layout, a sequence of
-    one leaf counts as the leaf, and a list of numbers as an array.
+    For example, with the layouts ``{"u": p, "v": (q, r)}`` the results ``{"v": [b, c], "u": a}`` give [a, b, c], in the
+    order of the layouts. A list and a tuple count as equal nestings. For a single layout, a sequence with one leaf
+    counts as this leaf, and a list of numbers as an array.
 
     Args:
         values: the results of the user's function.

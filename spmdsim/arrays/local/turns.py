@@ -220,12 +220,12 @@ class Turns:
             self._stop_all(error)
 
     def _start_next(self) -> None:
-        """Start or resume another rank after a rank waits or has returned.
+        """Let the next rank run; called when the running rank waits at a collective or has returned.
 
-        - If ranks have not started, a new thread runs them.
-        - Otherwise, the next rank whose collective is done continues, in the order of the ranks. If no collective is
-          done, run the collectives at which the ranks wait first.
-        - If all ranks have returned, release the main thread.
+        - Some ranks have not started: a new thread starts them, one after the other.
+        - All have started: the first rank whose collective is done continues. If there is none, but ranks wait, their
+          collectives are run first.
+        - All have returned: the main thread continues.
         """
         if self._unstarted:
             thread = threading.Thread(target=copy_context().run, args=(self._run_unstarted,), daemon=True)
@@ -242,8 +242,8 @@ class Turns:
     def _run_collectives(self) -> None:
         """Run each collective that all ranks of its group have called; other ranks keep waiting.
 
-        Equal calls of several groups run as one collective, and are traced as one. The ranks are then ready to
-        continue.
+        A group is the ranks along the axes of the collective. If several groups have made equal calls, the calls run as
+        one collective, and are traced as one. The ranks of all these groups are then ready to continue.
 
         Raises:
             DisagreementError: If no group is complete: then the ranks call different collectives.
@@ -263,8 +263,8 @@ class Turns:
     def _run_collective(self, ranks: Sequence[int]) -> None:
         """Run one collective for the ranks that called it, and store each rank's result.
 
-        Each result is an array of the rank's own. A result that is shared, a view or read-only is copied, as ranks in
-        several processes have arrays of their own.
+        Each rank gets an array that it may change, and that shares no memory with arrays of other ranks. So a result is
+        copied if it is an array that a rank passed or got already, a view, or read-only.
 
         Args:
             ranks: the ranks of complete groups with equal calls, ascending. They no longer wait.
@@ -290,7 +290,7 @@ class Turns:
         """Return a text about the calls at which ranks wait, and the ranks that have returned.
 
         It is for an error message, such as "rank 0 calls psum over 'x' of f64[2] (program.py:7), rank 1 has
-        returned".
+        returned". Ranks with equal calls are named together.
         """
         calls = sides((rank, call.words) for rank, call in sorted(self._calls.items()))
         sentences = [
@@ -325,8 +325,9 @@ class Turns:
 def _merge_events() -> Iterator[None]:
     """Return a context in which the steps of several groups are traced as one collective.
 
-    Steps with equal collective and axes are merged, because each rank has called one. Their bytes and seconds are
-    added. If no trace is open, or the block raises, nothing is traced.
+    Steps with equal collective and axes are merged: each rank has called only one of them. The bytes and seconds of the
+    merged step are sums. If two groups each run an all-reduce of 2 us, for example, the trace has one of 4 us. If no
+    trace is open, or the block of the ``with`` statement raises, nothing is traced.
     """
     outside, inside = list(recorder.open_traces), recorder.Trace()
     recorder.open_traces[:] = [inside] if outside else []
@@ -351,7 +352,8 @@ def _merge_events() -> Iterator[None]:
 def run_ranks(world: World, mesh: Mesh, name: str, bodies: Mapping[int, Body]) -> dict[int, Any]:
     """Run functions of this process's ranks, which may call collectives.
 
-    If the process owns several ranks, they take turns, see :class:`Turns`. All processes of the mesh must call it.
+    If the process owns several ranks, one function runs at a time: until it waits at a collective or returns, see
+    :class:`Turns`. All processes of the mesh must call it.
 
     Args:
         world: the world of the ranks.
@@ -513,10 +515,10 @@ class LocalOp(Op):
     def bind(
         self, shapes: Sequence[Shape], params: dict[str, Any], dtypes: Sequence[np.dtype] | None = None
     ) -> BoundRule:
-        """Return the rule of a call: every dim of every operand and result has a name of its own.
+        """Return the rule of a call, in which every dim of every operand and result has another name.
 
-        The names are such as "a0_1" for dim 1 of operand 0, and "r0_1" for results. So the rule does not relate
-        layouts of different dims; the function's layouts may be any.
+        Dim 1 of operand 0 is "a0_1", dim 1 of result 0 is "r0_1". Dims with one name would have to be split alike; as
+        all names differ, the layouts of operands and results may be any.
 
         Args:
             shapes: the shapes of the operands.

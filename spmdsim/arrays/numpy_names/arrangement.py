@@ -109,16 +109,18 @@ def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
 
 
 def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> Tensor:
-    """Insert values before positions along a dim; None: flatten the tensor first.
+    """Insert values before positions along a dim.
 
-    The result has the type of ``arr``. Positions refer to the tensor before the insertion, as in ``numpy.insert``.
+    The result has the type of ``arr``. Positions refer to the tensor before the insertion: values [8, 9] inserted at
+    [1, 2] in [0, 1, 2] give [0, 8, 1, 9, 2].
 
     Args:
         arr: the tensor.
-        obj: an integer, a slice, or integers that all ranks have; a tensor is gathered.
-        values: broadcasts to the shape of the inserted entries; at an integer it may have several entries along the
-            dim, all of which are inserted there.
-        axis: the dim.
+        obj: the positions: an integer, a slice, or a list or array of integers that all ranks have; a tensor is
+            gathered.
+        values: broadcasts to the shape of the inserted entries. If ``obj`` is an integer, all entries of ``values``
+            along the dim are inserted there.
+        axis: the dim; None: the tensor is flattened first.
 
     Raises:
         OutOfRange: If a position or the dim is out of range, or NumPy refuses ``obj`` otherwise.
@@ -209,8 +211,8 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
     """Split a dim into a number of nearly equal parts, or at given positions.
 
-    The first parts are longer by one if the size does not divide. The parts are views: changing one in place changes
-    ``ary``.
+    If the size does not divide, the first parts are longer by one: 7 entries in 3 parts give sizes 3, 2, 2. Positions
+    (2, 5) give sizes 2, 3, 2. The parts are views: changing one in place changes ``ary``.
 
     Args:
         ary: the tensor.
@@ -345,8 +347,9 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, 
 def block(arrays: Any) -> Tensor:
     """Join nested lists of blocks along the last dims.
 
-    The innermost lists are joined along the last dim, lists around them along the dim before it, and so on. Blocks
-    with fewer dims get dims of size 1 in front.
+    The innermost lists are joined along the last dim, lists around them along the dim before it, and so on. So
+    ``[[a, b], [c, d]]`` of matrices is a matrix with a and b above c and d. Blocks with fewer dims get dims of size 1
+    in front.
 
     Args:
         arrays: tensors and arrays in lists of equal depth; or a single tensor, which is copied.

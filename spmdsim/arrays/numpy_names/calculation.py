@@ -24,13 +24,15 @@ Axis = int | Sequence[int] | None
 def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tensor]:
     """Return a reduction with NumPy's arguments ``where`` and ``initial``.
 
-    ``where`` is a mask that broadcasts: only elements where it is True count. ``initial`` is a number that is
-    combined with the result.
+    ``where`` is a mask that broadcasts: only elements where it is True count. ``initial`` is a number that is combined
+    with the result: the sum of [1, 2] with ``initial`` 10 is 13.
 
     Args:
         name: the operator of `spmdsim.ops`, such as "sum".
-        neutral: the value of excluded elements; None: ``initial``, so that a mask then requires one.
-        joined: the operator that combines the result with ``initial``.
+        neutral: the number by which excluded elements are replaced, such as 0 for a sum. None if the operation has no
+            such number (a maximum): they are replaced by ``initial``, and a mask without ``initial`` raises
+            UsageTypeError.
+        joined: the operator that combines the result with ``initial``, such as "add".
     """
 
     def reduction(
@@ -94,7 +96,8 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
     Args:
         a: the numbers.
         axis: one dimension or several; None: all.
-        weights: in the shape of ``a``, or in the shape of the dimensions ``axis``; None: 1 for each.
+        weights: one weight per element, in the shape of ``a``; or one per entry, in the shape of the dimensions
+            ``axis``; None: 1 for each.
         keepdims: keep reduced dimensions with size 1.
 
     Returns:
@@ -305,8 +308,9 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
     """Compute the slopes along dims from differences of neighbours.
 
-    Inside, a slope is the difference of both neighbours, divided by the length of two steps. At both ends it is the
-    difference to the only neighbour, divided by the length of one step. Integers become float64.
+    The slope of an inner element is the difference of its two neighbours, divided by the length of two steps. At both
+    ends it is the difference to the only neighbour, divided by the length of one step: [1, 2, 5] gives [1, 2, 3].
+    Integers become float64.
 
     Along a split dim, neighbouring ranks exchange one element.
 
@@ -394,7 +398,9 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
 def interp(
     x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
 ) -> Tensor:
-    """Interpolate linearly between points; the first and last value continue beyond them.
+    """Interpolate linearly between points; before the first and after the last one, values are constant.
+
+    For example, points at 0 and 2 with the values 10 and 30 give 10 at -1, 20 at 1 and 30 at 5.
 
     Args:
         x: the positions at which to interpolate, in any shape; a tensor, unless ``xp`` or ``fp`` is one.
@@ -430,8 +436,10 @@ def interp(
 def _make_order_statistic(name: str) -> Callable[..., Tensor]:
     """Return ``np.quantile`` or ``np.percentile`` for tensors, by its name.
 
-    An array of fractions takes part in the type promotion; Python numbers do not. Quantiles of integer fractions (0
-    and 1) are elements themselves, in the type of the tensor.
+    A fraction says how much of the elements lies below a quantile: 0.5 is the median. The type of the result:
+
+    - Fractions in an array: the array's type is promoted with the tensor's type. A Python number does not count.
+    - Integer fractions of "quantile" (0 and 1): the type of the tensor, because the results are elements themselves.
 
     Args:
         name: "quantile" or "percentile".

@@ -162,8 +162,10 @@ _FIRST = ("a", "x", "arr", "array", "ary", "m", "v", "arrays")
 def ufunc(function: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any) -> Any:
     """Run a NumPy ufunc on tensors, or one of its methods, as ``__array_ufunc__`` requires.
 
-    "reduce" and "accumulate" go along dim 0 by default. "accumulate" exists for add, multiply, maximum and minimum,
-    "at" for the functions of `FUNCTIONS`, and "reduce" for those of `REDUCED`.
+    - "__call__" applies the function to elements with equal index, "outer" to each pair of elements of two operands.
+    - "reduce" goes along dim 0 by default. It exists for the functions of `REDUCED`.
+    - "accumulate" goes along dim 0 by default. It exists for add, multiply, maximum and minimum.
+    - "at" changes the first operand. It exists for the functions of `FUNCTIONS`.
 
     Args:
         function: the ufunc.
@@ -216,7 +218,8 @@ def _check_type(call: str, inputs: Sequence[Any], result: Any, dtype: Any) -> No
 
     Args:
         call: the call as text, for the message.
-        inputs: the operands; the types of tensors must be convertible to ``dtype`` by NumPy's rule "same_kind".
+        inputs: the operands; the types of tensors must be convertible to ``dtype`` by NumPy's rule "same_kind", so
+            float64 to float32, but not float32 to int32.
         result: the result; a tensor must have this type.
         dtype: the requested type; None: any.
 
@@ -300,8 +303,9 @@ def _argument_positions(
 ) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
     """Return which arguments of a call are required and which are optional, by their numbers.
 
-    The arguments are numbered: first the positional ones, then those by keyword. The result is cached. It is None if
-    NumPy's function has no signature.
+    The arguments are numbered: first the positional ones, then those by keyword. For ``np.sum(x, axis=0)``, for
+    example, argument 0 is required, and argument 1 is optional: ((0,), (("axis", 1, None),)). The result is cached.
+    It is None if NumPy's function has no signature.
 
     Args:
         called: the NumPy function.
@@ -361,8 +365,11 @@ def _assign_to_out(out: Any, result: Any, call: str) -> Any:
 def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: ModuleType = ops) -> Any:
     """Run the function of this package for a NumPy function.
 
-    A first argument that was passed by keyword, such as ``a=`` or ``x=`` (see `_FIRST`), becomes positional. If the
-    function takes no ``dtype``, the arguments are converted to it before, and the result must have it.
+    The package's function may have fewer parameters than NumPy's, so the arguments are adapted:
+
+    - A first argument that was passed by keyword, such as ``a=`` or ``x=`` (see `_FIRST`), becomes positional.
+    - A ``dtype`` that the package's function does not take: the arguments are converted to this type before the call,
+      and the result must have it.
 
     Args:
         name: NumPy's name.

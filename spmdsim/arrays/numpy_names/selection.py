@@ -75,7 +75,8 @@ def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None
 def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
     """Return for each element the choice of the first condition that holds, else ``default``.
 
-    Conditions and choices broadcast. At least one of them must be a tensor.
+    Conditions and choices broadcast. At least one of them must be a tensor. With the conditions ``x > 5`` and ``x >
+    2``, the choices 100 and ``x``, and the default 0, for example, x [1, 4, 9] gives [0, 4, 100].
 
     Args:
         condlist: the conditions.

@@ -18,9 +18,12 @@ _READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}
 def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], result: Any) -> Any:
     """Return the result of a NumPy function, as a view of its operand if NumPy returns a view.
 
-    A change of a view also changes the operand. If NumPy returns a read-only view, the result refuses assignments. Of a
-    tuple or list of views, each entry becomes a view of the argument at its position. All other results are returned
-    unchanged, also if the first argument is no tensor.
+    A change of a view in place also changes the operand.
+
+    - NumPy returns a read-only view, as for ``np.broadcast_to``: the view refuses assignments.
+    - NumPy returns a list or tuple of views, as for ``np.broadcast_arrays``: each entry becomes a view of the argument
+      at its position.
+    - NumPy returns no view, or the first argument is no tensor: the result is returned unchanged.
 
     Args:
         called: the NumPy function.
@@ -64,8 +67,9 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
 def _view_of_einsum(args: Sequence[Any], result: Any) -> Any:
     """Return the result of an einsum as a view of its operand if NumPy returns a view.
 
-    NumPy returns a view for one operand of which nothing is summed: a transposed tensor, or a read-only diagonal.
-    Whether it does is tried on a small NumPy array with as many dims. Other results are returned unchanged.
+    NumPy returns a view if there is one operand and nothing is summed. "ij->ji" gives a transposed view, and "ii->i" a
+    view of the diagonal. The function runs the einsum on a small NumPy array with as many dims to see if NumPy
+    returns a view, and if it is read-only. Other results are returned unchanged.
 
     Args:
         args: the arguments of einsum: subscripts and operand, or operand and lists of subscripts.

@@ -150,8 +150,9 @@ def _mean(x: Tensor, axis: Axis, keepdims: bool, is_valid: Tensor) -> Tensor:
 def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, is_valid: Tensor) -> Tensor:
     """Compute the variance of the entries where a mask is True.
 
-    It is the sum of squared absolute deviations from the mean, divided by the count minus ``ddof``, and real.
-    Integers give float64; 16-bit floats are summed in float32.
+    It is the sum of squared absolute deviations from the mean, divided by the count minus ``ddof``. With ``ddof`` 0,
+    the entries 1 and 5 have the variance 4, with ``ddof`` 1 it is 8. The result is real. Integers give float64;
+    16-bit floats are summed in float32.
 
     Args:
         x: the tensor.
@@ -255,8 +256,9 @@ def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) ->
 def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
     """Compute quantiles of the elements that are not nan.
 
-    The result has the dims of ``fractions``, then the remaining dims of ``a``. It is nan where no element is a
-    number. Integers are cast to float64. The elements of a row are sorted.
+    For example, the median (fraction 0.5) of [1, nan, 5] is 3. The result has the dims of ``fractions``, then the
+    remaining dims of ``a``. It is nan where all elements are nan. Integers are cast to float64. The quantiles are
+    found by sorting the elements.
 
     Args:
         a: the tensor.

@@ -53,10 +53,12 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 
 
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
-    """Return this rank's block of the result of `put_along`, in the shape of its block ``x``.
+    """Return this rank's block of the result of `put_along`: each element is moved to its id.
 
-    If the dim is not split, the generator returns at once. Otherwise it yields three times what this rank sends to each
-    rank that splits the dim: counts, then positions, then values. The caller sends back what this rank receives.
+    In one dim, for example, the elements [7, 8, 9] with the ids [2, 0, 1] give [8, 9, 7]. If the dim is not split, the
+    generator returns at once. Otherwise the ranks that split the dim exchange elements: the generator yields what this
+    rank sends to each of them, and the caller sends back what it receives. This happens three times: for the
+    numbers of elements, for their positions and for their values.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -232,9 +234,10 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
 
 
 def _broadcast_operands(name: str, x: Tensor, ids: Tensor, at: int) -> tuple[Tensor, Tensor]:
-    """Return tensor and ids with equal sizes except along dim ``at``, and ids that count from 0.
+    """Return tensor and ids, broadcast to equal sizes in all dims but ``at``.
 
-    Ids of unsigned types are returned as they are. Whether ids are in range is not checked here.
+    Negative ids count from the end and are replaced: -1 along a dim of 5 entries becomes 4. Whether ids are in range is
+    not checked here.
 
     Args:
         name: the function that the user called, for error messages.

@@ -250,7 +250,8 @@ def unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
 def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
     """Return coordinates of the points of a grid.
 
-    Each one-dimensional tensor is repeated along the dimensions of the others.
+    Each one-dimensional tensor is repeated along the dimensions of the others. With "ij", coordinates [1, 2] and [5, 6]
+    give [[1, 1], [2, 2]] and [[5, 6], [5, 6]].
 
     Args:
         *tensors: coordinates ``[n]`` along each dim, of which there may be any number.
@@ -285,8 +286,8 @@ def meshgrid(*tensors: Tensor, indexing: str = "xy") -> list[Tensor]:
 def repeat(x: Tensor, repeats: int | Sequence[int] | np.ndarray | Tensor, axis: int | None = None) -> Tensor:
     """Repeat each entry of a dimension several times.
 
-    With one number for all entries, elements move only where the bounds of blocks change. With one number per entry,
-    the entries are looked up.
+    If one number holds for all entries, ranks exchange only those entries that then belong to another rank's block.
+    With one number per entry, each entry of the result is looked up in ``x``.
 
     Args:
         x: the tensor.

@@ -101,9 +101,11 @@ def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str,
 def _find_overlap(
     context: Context, start: Shape, stop: Shape, step: Shape = (), cut_name: str = "c"
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return the elements that this rank's block and a window share.
+    """Return slices for the elements that this rank's block and a window of the tensor share.
 
-    A dim that the window covers is a full slice in both. Without shared elements, the slices of a cut dim are empty.
+    For example, a block with the indices 4 to 8 (excluded) and a window 3, 5, 7 (start 3, stop 8, step 2) share the
+    indices 5 and 7: the slice 1:5:2 of the block, and 1:3 of the window. A dim that the window covers has full slices
+    in both. A dim without shared elements has empty slices.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -316,8 +318,8 @@ def slice_update(
 ) -> Tensor:
     """Return ``x`` with ``value`` in place of a window, in the promoted type of both.
 
-    Each rank writes the elements of its own block. A value whose cut dims are split stays split; only the elements
-    that a rank lacks are sent. A dim is cut if the window does not cover all of it.
+    Each rank writes the elements of its own block. If the value is split along dims that the window does not fully
+    cover, it stays split, and only the elements that a rank lacks are sent.
 
     Args:
         x: the tensor; it does not change.
@@ -358,7 +360,8 @@ def slice_update(
 def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
     """Return a tensor with ``value`` at an index.
 
-    Shape, element type and split dimensions are those of ``x``, which does not change.
+    For ``x`` [1, 2, 3, 4], the index ``slice(1, 3)`` and the value 9, for example, the result is [1, 9, 9, 4]. It has
+    shape, element type and split dimensions of ``x``, which does not change.
 
     Args:
         x: the tensor.
@@ -395,7 +398,8 @@ def setitem(x: Tensor, index: Index, value: Operand) -> Tensor:
 def change_at(x: Tensor, index: Any, value: Operand, kind: str, name: str) -> Tensor:
     """Return the tensor with values set or combined at an index.
 
-    If arrays of the index name an element several times, all its values apply, one after the other.
+    If arrays of the index name an element several times, all its values apply, one after the other. So [1, 1] with the
+    index [0, 0], the values [5, 7] and the kind "add" gives [13, 1].
 
     Args:
         x: the tensor; it does not change.
@@ -459,8 +463,9 @@ def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
 def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Tensor:
     """Return ``x`` with a value at each element that arrays of an index name.
 
-    Each rank numbers the elements of its own block; the last of several values counts. Every process computes the
-    coordinates of all indexed elements.
+    If the arrays name an element several times, its last value counts. Every process computes the coordinates of all
+    indexed elements. Each rank then notes, for the elements of its own block, the number of the value that each gets
+    (-1: none), and looks the values up by these numbers.
 
     Args:
         x: the tensor.

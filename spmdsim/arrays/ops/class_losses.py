@@ -97,8 +97,9 @@ _rows_op = Op(
 def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Compute minus the log-probability of each label.
 
-    If the classes are split (vocabulary-parallel logits), rows are never gathered: a max, a sum of exponentials and
-    the label's entry are reduced instead (Megatron-LM's parallel cross entropy).
+    The probabilities are the softmax of the logits. If the classes are split (vocabulary-parallel logits), no rank gets
+    all logits of a row. Ranks only exchange three numbers per row: its maximum, its sum of exponentials and the logit
+    of its label (Megatron-LM's parallel cross entropy).
 
     Args:
         logits: ``[..., c]``, one score per class; integers become floats.

@@ -76,8 +76,9 @@ def _matmul_vjp(
 ) -> tuple[Gradient, Gradient]:
     """Return functions that compute the gradients of a matrix product by its operands.
 
-    A vector counts as a matrix with one row or one column. Gradients are summed over batch dims that broadcast.
-    Complex operands are conjugated. All arrays are one rank's blocks; a function runs only if its gradient is needed.
+    For matrices ``y = a b`` they are ``dy b^H`` and ``a^H dy``, where ``^H`` is the conjugate transpose. A vector
+    counts as a matrix with one row or one column. Gradients are summed over batch dims that broadcast. All arrays are
+    one rank's blocks. A function runs only if its gradient is needed.
 
     Args:
         dy: the gradient of the product.

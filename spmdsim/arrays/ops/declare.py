@@ -160,11 +160,11 @@ def conj(array: Any) -> Any:
 
 
 def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a version of a NumPy ufunc that writes large results into reused buffers.
+    """Return a version of a NumPy ufunc that writes large results into reused memory (buffers).
 
-    A buffer is used if the first or the last operand has at least ``SMALLEST`` bytes (256 KiB), because the page
-    faults of fresh memory take longer than an addition. Small operands that broadcast to a large result get no buffer.
-    The caller may keep the result: a buffer is reused only when no array refers to it.
+    Fresh memory is slow: its first use (page faults) takes longer than an addition. So a buffer is used if the first or
+    the last operand has at least ``SMALLEST`` bytes (256 KiB). Small operands that broadcast to a large result get
+    no buffer. The caller may keep the result: a buffer is reused only when no array refers to it.
 
     Args:
         function: a ufunc with one result. Another function is returned itself.
@@ -187,10 +187,10 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def infer_result_type(name: str, function: Callable[..., Any], real: bool = False) -> Callable[..., np.dtype]:
-    """Return a function from operand types to the result type, which calls ``function`` on ones.
+    """Return a function that computes the result type of an operator from the operands' types.
 
-    It calls ``function`` once per combination of types, with arrays of one element, and caches the types. It raises
-    RuleError if ``function`` raises TypeError for the types.
+    To find a type, it calls ``function`` on arrays of one element. For ``np.add``, for example, int32 and float32 give
+    float64. It caches the types, and raises RuleError if ``function`` raises TypeError for the operands' types.
 
     Args:
         name: the operator, for error messages.
@@ -228,9 +228,10 @@ def declare_binary(
 ) -> OperatorFunction[[Operand, Operand], Tensor]:
     """Return the public operator of a function of two elements.
 
-    The operator takes tensors, arrays and numbers, at least one tensor, that broadcast. Operands are promoted as by
-    NumPy. A Python int that is out of range of the integer tensor beside it is accepted by comparisons, by logical
-    operators and, up to about 1.8e308, by division. Other operators refuse it with InputError.
+    The operator takes two operands that broadcast: tensors, arrays or numbers, at least one of them a tensor. Their
+    types are promoted as by NumPy. A Python int may be out of the range of the integer tensor beside it, such as 300
+    beside int8. Comparisons and logical operators accept it, and division up to about 1.8e308. Other operators refuse
+    it with InputError.
 
     Args:
         name: the operator's name.
@@ -285,8 +286,12 @@ def declare_binary(
 def _convert_int_out_of_range(value: Operand, dtype: np.dtype, compares: bool) -> Operand:
     """Return ``value``, or a float instead of an int that is out of range for ``dtype``.
 
-    An int out of range compares like the infinity of its sign. A quotient of integers is a float anyway, so a division
-    gets the nearest float. Bools, NumPy scalars and values of other classes than int are returned unchanged.
+    - Not a Python int, or an int in the range of ``dtype``: ``value`` itself. Bools and NumPy scalars are no Python
+      ints.
+    - An int out of range in a comparison: inf or -inf, because it compares like the infinity of its sign. For int8, 300
+      becomes inf.
+    - An int out of range in another operation, which is a division: the nearest float, because a quotient of integers
+      is a float anyway. 300 becomes 300.0.
 
     Args:
         value: the operand that is no tensor.
@@ -312,9 +317,12 @@ def _convert_int_out_of_range(value: Operand, dtype: np.dtype, compares: bool) -
 
 
 def _sum_broadcast_gradients(vjp: Vjp) -> Vjp:
-    """Return a vjp that also sums gradients over dims that broadcasting added or stretched.
+    """Return a vjp whose gradients have the shapes of the operands, also if these broadcast.
 
-    A gradient that is a function stays a function: it is called and summed only when it is needed. None stays None.
+    A vjp returns the gradient of each operand for the gradient ``dy`` of the result. The new one calls ``vjp`` and sums
+    each gradient over the dims that broadcasting added or stretched: for operands of shapes (3,) and (2, 3), a gradient
+    (2, 3) of the first is summed over dim 0. A gradient that is a function stays a function, which is called and
+    summed only when the gradient is needed. None stays None.
 
     Args:
         vjp: ``vjp(dy, operands, result, **params)`` returns one gradient per operand, in the shape of the result.
@@ -350,9 +358,9 @@ def declare_unary(
     Args:
         name: the operator's name.
         function: computes the result from one array; it also determines the result type.
-        derivative: the slope as a function of the operand ``x``, the result ``y``, or both, by its parameters' names.
-            Arrays that it does not take are not saved. The gradient is ``dy`` times the conjugate slope. None: no
-            gradient, unless there is a ``vjp``.
+        derivative: returns the slope. Its parameters are named ``x`` (the operand), ``y`` (the result), or both; for
+            exp it is ``lambda y: y``. An array that it does not take is not saved for the backward pass. The gradient
+            is ``dy`` times the conjugate of the slope. None: no gradient, unless there is a ``vjp``.
         linear: "each" if the function is linear, as in :meth:`Rule.parse`.
         vjp: ``vjp(dy, operands, result)`` computes the gradient instead of ``derivative``.
         fractions: True to convert integers to floats before the call, as NumPy's ``exp`` does.
@@ -436,6 +444,8 @@ def _make_operator(
 def _compose_docstring(op: Op, two: bool, function: Callable[..., Any], says: str, linear: Any) -> str:
     """Return the docstring of an elementwise operator, from its declaration, with an example.
 
+    It states the formula, the operands, the effect of pending reductions, whether there is a gradient, and the errors.
+
     Args:
         op: the declaration.
         two: True if the operator has two operands, False if it has one.
@@ -478,8 +488,8 @@ _SAMPLES = (([0.5, 0.25], [2.0, 0.5]), ([1.5, 2.0], [2.0, 4.0]), ([6, 5], [2, 3]
 def _format_example(name: str, function: Callable[..., Any], two: bool) -> str:
     """Return the doctest of an elementwise operator, or "" if no sample has finite results.
 
-    It uses the first of :data:`_SAMPLES` that the function accepts and for which it gives finite numbers. Floats are
-    rounded to 4 digits.
+    The operands are the first of :data:`_SAMPLES` that the function accepts and for which it returns finite numbers.
+    For example, arccosh of [0.5, 0.25] is nan, so arccosh gets [1.5, 2.0]. Floats are rounded to 4 digits.
 
     Args:
         name: the operator.

@@ -78,8 +78,9 @@ def _make_rule(op: str) -> Callable[..., Rule]:
     For shape (2, 3) and dims (1,) the rule is "d0 d1 -> d0", with ``keepdims`` "d0 d1 -> d0 1".
 
     Args:
-        op: the reduction, such as "sum". A split dimension leaves it pending. Operands with this reduction pending are
-            accepted, by "sum" also those with a pending average.
+        op: the reduction, such as "sum". If a reduced dimension is split, it is pending in the result: each rank has
+            the result of its own elements. Operands for which it is already pending are accepted, by "sum" also those
+            for which an average is pending.
     """
 
     def rule(shape: Shape, dims: Shape, keepdims: bool) -> Rule:
@@ -107,8 +108,8 @@ def _make_rule(op: str) -> Callable[..., Rule]:
 def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -> Op:
     """Return the operator of a reduction that NumPy has under this name.
 
-    An empty block contributes the identity of the reduction, such as 1 for "prod". The operator has the parameters
-    ``dims`` and ``keepdims``.
+    The operator has the parameters ``dims`` and ``keepdims``. A rank without elements contributes the number that
+    changes no result (the identity), such as 1 for "prod".
 
     Args:
         name: the operator and the NumPy function.
@@ -277,8 +278,9 @@ def mean(x: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = N
 def _reduce_to_extreme(op: Op, x: Tensor, dims: Dims, keepdims: bool) -> Tensor:
     """Reduce a tensor by ``max`` or ``min``; equal extremes share the gradient equally.
 
-    If a reduced dimension is split, the reduction is run before the result is returned. If ``x`` requires a gradient,
-    the slopes are computed at once: 1 / k at each of the k elements that equal the extreme, and 0 at the others.
+    The gradient is ``dy`` times the slope: 1 / k at each of the k elements that equal the extreme, and 0 at the
+    others. The slopes of max([3, 1, 3]), for example, are [0.5, 0, 0.5]. They are computed at once if ``x`` requires
+    a gradient. If a reduced dimension is split, the ranks exchange their extremes before the result is returned.
 
     Args:
         op: the operator.

@@ -76,9 +76,9 @@ def _contract(equation: str, *arrays: Array) -> Array:
 def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
     """Return the gradients by all operands, in order.
 
-    The gradient by an operand is a sum of products, too: of ``dy`` and the conjugates of the other operands, with the
-    letters of this operand in the result. It is broadcast along letters that no other term has. All arrays are one
-    rank's blocks.
+    The gradient of an operand is a sum of products, too: of ``dy`` and the conjugates of the other operands, with the
+    letters of this operand in the result. For "ij,jk->ik" with operands a and b, the gradient of a is "ik,jk->ij" of
+    dy and b. Letters that only this operand has are added by broadcasting. All arrays are one rank's blocks.
 
     Args:
         dy: the gradient of the result.
@@ -117,12 +117,15 @@ def _name_dims(term: str, ndim: int) -> list[str]:
 def _expand_to(array: Array, have: str, want: str, shape: Shape) -> Array:
     """Return an array with the dims of another term and the given shape.
 
+    Each letter of a term names a dim.
+
     - Dims are reordered as in ``want``.
     - Dims of ``have`` that ``want`` lacks are summed.
-    - Letters of ``want`` that ``have`` lacks are broadcast.
+    - Letters of ``want`` that ``have`` lacks are new dims, along which the array is repeated.
     - Dims of size 1 in ``shape`` that are larger in ``array`` are summed to one element. This reverses the broadcast of
       ``...``.
 
+    For example, from "ji" to "ik" with the shape (3, 4), an array (2, 3) is summed over j and repeated 4 times along k.
     The result may be a read-only view.
 
     Args:
@@ -159,11 +162,10 @@ def einsum(equation: str | Operand, *tensors: Operand | Sequence[object]) -> Ten
     Args:
         equation: one letter per dim of each operand, ``->``, and the letters of the result; ``...`` stands for dims
             that broadcast. Without ``->`` the result has the letters that occur once, in alphabetical order. A letter
-            twice in an operand takes the operand's diagonal. In the form with lists of labels, this argument is the
-            first operand.
-        *tensors: the operands; dims of size 1 broadcast against other dims of the same letter. In the other form: a
-            list of labels after each operand, and optionally the result's list at the end. A label is an integer from
-            0 to 51, or ``...``.
+            twice in an operand takes the operand's diagonal.
+        *tensors: the operands; dims of size 1 broadcast against other dims of the same letter. The other form of the
+            call has no equation: ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` has a list of labels after each operand, and
+            optionally the result's list at the end. A label is an integer from 0 to 51, or ``...``.
 
     Returns:
         The result, in the type to which the operands are promoted. It is partial over the axes that split a summed
@@ -243,11 +245,12 @@ def _find_letter(label: Any) -> str:
 def _complete_equation(
     equation: str, shapes: tuple[Shape, ...]
 ) -> tuple[str, list[tuple[int, list[int]]], bool]:
-    """Return an equation with its result and without letters of dims that broadcast.
+    """Return an equation with its result, and without letters for dims that broadcast.
 
-    ``"ij,jk"`` of shapes (2, 1) and (3, 4) gives ``"i,jk->ik"``: dim 1 of the first operand broadcasts. Without ``->``
-    the result has ``...`` if a term has it, then the letters that occur once, sorted. The rule reports unequal sizes
-    and terms with a wrong number of letters later. Results are cached; the caller must not change the list.
+    ``"ij,jk"`` of shapes (2, 1) and (3, 4) gives ``"i,jk->ik"``: dim 1 of the first operand has size 1 and
+    broadcasts, so its letter is removed from this term. If ``->`` is missing, the result has ``...`` if a term has
+    it, and then the letters that occur once, sorted. Unequal sizes and terms with a wrong number of letters are not
+    reported here; the operator's rule does so later. Results are cached; the caller must not change the list.
 
     Args:
         equation: the equation of the user, with or without ``->``; blanks are dropped.
@@ -326,8 +329,8 @@ def _take_diagonals(equation: str, operands: Sequence[Tensor]) -> tuple[Any, ...
 def _replace_by_diagonals(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
     """Return term and tensor without repeated letters: their diagonals become last dims.
 
-    The first two dims of a repeated letter are replaced, until no letter is repeated: ``["i", "i", "j"]`` gives ``["j",
-    "i"]``. ``term`` and ``x`` are not changed.
+    The first two dims of a repeated letter are replaced by their diagonal, until no letter is repeated. For example,
+    ``["i", "i", "j"]`` and shape (3, 3, 5) give ``["j", "i"]`` and shape (5, 3). ``term`` and ``x`` are not changed.
 
     Args:
         term: the letters of the tensor's dims; one "." stands for all dims of ``...``, also for none.
@@ -373,8 +376,10 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     Args:
         a: the left tensor or array.
         b: the right tensor or array; one of both is a tensor.
-        axes: the number of last dims of ``a`` and first dims of ``b`` to sum over; or a pair: the dims of ``a``, and
-            those of ``b`` that go with them. Each of the pair is a list or one dim; negative ones count from the end.
+        axes: the dims to sum over. An int n: the last n dims of ``a`` and the first n of ``b``. A pair: the dims of
+            ``a``, and the dims of ``b`` in matching order; each of the pair is a list or one dim, and negative ones
+            count from the end. Shapes (2, 3, 4) and (4, 3) with the pair ([1, 2], [1, 0]), for example, give shape
+            (2,).
 
     Returns:
         The other dimensions of ``a``, then those of ``b``; partial over the axes that split a summed dimension.
