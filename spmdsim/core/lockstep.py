@@ -36,8 +36,9 @@ def box_sizes(box: Bounds) -> tuple[int, ...]:
 def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that cuts ``box`` out of an array with the elements of ``outer``.
 
-    The function takes an array and returns a C-contiguous array with the elements of ``box``. If possible it returns
-    the argument itself or a view of it; an empty box gives a new empty array.
+    The function takes an array and returns a C-contiguous array with the elements of ``box``. If possible it
+    returns the argument itself or a view of it; an empty box gives a new empty array. For example, the box
+    ``((2, 4),)`` is ``array[1:3]`` of an array with the elements ``((1, 6),)``.
 
     Args:
         box: ``(start, stop)`` per dim in global indices.
@@ -60,8 +61,9 @@ def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray
 def _derive_slice_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a local slice: each rank cuts its target box out of its own shard.
 
-    Ranks share a slice if their source boxes are equal, their target boxes are equal, and they share one array. The
-    program leaves the results of ranks outside the mesh as they are.
+    A program reads one shard per rank and writes one result per rank. Ranks get one common result array if they
+    own one common shard, and both their source boxes and their target boxes are equal. The program does not
+    write results of ranks outside the mesh.
 
     Args:
         step: the slice.
@@ -100,9 +102,13 @@ def ranks_by_box(layout: Layout, step: Step, members: tuple[int, ...]) -> dict[B
 def _derive_group_program(step: Step, members: tuple[int, ...]) -> Program:
     """Return the program of a step in one group of ranks.
 
-    The program makes one array of the group's shards and cuts the target box of each member out of it. A step with a
-    reduction folds all shards in the order of ``members``; their boxes are equal. Another step places each source box
-    in the array, equal boxes once. Members with equal target boxes get one array object.
+    The program makes one array of the members' shards, and cuts the target box of each member out of it.
+    Members with equal target boxes get one array object. The array of the members' shards is:
+
+    - if the step reduces (all_reduce, reduce_scatter): the sum or other reduction of all shards, in the order
+      of ``members``. Their boxes are equal.
+    - else (all_gather, all_to_all): the smallest box around all source boxes, with each shard at its place. Of
+      members with equal source boxes, the first one's shard is copied.
 
     Args:
         step: the step: an all_gather, all_to_all, all_reduce or reduce_scatter.

@@ -265,9 +265,10 @@ def apply(
 ) -> Any:
     """Apply an operator to global tensors; return the result, or a tuple of several results.
 
-    All ranks must call it, because operands and results may be redistributed. The recipe is derived once per
-    combination of operand metas, parameters (hashable values) and strategy; a repeated call only looks it up. The last
-    of the world's watchers sees the call, and may change operator and strategy. An open trace records it.
+    All ranks must call it, because operands and results may be redistributed. The recipe (strategy, routes and
+    local functions) is derived once per combination of operand metas, parameters (hashable values) and
+    strategy; a repeated call only looks it up. The last of the world's watchers sees the call, and may change
+    operator and strategy. An open trace records it.
 
     Args:
         op: the operator.

@@ -100,8 +100,11 @@ class Recipe:
     ) -> Recipe:
         """Return the recipe of a call: strategy, routes of operands and results, and functions.
 
-        If the strategy splits nothing, and operands must move to it, inform the world's observers (``gathered``). A
-        requested sharded operator wants this, so its recipes are not reported. Nothing is sent.
+        A route has the steps that redistribute a tensor: an operand to the layout that the strategy needs, or a
+        result to the layout that the caller receives. The method only plans; nothing is sent.
+
+        If the strategy splits nothing, and operands must move for it, the world's observers are informed
+        (``gathered``). They are not if a sharded operator was requested, because its user wants this.
 
         Args:
             op: the operator.
@@ -226,9 +229,12 @@ class Recipe:
     def run_on_ranks(self, world: AbstractWorld, function: Local, *lists: Arrays) -> list[Any]:
         """Call a function with the arrays of every owned rank of the strategy's mesh.
 
-        If the operator is not contextual, ranks that share all their arrays share one call. The functions of a
-        contextual operator run one after the other. If they wait for each other, the operator's class has
-        ``run_together``, which runs them.
+        The local functions of a contextual operator depend on the rank. There are three cases:
+
+        - The operator is not contextual: ranks that share all their arrays share one call and its value.
+        - It is contextual: the function is called for one rank after the other.
+        - It is contextual, and its class has ``run_together``: this method runs the calls of all ranks, because
+          they wait for each other.
 
         Args:
             world: the world that owns the ranks.

@@ -361,8 +361,10 @@ class BoundRule(ShortRepr):
     def _find_passed(self, layouts: Sequence[Layout], splits: Mapping[str, Axes]) -> list[Passed]:
         """Return ``(axis, operands, reduction)`` of each axis along which operands are partial.
 
-        Axes of size 1 are left out. The operands that are partial along an axis must together be one of the rule's
-        linear sets.
+        The pending reduction of these operands passes to the result. This is possible if the rule is linear in
+        the operands together, and passes the reduction. For example, a product ``m k, k n -> m n`` is linear in
+        each operand. If only operand 0 has a pending sum along x, the list is ``[("x", {0}, "sum")]``; if both
+        have one, the method raises. Axes of size 1 are left out.
 
         Args:
             layouts: the layouts of the operands.
@@ -388,8 +390,10 @@ class BoundRule(ShortRepr):
     def strategies(self, mesh: Mesh, *, partial: bool = True, empty: bool = False) -> Iterator[Strategy]:
         """Yield every strategy on a mesh that the rule allows.
 
-        Each axis does nothing, splits one factor, or passes a pending reduction on, tried in this order. The last axis
-        changes fastest. With ``n`` choices per axis, ``n ** number of axes`` strategies are tried.
+        Each axis does nothing, splits one factor, or passes a pending reduction on, tried in this order. The
+        last axis changes fastest. With ``n`` choices per axis, ``n ** number of axes`` strategies are tried.
+        For example, the rule ``m n -> m n``, which is not linear, has the choices nothing, m and n: 9
+        strategies on two axes.
 
         Args:
             mesh: the mesh.

@@ -229,13 +229,17 @@ def shortest_route(src: Layout, dst: Layout, shape: Shape, itemsize: int, price:
 def _list_next_steps(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step]:
     """Yield the steps from ``layout`` that can be part of a cheapest path to ``dst``.
 
-    In each dim the leading axes that equal the target's leading axes stay.
+    In each dim, the axes are compared with the target's axes of the dim. The axes behind the common beginning
+    are *surplus*. Without surplus axes, the target's further axes are *missing*. For example, of ("a", "b") to
+    ("a", "c") the axis "b" is surplus; of ("a",) to ("a", "c") the axis "c" is missing. The steps are:
 
-    - If only further axes of the target are missing: a slice adds the next one, if it is replicated. A reduce_scatter
-      adds the next one or more, if their reductions are pending, and not pending in the target.
-    - If the dim has other axes after the leading ones: an all_gather removes one or more from the end. An all_to_all
-      moves them to the end of another dim, if the target of that dim begins with the axes that it then has.
-    - One all_reduce carries out all reductions that are not pending in the target.
+    - slice: adds the first missing axis, if it is replicated.
+    - reduce_scatter: adds the first missing axes, one or more, if their reductions are pending, but not in the
+      target.
+    - all_gather: removes the last surplus axes, one or more.
+    - all_to_all: moves the last surplus axes, one or more, to the end of another dim, if the target's axes of
+      that dim begin with the axes that it then has.
+    - all_reduce: carries out all reductions that are not pending in the target.
 
     Args:
         layout: the layout before the steps.

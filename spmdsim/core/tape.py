@@ -102,10 +102,12 @@ class OpNode(Node):
         self.spent, self.sources, self.values, self.saved = True, [], [], None
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Sum the gradients of each result, and compute those of the wanted operands from them.
+        """Sum the addends of each result's gradient; compute the wanted operands' gradients.
 
-        The sums are in the results' dual layouts, so all ranks must call it. An open trace records the calculation. The
-        lists in ``gradients`` are emptied. See :meth:`Node.pull` for the argument and the lists that are returned.
+        The sums have the results' dual layouts (the layouts that the local gradient function needs). The
+        addends may have to be redistributed for it, so all ranks must call the method. An open trace records
+        the calculation. The lists in ``gradients`` are emptied. See :meth:`Node.pull` for the argument and the
+        lists that are returned.
 
         Raises:
             RuleError: If the local gradient function reads a result that is not saved (``saves_result``).
@@ -205,9 +207,11 @@ def local_gradients(
 ) -> list[list[Any] | None]:
     """Return the operands' gradients on every owned rank, computed by :func:`call_vjp`.
 
-    A rank outside the mesh gets gradients without elements. On a mesh smaller than the world, an operand for which the
-    function returns None gets zeros, because ranks outside the mesh cannot know that it has no gradient. A gradient
-    that is a function is called only if it is wanted (:func:`match_dtype`).
+    - A rank outside the strategy's mesh gets gradients without elements.
+    - If the function returns None for an operand, it has no gradient. But on a mesh smaller than the world its
+      gradient is zeros, because ranks outside the mesh cannot know that it has none.
+    - If the function returns a function as gradient, it is called only for a wanted gradient
+      (:func:`match_dtype`).
 
     Args:
         recipe: what was derived for the forward call: strategy, layouts, functions.
@@ -305,9 +309,10 @@ def pull_back(
 ) -> Iterator[tuple[Any, Gradients]]:
     """Yield each leaf on which ``result`` depends, with the addends of its gradient.
 
-    All ranks must call it, because it communicates. A leaf is a tensor that requires a gradient and was not computed by
-    a recorded operator. It is yielded as soon as its list of addends is complete; the caller sums them. Leaves that get
-    no gradient are not yielded.
+    All ranks must call it, because it communicates. A leaf is a tensor that requires a gradient and was not
+    computed by a recorded operator. It is yielded once, as soon as its list of addends is complete; the caller
+    sums them. For example, x in ``x * y + x`` is yielded with two addends. Leaves that get no gradient are not
+    yielded.
 
     Args:
         result: the tensor that is differentiated.

@@ -277,8 +277,9 @@ class PlainTensor(Pictured):
         """Compute gradients of all leaves on which this tensor depends, and add them to ``.grad``.
 
         A leaf is a tensor with ``requires_grad`` that no recorded operator computed. Its ``.grad`` is None before the
-        first pass; later gradients are added to it. Gradients of complex tensors point uphill, as torch's do: ``dy *
-        conj(dy/dx)`` of a function with a derivative. All ranks must call it.
+        first pass; later gradients are added to it. All ranks must call the method. Gradients of complex
+        tensors point uphill, as torch's do: if y = f(x) has the gradient g, x has the gradient
+        ``g * conj(f'(x))``.
 
         Args:
             gradient: the gradient of the final result with respect to this tensor, which is converted to its element
@@ -288,7 +289,8 @@ class PlainTensor(Pictured):
 
         Raises:
             LayoutError: If the gradient has another shape, or there is none and the tensor does not have one element.
-            UsageTypeError: If the tensor needs no gradient, or an earlier pass did not retain the graph.
+            UsageTypeError: If the tensor needs no gradient, an earlier pass did not retain the graph, or
+            ``gradient`` is not a tensor.
         """
         from spmdsim.core.tape import backward, convert_gradient
 
@@ -356,9 +358,10 @@ class WritableShards(list[Any]):
 def create_shards(world: AbstractWorld, meta: Meta, take: Callable[[Index], np.ndarray]) -> list[Any]:
     """Return the shards of the owned ranks; ranks with equal shards share one array.
 
-    Along partial axes, the ranks of coordinate 0 own the elements, and the others own what the reduction ignores, such
-    as 0 for a sum. For the reduction ``avg``, all ranks own the elements. A rank outside the mesh gets an array without
-    elements.
+    - Along partial axes, the ranks of coordinate 0 own the elements, and the others own what the reduction
+      ignores: 0 for a sum, 1 for a product.
+    - For the reduction ``avg``, all ranks own the elements.
+    - A rank outside the mesh gets an array without elements.
 
     Args:
         world: the world that owns the ranks.

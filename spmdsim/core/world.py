@@ -219,9 +219,12 @@ class AbstractWorld(Pictured, ABC):
     def check_step(self, step: Step) -> None:
         """Raise WorldError if this world cannot run a step.
 
-        That is so if ``collectives`` lacks the step's collective, a mesh has ranks that the world lacks, or the step
-        goes from one mesh to an unequal one. Only exchanges, reshapes, and a reduce_scatter between meshes of equal
-        ranks in different orders may go to another mesh.
+        A world cannot run a step if:
+
+        - its ``collectives`` lack the step's collective;
+        - a mesh of the step has ranks that the world lacks;
+        - the step goes from one mesh to an unequal one, and is neither an exchange, nor a reshape, nor a
+          reduce_scatter between meshes of equal ranks in different orders.
         """
         if step.collective not in self.collectives:
             raise WorldError(

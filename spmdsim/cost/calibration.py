@@ -176,10 +176,13 @@ def _median_times(samples: Iterable[Sample]) -> list[Sample]:
 def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
     """Divide samples into at most ``most`` ranges; return ``(start, stop)`` of each range.
 
-    A line is fitted to each range, which has at least :data:`_LEAST` samples. The line of the last range must grow,
-    unless there is only one range. The division has the least Bayesian information criterion, which weighs squared
-    relative errors against the number of ranges. A mean error below 0.5 % counts as 0.5 %; each range counts as six
-    parameters. Dynamic programming finds the division.
+    A line is fitted to each range. For example, if the first 6 of 10 samples are on one line and the last 4 on
+    another, the ranges are ``(0, 6)`` and ``(6, 10)``. Each range has at least :data:`_LEAST` samples, and the
+    line of the last range must grow, unless it is the only one.
+
+    Of all divisions, the one with the least Bayesian information criterion is returned: it weighs squared
+    relative errors against the number of ranges. A mean error below 0.5 % counts as 0.5 %; each range counts as
+    six parameters. Dynamic programming finds the division.
 
     Args:
         data: bytes and seconds by ascending size, at least :data:`_LEAST`.

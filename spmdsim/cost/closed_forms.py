@@ -173,9 +173,12 @@ class MeasuredTable:
     def seconds(self, collective: str, algorithm: str, group_size: int, nbytes: float) -> float | None:
         """Return the time in seconds that measurements give for a message size, or None.
 
-        Times are interpolated between measured sizes, linearly in the logarithms of size and time. Below the smallest
-        size the time is constant; above the largest one it grows in proportion to the size. Sizes below 1 byte count as
-        1.
+        - Between measured sizes, times are interpolated linearly in the logarithms of size and time.
+        - Below the smallest size, the time is constant.
+        - Above the largest size, the time grows in proportion to the size.
+
+        For example, if 100 bytes took 1 µs and 400 bytes 4 µs, then 200 bytes take 2 µs, 50 bytes 1 µs and 800
+        bytes 8 µs. Sizes below 1 byte count as 1.
 
         Args:
             collective: such as ``all_reduce``.
@@ -313,9 +316,10 @@ def textbook_seconds(
 ) -> float:
     """Return the seconds of one collective by the fastest of the textbook algorithms.
 
-    The algorithms are latency-optimal ones for short messages and bandwidth-optimal ones for long messages. In the
-    formulas there are ``n`` ranks, ``c = ceil(log2 n)``, ``q = (n-1)/n``, and ``r`` received bytes. One rank, or the
-    collective "slice", takes 0 seconds.
+    The algorithms are latency-optimal ones for short messages and bandwidth-optimal ones for long messages. For
+    example, an all_to_all of n ranks takes ``(n - 1) * alpha + nbytes * beta`` by single messages. Bruck's
+    algorithm needs only ``ceil(log2(n))`` messages, but moves more bytes; the smaller time is returned. One
+    rank, or the collective "slice", takes 0 seconds.
 
     Args:
         collective: its name, one of :data:`COLLECTIVES`.
@@ -338,7 +342,7 @@ def textbook_seconds(
     n, r = group_size, nbytes
     if n == 1 or collective == "slice":
         return 0.0
-    c = (n - 1).bit_length()
+    c = (n - 1).bit_length()  # ceil(log2(n)), the rounds of a tree
     q = (n - 1) / n
     if collective in ("all_gather", "gather", "scatter"):
         return c * alpha + r * beta

@@ -232,9 +232,13 @@ def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
 def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float = 0.0) -> EventProgram:
     """Convert a schedule to a program of the event simulator.
 
-    An operation starts after all operations of the rank's previous round. Messages have the number of their round as
-    tag. Local copies are left out. If reducing takes time, a reduction is a calculation: that of received data follows
-    its receive, that of local data follows all operations that its round lists before it.
+    An operation starts after all operations of the rank's previous round. The instructions of a round become:
+
+    - a send: a send, with the number of the round as tag;
+    - a receive, with or without reduction: a receive with this tag;
+    - a reduction, if ``gamma`` is above 0: a calculation. If it reduces received data, it follows their
+      receive. If it reduces local data, it follows all operations that its round lists before it;
+    - a local copy: nothing.
 
     Args:
         schedule: an algorithm at a rank count.
@@ -542,8 +546,9 @@ def _costs(size: float, p: LogGOPS) -> tuple[float, float, float, bool]:
 def _refuse_leftovers(program: EventProgram, starts: list[float], partners: list[int]) -> None:
     """Raise ScheduleError if an operation never ran, or a message was never received.
 
-    The error names the first operation whose requirements all ran, so that only a message is missing. If there is none,
-    it names the first operation that never ran, or whose message was never received.
+    The error names the first operation that never ran although all operations that it requires did: it waits
+    for a message that no rank sends. If there is none, it names the first operation that never ran because
+    operations require each other, or the first send that was never received.
 
     Args:
         program: the operations of all ranks.

@@ -147,10 +147,13 @@ class OwnChunks:
     def most_below(self, limit: int) -> int:
         """Return the largest number of chunks that a rank has in blocks below ``limit``.
 
-        This is for the symmetry ``xor``. A chunk in block b of rank 0 is in block ``b ^ r`` of rank r. The number of
-        ranks must be a power of two. Blocks are halved repeatedly: a rank either swaps both halves or not. If the limit
-        is in the upper half, all chunks of the lower half count, and the upper half is the same problem with half as
-        many blocks; else only the lower half matters.
+        This is for the symmetry ``xor``: a chunk in block b of rank 0 is in block ``b ^ r`` of rank r. For
+        example, rank 0 of 4 ranks has chunks in the blocks 0 and 1, so rank 2 has them in the blocks 2 and 3.
+        Below limit 2, rank 0 has both and rank 2 none; the result is 2.
+
+        The number of ranks must be a power of two. Blocks are halved repeatedly: a rank either swaps both
+        halves or not. If the limit is in the upper half, all chunks of the lower half count, and the upper half
+        is the problem again with half as many blocks. Otherwise only the lower half matters.
         """
         limits = [limit]
         while 2 ** len(limits) <= self._n:
@@ -207,8 +210,9 @@ class RepeatedRound:
 def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
     """Return the rounds of rank 0, with one entry for equal rounds in a row.
 
-    Rounds are equal if their instructions have equal kinds, equal peers and equally many chunks, and their first chunks
-    have equal positions in their blocks.
+    Rounds are equal if their instructions have equal kinds, equal peers and equally many chunks, and their
+    first chunks have equal positions in their blocks. For example, a ring all_reduce of 8 ranks has two
+    entries, each for 7 rounds: those that reduce, and those that gather.
 
     Args:
         schedule: a schedule with a symmetry, so that rank 0 represents all ranks.
@@ -249,7 +253,9 @@ def _levels(schedule: Schedule) -> tuple[int, ...]:
 def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
     """Yield the rounds of all ranks, derived from those of rank 0 by the symmetry ``kind``.
 
-    Each message has the size of the rank on which it is largest.
+    If rank 0 sends to rank p, rank r sends an equal number of chunks to ``(p + r) % n`` (shift) or ``p ^ r``
+    (xor). All these messages count as large as the largest of them (:func:`most_bytes`). Equal rounds in a row
+    are one :class:`LinkLoad`.
 
     Args:
         schedule: the schedule.
@@ -303,8 +309,9 @@ def _shifted(ranks: Ints, peer: int) -> Ints:
 def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks: OwnChunks) -> float:
     """Return the bytes of rank 0's chunks on the rank on which they are largest.
 
-    The bytes depend on the rank, because the first blocks of a message may have one element more than the others. The
-    first case that holds counts:
+    The bytes depend on the rank, because the first blocks of a message may have one element more than the
+    others. For example, 10 elements are 4 blocks of 3, 3, 2 and 2. A message of the last block has 2 elements
+    on rank 0, but 3 on the rank for which it is the first block. The first case that holds counts:
 
     * The schedule rounds chunks up (``CEILING``): each chunk has the largest size, but all together have at most the
       message.
@@ -367,7 +374,8 @@ def _generate_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Itera
 def _sum_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> LinkLoad:
     """Return the load of one round: its messages, and the most bytes that a rank moves and reduces.
 
-    Local copies do not count. A rank's reduced bytes are those of its instructions "reduce" and "combine".
+    A message is an instruction "send" of a rank; local copies do not count. A rank's reduced bytes are those of
+    its instructions "reduce" (of received chunks) and "combine" (of its own chunks).
 
     Args:
         moves_of: the instructions of each rank.

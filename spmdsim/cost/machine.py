@@ -500,9 +500,11 @@ def _place_group(machine: Machine, mesh: Mesh, axes: tuple[str, ...]) -> Machine
 def _check_numbers(machine: Machine) -> None:
     """Raise InputError if a number of a machine is impossible.
 
-    Times must be finite and not negative, ``flops`` above 0, counts not negative, and the factors of ``interval``
-    ascending above 0. The sizes of ranges must ascend from above 0. ``intra`` is stated together with
-    ``ranks_per_node`` or ``nodes``.
+    - Times must be finite and not negative.
+    - ``flops`` must be finite and above 0, ``memory_bytes`` and ``ranks_per_node`` not negative.
+    - The two factors of ``interval`` must be above 0, the lower one first.
+    - The limits of ranges of sizes must ascend from above 0.
+    - ``intra`` must be stated together with ``ranks_per_node`` or ``nodes``, or none of the three.
     """
     values = [
         (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")

@@ -69,6 +69,10 @@ def map_of(placement: Placement, size: int) -> NodeMap:
 def group_load(groups: np.ndarray) -> PortLoad:
     """Return the load of the busiest port if groups communicate at the same time.
 
+    A port is a node's link to the others. :class:`PortLoad` has a load for rings and one for exchanges of all
+    pairs. In the example, a group has two ranks on each of two nodes. If ranks of one node are neighbours in
+    the ring, one rank per node receives from outside; if nodes alternate, both do.
+
     Args:
         groups: the node of each rank, as an array ``[group, position in the group]``. Rings follow the positions.
 

@@ -272,15 +272,17 @@ def _price_function(
 def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
     """Return True if a schedule can be priced at several sizes in a short time.
 
-    A schedule is quick if a closed form is enough for its price. Otherwise the messages to look at are limited:
+    A schedule is quick if a closed form (a formula) is enough for its price. Otherwise the number of messages
+    to look at is limited. A rank counts as sending m messages in a round: 1 if the algorithm has one port, else
+    one to each rank.
 
-    * If ranks differ or events are simulated: rounds times ranks times sizes is at most :data:`_AFFORDABLE`.
-    * If all ranks behave like rank 0 and only its messages matter: rounds are at most :data:`_AFFORDABLE`.
-    * If all ranks behave like rank 0 but all messages matter, the messages of a round are arrays over ranks: rounds are
-      at most :data:`_AFFORDABLE`, and different rounds times ranks times sizes at most :data:`_AFFORDABLE_ARRAYS`.
+    * If ranks differ or events are simulated: rounds * ranks * m * sizes is at most :data:`_AFFORDABLE`.
+    * If all ranks behave like rank 0, and only its messages matter: rounds * m is at most :data:`_AFFORDABLE`.
+    * If all ranks behave like rank 0, but the messages of all matter, because they share links, or their sizes
+      or nodes differ: rounds are at most :data:`_AFFORDABLE`, and different rounds * ranks * m * sizes is at
+      most :data:`_AFFORDABLE_ARRAYS`.
 
-    If a rank may send several messages in a round, it is taken to send one to each rank. Without a closed form, four
-    rounds per bit of the number of ranks are assumed.
+    Without a closed form, four rounds per bit of the number of ranks are assumed.
 
     Args:
         schedule: the schedule.
@@ -323,8 +325,9 @@ def _native_price_function(collective: str, machine: Machine, n: int) -> dict[st
 def _find_crossovers(row: list[PredictedPoint], pricers: dict[str, Pricer]) -> list[Crossover]:
     """Return the sizes at which the fastest algorithm changes, by bisection between points.
 
-    There is at most one crossover between two points; algorithms that are the fastest only between them are not
-    noticed. The size is found to 0.1 % or 1 byte.
+    If one algorithm is the fastest at 1 KiB, and another one at 1 MiB, the crossover is the size between at
+    which both take equally long. There is at most one crossover between two points; algorithms that are the
+    fastest only between them are not noticed. The size is found to 0.1 % or 1 byte.
 
     Args:
         row: the points of one rank count, by ascending size.

@@ -146,10 +146,13 @@ def _levels_network(machine: Machine, ranks: int) -> Nodes | None:
 def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     """Return the seconds of one round: its slowest message and its largest reduction.
 
-    On one level without a topology, a rank's messages of a round follow one another: a message takes its alpha and all
-    bytes that its sender sends or its receiver receives, whichever takes longer. With a topology, messages share its
-    links. Each message of a rank beyond the first adds half of the largest alpha. A round without messages takes its
-    reduction only.
+    - Without messages, the round takes its reduction only.
+    - On one level without a topology, a rank's messages follow one another: a message takes its alpha and all
+      bytes that its sender sends or its receiver receives, whichever takes longer.
+    - With a topology or nodes, messages share the links.
+
+    Each message of a rank beyond the first adds half of the largest alpha. For example, two messages of b bytes
+    from each rank on one level take ``1.5 * alpha + 2 * b * beta``.
 
     Args:
         load: the messages and reductions of the round.
@@ -222,9 +225,12 @@ def _uniform_seconds(load: LinkLoad, machine: Machine, network: Nodes) -> float:
 def leave_nodes(kind: str, peer: int, nodes: NodeMap) -> tuple[bool, int]:
     """Return ``(inside, leaving)`` of a round in which each rank sends one message, all equally far.
 
-    ``inside`` is True if some messages stay inside a node. ``leaving`` is the largest number of messages that leave a
-    node; equally many enter it. Messages are visited one by one if consecutive ranks do not fill the nodes, and for
-    ``xor`` with a number of ranks per node that is no power of two.
+    ``inside`` is True if some messages stay inside a node. ``leaving`` is the largest number of messages that
+    leave a node; equally many enter it. In the example with 4 ranks per node, a shift by 1 sends one message
+    out of each node, a shift by 8 all four, ``xor`` with 2 none.
+
+    The numbers follow from a formula if consecutive ranks fill the nodes, and, for ``xor``, a node has a power
+    of two of ranks. Otherwise messages are visited one by one.
 
     Args:
         kind: ``shift`` (rank r sends to ``(r + peer) % n``) or ``xor`` (rank r sends to ``r ^ peer``).
@@ -333,9 +339,12 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
 def _unchanged_messages(schedule: Schedule, count: int) -> tuple[int, ...]:
     """Return the elements of the largest message of each round in which ranks send only input.
 
-    The bytes of these messages have not changed since an earlier call sent them. A round counts if each of the first
-    :data:`_LOOKED_AT` ranks sends at most one message in it, from its input array, and one of them sends. Further ranks
-    are not examined. The numbers are in no particular order.
+    If a call is repeated with unchanged input, the bytes of these messages are those that the earlier call
+    sent. For example, in a ring all_gather the first round sends each rank's own block; later rounds send
+    received blocks and do not count.
+
+    A round counts if each of the first :data:`_LOOKED_AT` ranks sends at most one message in it, from its input
+    array, and one of them sends. Further ranks are not examined. The numbers are in no particular order.
 
     Args:
         schedule: the schedule.

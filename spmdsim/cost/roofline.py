@@ -131,9 +131,12 @@ def gradient_work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int]
 def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables: bool) -> Work:
     """Return the operations and bytes of the busiest rank for one run of an operator.
 
-    The busiest rank has the largest block of each factor. Bytes are those of operands and results, each counted once;
-    of a look-up the results count twice, because rows are read and written. Results have the widest element of the
-    operands (of a look-up: of the table), or 4 bytes without operands.
+    The busiest rank has the largest block of each factor (named index of the rule). The bytes are those of its
+    blocks of operands and results, each counted once. For example, a product of two float32 matrices of 4 x 4,
+    of which the first is split by rows on 2 ranks, has 8 + 16 + 8 elements: 128 bytes.
+
+    The results of a look-up count twice, because rows are read and written. Results have the widest element of
+    the operands (of a look-up: of the table), or 4 bytes without operands.
 
     Args:
         bound: the operator's rule.

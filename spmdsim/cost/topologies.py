@@ -73,8 +73,10 @@ class Torus(Topology):
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: all hops along the first dim, then along the second, ...
 
-        In each dim the message takes the shorter direction; see :meth:`_link` for the numbers of the links. The result
-        has one entry per message and link that it crosses. A message from a rank to itself crosses no link.
+        In each dim the message takes the shorter direction. For example, from rank 0 to rank 7 of a 4 x 4 torus
+        it goes one hop along dim 0, to rank 4, then one hop backwards along dim 1. The result has one entry per
+        message and link that it crosses; see :meth:`_link` for the numbers of the links. A message from a rank
+        to itself crosses no link.
 
         Args:
             sources: the sender of each message.
@@ -145,6 +147,9 @@ class Torus(Topology):
         self, line: Ints, first: Ints, hops: Ints, weights: Floats, size: int, stride: int
     ) -> Floats:
         """Return the load of each link in one direction of a dim, by running sums along its rings.
+
+        For example, a message of weight 5 with ``first`` 3 and 2 hops on a ring of 4 positions adds 5 to the
+        links at the positions 3 and 0.
 
         Args:
             line: for each message, the first rank of its ring.
@@ -259,10 +264,13 @@ class FatTree(Topology):
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: up on the sender's side, down on the receiver's side.
 
-        A message rises to the lowest level whose subtree contains both ends. At each level, the receiver's number
-        chooses the port upwards: it is divided by the product of the numbers of ports below, and taken modulo the
-        level's ports. See :meth:`_link` for the parts of a link's number. A message from a rank to itself crosses no
-        link. The links of a message are listed level by level, not in the order of its way.
+        A message rises to the lowest level whose subtree contains both ends. The receiver's number chooses the
+        port upwards: at the lowest level, its remainder by the number of ports; at the next level, the
+        quotient's remainder; and so on. For example, with 2 ports per level, receiver 6 (binary 110) has the
+        ports 0, 1 and 1.
+
+        The links of a message are listed level by level, not in the order of its way; see :meth:`_link` for the
+        parts of a link's number. A message from a rank to itself crosses no link.
 
         Args:
             sources: the sender of each message.

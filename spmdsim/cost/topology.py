@@ -186,8 +186,9 @@ class Nodes(Topology):
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: the two ranks'; between nodes also both nodes' ports.
 
-        Link ``r`` leads out of rank ``r``, link ``ranks + r`` into rank ``r``. After them come the ports out of the
-        nodes, then the ports into the nodes. A message from a rank to itself crosses no link.
+        Link ``r`` leads out of rank ``r``, link ``ranks + r`` into rank ``r``. After them come the ports out of
+        the nodes, then the ports into the nodes. For example, with 4 ranks on 2 nodes, the message from rank 0
+        to rank 3 crosses the links 0, 7, 8 and 11. A message from a rank to itself crosses no link.
 
         Args:
             sources: the sender of each message.
@@ -307,8 +308,10 @@ def max_min_rates(routes: Routes, capacity: Floats) -> Floats:
 def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
     """Compute the arrival time of each message, in seconds, under max-min fair sharing.
 
-    All messages start at once. Whenever a message has arrived, the others share its links again. A message without
-    bytes, or that crosses no link, arrives at 0. A message has arrived when at most 1e-9 of its bytes are left.
+    All messages start at once. Whenever a message has arrived, the others share its links again. In the
+    example, both messages move at 5 bytes/s until the first one has arrived; then the second one moves at 10
+    bytes/s. A message without bytes, or that crosses no link, arrives at 0. A message has arrived when at most
+    1e-9 of its bytes are left.
 
     Args:
         routes: the links of each message.
@@ -347,10 +350,13 @@ def round_seconds(
 ) -> float:
     """Return the seconds of one round of messages on a topology; 0 if there are none.
 
-    Messages of equal size are priced by their busiest link, which is exact: its messages get the smallest share of all
-    and arrive last. The largest latency of any message is added to it. Other rounds are simulated by
-    :func:`drain_seconds`, unless they have more than ``HOP_LIMIT`` hops. Then the busiest link gives a lower estimate.
-    Messages without bytes take their latency only. On :class:`Nodes`, each message is priced by its busiest link.
+    - On :class:`Nodes`, each message is priced by its busiest link.
+    - Messages of equal size take the time of the busiest link, its bytes divided by its capacity, and the
+      largest latency. This is exact: the messages of this link get the smallest share and arrive last.
+    - Other rounds are simulated by :func:`drain_seconds`.
+    - If these have more than ``HOP_LIMIT`` hops together, the busiest link gives a lower estimate instead.
+
+    Messages without bytes take their latency only, and do not count for equal sizes.
 
     Args:
         topology: the network.

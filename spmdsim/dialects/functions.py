@@ -90,9 +90,9 @@ def _reduction_row(function: Callable[..., Any]) -> Row:
 def extreme_row(name: str, *, tied: bool = False) -> Row:
     """Return the row of ``max`` or ``min``; its second argument selects one of three forms.
 
-    - None: the extreme of all elements. ``keepdim`` is ignored.
-    - an int: `ValuesAndIndices` along this dim.
-    - a tensor (anything else): the elementwise extreme of both. ``keepdim`` is ignored.
+    - None, as in ``max(x)``: the extreme of all elements. ``keepdim`` is ignored.
+    - an int, as in ``max(x, 0)``: `ValuesAndIndices`, the extremes along this dim and their indices.
+    - a tensor (anything else), as in ``max(x, y)``: the elementwise extreme of both. ``keepdim`` is ignored.
 
     The row (an operator's function) has the parameters ``(input, dim=None, keepdim=False)``.
 
@@ -253,6 +253,8 @@ def _are_integers(values: Any) -> bool:
 
 def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
     """Split one dim into consecutive blocks; return them as a list.
+
+    For example, a dim of size 5 split by 2 has blocks of 2, 2 and 1; split by ``[1, 4]``, blocks of 1 and 4.
 
     Args:
         tensor: the tensor to split.

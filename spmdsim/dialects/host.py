@@ -224,7 +224,8 @@ def format_nested(
 ) -> str:  # fmt: skip
     """Return numbers in nested brackets, over several lines; a scalar without brackets.
 
-    Rows of a matrix are on lines of their own; blocks of more dims are separated by empty lines, as numpy prints them.
+    Rows of a matrix are on lines of their own; blocks of more dims are separated by empty lines, as numpy
+    prints them. A line of a row has at most ``per_line(indent)`` numbers.
 
     Args:
         array: values, as `keep_ends` returns them.

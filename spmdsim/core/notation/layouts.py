@@ -181,9 +181,9 @@ def _names(axes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _rank_order(ranks: Iterable[int], size: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the ranks of a mesh in row-major order; None if they are ``0 .. size-1``.
+    """Return the ranks of a mesh as a tuple, or None if they are ``0, 1, …, size - 1`` in this order.
 
-    NumPy's integers become Python's.
+    The tuple has them in row-major order of the mesh. NumPy's integers become Python's.
 
     Args:
         ranks: the rank at each position.
@@ -286,11 +286,13 @@ def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str],
 def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
     """Raise LayoutError if an axis is unknown or used twice, or several reductions are pending.
 
+    An axis may split one dim or have one pending reduction, but not both. All pending reductions must be of one
+    kind: a sum along x and a maximum along y are refused.
+
     Args:
         mesh: the mesh.
         dims: the axes that split each dim.
-        partial: ``(axis, reduction)`` of the partial axes. An axis must be neither in two dims, nor in a dim and here,
-            nor here twice; all reductions must be equal.
+        partial: ``(axis, reduction)`` of the partial axes.
     """
     axes = [*(axis for entry in dims for axis in entry), *(axis for axis, _ in partial)]
     dims_text = ", ".join(f"({','.join(entry)})" for entry in dims)
@@ -408,7 +410,9 @@ class LayoutFacts(Pictured):
     def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
         """Return the layout with one placement per mesh axis.
 
-        Of two axes that split a dim, the earlier one is major.
+        Of two axes that split a dim, the earlier one is major. For example, the placements Shard(0)
+        and Shard(0) on the axes "a" and "b" split dim 0 into blocks along "a", and each of these along "b":
+        ``mesh(("a", "b"))``.
 
         Args:
             mesh: the mesh.

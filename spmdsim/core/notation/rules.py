@@ -124,8 +124,15 @@ def fit_shapes(
 ) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
     """Return the terms of a rule for operands of certain shapes, and the size of each factor.
 
-    ``...`` is written out as factors ``.0``, ``.1``, … from the right; in results it has as many dims as in the operand
-    with the most. A dim of ``...`` that is broadcast (size 1 while another operand has more) has no factor.
+    A term lists the factors (named indices) of each dim of an operand or result. ``...`` is written out as
+    factors ``.0``, ``.1``, … from the right; in results it has as many dims as in the operand with the most. A
+    dim of ``...`` that is broadcast (size 1 while another operand has more) has no factor.
+
+    For example, ``... k, k n -> n ...`` for the shapes (5, 3) and (3, 4) has
+
+    - the operand terms ``((".0",), ("k",))`` and ``(("k",), ("n",))``;
+    - the result term ``(("n",), (".0",))``;
+    - the sizes .0 = 5, k = 3, n = 4.
 
     Args:
         rule: the rule.
@@ -190,8 +197,9 @@ def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
 def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
     """Add the sizes of the factors of an operand to ``size_of``, except those of compound dims.
 
-    A compound dim has several factors (:func:`_solve_compound`). A dim of ``...`` with size 1 is broadcast: the size in
-    another operand counts.
+    A compound dim has several factors; :func:`_solve_compound` finds their sizes later. A dim of ``...`` may
+    have size 1 in one operand and size n in another: its size is then n. For example, ``m (a b)`` for the shape
+    (4, 6) adds m = 4 only.
 
     Args:
         term: the factors of each dim, with ``...`` written out.
@@ -229,10 +237,10 @@ def _drop_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
 
 
 def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
-    """Add the size of the only unknown factor of each dim with several factors to ``size_of``.
+    """Add the sizes of unknown factors of compound dims, such as ``(a b)``, to ``size_of``.
 
-    A dim of known factors is only checked: the product of their sizes must be the dim's size. An example is ``(a b)``
-    of size 12 with a = 4, which gives b = 3.
+    If one factor of the dim is unknown, the others divide the size of the dim: ``(a b)`` of size 12 with a = 4
+    gives b = 3. If all are known, the product of their sizes must be the size of the dim.
 
     Args:
         term: the factors of each dim.
@@ -269,9 +277,14 @@ def _in_words(axes: Axes) -> str:
 def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
     """Yield the reasons, as texts, why a rule does not allow a strategy; nothing if it does.
 
-    The strategy must split only factors of the rule, and none in ``Rule.whole``. Factors that share a dim are split
-    evenly, and a minor one only if the major one is split completely: into as many blocks as it has elements. Each
-    result has pending reductions of one kind. More blocks than elements are allowed for other factors.
+    A strategy states the mesh axes that split each factor (named index) of the rule. It is refused if:
+
+    - it splits a factor that the rule lacks, or one in ``Rule.whole``;
+    - it splits a factor that shares a dim with others, such as a in ``(a b)``, unevenly;
+    - it splits the minor factor b of ``(a b)``, but does not split a into single elements;
+    - one result would have different pending reductions, such as a sum and a maximum.
+
+    A factor that has its dims alone may have more blocks than elements.
 
     Args:
         bound: the rule, bound to shapes.
@@ -307,11 +320,13 @@ def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
 def check_axes(rule: Rule, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> None:
     """Raise RuleError if operands split a factor differently, or an axis splits two factors.
 
-    Axes are compared as tuples: ("x", "y") and ("y", "x") differ.
+    Axes are compared as tuples: ("x", "y") and ("y", "x") differ. For example, this is refused, because operand 0
+    splits the factor k along x, and operand 1 does not split it: ``{"k": [(0, ("x",)), (1, ())]}``.
 
     Args:
         rule: the rule, for messages.
-        splits: for each factor ``(operand, axes)`` of the operands that have it, by their numbers; at least one.
+        splits: for each factor a list with one pair per operand that has it: the operand's number, and the axes
+            that split the factor there.
     """
     for factor, [(first, axes), *more_operands] in splits.items():
         for operand, operand_axes in more_operands:

@@ -92,11 +92,15 @@ def ordered_steps(src: Layout, dst: Layout, nbytes: int = 1) -> list[AxisTransit
 def transitions(layout: Layout, nbytes: int) -> Iterator[tuple[float, AxisTransition]]:
     """Yield ``(price in microseconds, step)`` for each step that the graph planner allows.
 
-    A partial axis may be reduced, with or without a scatter. An unused axis may split any dim, as its innermost axis.
-    The innermost axis of a dim may be gathered, or exchanged to another dim. With n ranks along the axis and b received
-    bytes, a step costs ``6.6 + 0.6 * (n - 1) + b / 87700 + 1e-9``. An all_reduce has twice the hops and bytes of a
-    reduce_scatter, an exchange costs 0.5 more, a slice 1e-9 alone. A shard of s bytes gives b = s * (n - 1) for an
-    all_gather, s * (n - 1) / n for others. Sizes count as evenly split.
+    A partial axis may be reduced, with or without a scatter. An unused axis may split any dim, as its innermost
+    axis. The innermost axis of a dim may be gathered, or exchanged to any dim. The price depends on the n ranks
+    along the axis, and on the s bytes of a shard before the step, as if evenly split:
+
+    - all_gather: ``6.6 + 0.6 * (n - 1) + s * (n - 1) / 87700 + 1e-9``;
+    - reduce_scatter: ``6.6 + 0.6 * (n - 1) + s * (n - 1) / n / 87700 + 1e-9``;
+    - all_reduce: as a reduce_scatter, with twice the terms of ``0.6`` and of ``s``;
+    - all_to_all (exchange): as a reduce_scatter, and 0.5 more;
+    - slice: 1e-9.
 
     Args:
         layout: layout before the step.
@@ -157,11 +161,17 @@ def format_dtensor_layout(layout: Layout) -> str:
 def greedy_steps(src: Layout, dst: Layout) -> list[AxisTransition]:
     """Return the steps of the greedy planner, in order, between two layouts of one mesh.
 
-    The first pass goes from the innermost to the outermost axis. Each axis takes the target's placement. But if the
-    outer axes that split its new dim now are not those that split it in the target, the axis becomes Replicate. The
-    second pass goes from the outermost axis inwards and gives the target's placement to all axes that lack it. If the
-    source splits no dim, the first pass is left out. The list is empty for equal placements. The order of axes inside a
-    dim is not looked at: it must be the order of the mesh.
+    - The first pass goes from the innermost to the outermost axis, and gives each the target's placement. But
+      if the outer axes that split its new dim now are not those that split it in the target, the axis becomes
+      Replicate. The pass is left out if the source splits no dim.
+    - The second pass goes from the outermost axis inwards, and gives the target's placement to all axes that
+      lack it.
+
+    In the example, dim 0 is split along a and dim 1 along b, and the axes shall be exchanged. Axis b becomes
+    Replicate first, because a splits dim 0 still, but not in the target.
+
+    The list is empty for equal placements. The order of axes inside a dim is not looked at: it must be the
+    order of the mesh.
 
     Raises:
         PlanError: If ``dst`` has a pending reduction that ``src`` lacks.

@@ -137,8 +137,10 @@ class CellList(Cell, Numbered):
 def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
     """Return the class of a cell that applies the first primitive of a row of the operator table.
 
-    The cell passes its constructor's arguments to the primitive's. The primitive is an attribute of the cell with the
-    name of the row's first function, or, without functions, the class's name in lower case. Equal arguments return one
+    The cell passes its constructor's arguments to the primitive's constructor, and its operands to the
+    primitive. For example, ``cell_of(row)(axis=1)(x)`` computes what
+    ``primitive(row.primitives[0])(axis=1)(x)`` does. The primitive is an attribute of the cell with the name of
+    the row's first function, or, without functions, the class's name in lower case. Equal arguments return one
     class.
 
     Args:
@@ -390,9 +392,9 @@ class CrossEntropyLoss(_Loss):
     def construct(self, logits: Any, labels: Any) -> Tensor:
         """Return the loss of logits: a scalar, or one number per row without reduction.
 
-        Pending sums of a scalar are reduced. The ``name`` of a plain mean or sum says that each rank computes it from
-        its own rows (:mod:`spmdsim.dialects.mindspore.context`). With weights, smoothed labels, ignored rows or
-        probabilities as labels, it has no such name.
+        Pending sums of a scalar are reduced. A plain mean or sum is one without weights, smoothed labels,
+        ignored rows, or probabilities as labels. Its ``name`` says that each rank computes it from its own rows
+        (:mod:`spmdsim.dialects.mindspore.context`); other losses have no such name.
 
         Args:
             logits: the logits: a tensor, a parameter or an array.

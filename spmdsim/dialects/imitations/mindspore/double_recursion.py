@@ -100,7 +100,10 @@ def double_recursion(
 ) -> Recursion:
     """Find a strategy for every operator of a program by double recursion.
 
-    Operators with a configured strategy keep it.
+    The number of ranks is divided into its prime factors. There is one step per prime: it cuts every operator
+    along its cheapest factor into this number of blocks. In the example, the steps 2, 2, 2 cut the product
+    along n, the rows .0 and n; so ``parts`` has 2 blocks of rows and 4 of columns. Operators with a configured
+    strategy keep it.
 
     Args:
         graph: the program.
@@ -359,9 +362,10 @@ class _Search:
     def _read_configured(self) -> dict[int, list[int | None]]:
         """Return the factor that each step cuts, by operator, for operators with a configured strategy.
 
-        A factor is a number; None stands for a step that cuts nothing. The strategy gives each factor a number of
-        blocks, which is divided by the size of each step that takes the factor. A step takes the first factor whose
-        remaining number of blocks is a multiple of the step's size.
+        A factor is stated by its position in the operator's ``factors``; None stands for a step that cuts
+        nothing. A step cuts the first factor whose number of blocks, as the strategy states it, is a multiple
+        of the step's size; then this number is divided by the size. For example, the steps 2, 2, 2 for the
+        blocks (4, 2) cut the factors 0, 0, 1.
         """
         factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:
@@ -405,8 +409,9 @@ class _Search:
     def run(self) -> Recursion:
         """Return the result of all steps for all operators; to be called once.
 
-        Each step decides all operators in ``order``. Operators with a configured strategy cut the factor that it
-        states. All others take `_decide`, once for operators in equal states beside equal neighbours.
+        Each step cuts all operators, in ``order``: those with a configured strategy along the factor that it
+        states, all others along the one that `_decide` chooses. `_decide` is called once per step for operators
+        in equal states beside equal neighbours.
         """
         state = [self._number_state(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
         cuts: list[list[str | None]] = [[] for _ in state]
@@ -453,12 +458,13 @@ class _Search:
         return self.kinds[kind].factors[factor], self._number_state(kind, cut)
 
     def _decide(self, number: int, i: int, around: Cuts, pieces: int) -> tuple[str | None, int]:
-        """Cut an operator along the factor of least cost plus charges.
+        """Cut an operator along the factor with the smallest sum of cost and charges.
 
-        See `CutCosts.costs` for costs, `_charge_differences` for charges.
+        A cut has a cost (`CutCosts.costs`), and a charge for each decided neighbour whose tensor is cut
+        differently (`_charge_differences`). Of equal sums, the first factor in ``kind.preference`` wins.
 
-        Equal sums go to the first factor in ``kind.preference``. Version 2.x may leave a product uncut, at the square
-        of the cheapest cost / UNCUT_DIVISOR; any operator stays uncut if no cut is possible.
+        The operator stays uncut if no cut is possible. In version 2.x a product also stays uncut if this has
+        the smallest sum; its cost is then the square of the cheapest cut's cost, divided by UNCUT_DIVISOR.
 
         Args:
             number: number of the operator's state.

@@ -228,7 +228,8 @@ def expand_matrix(layout: MapLayout, matrix: Shape) -> MapLayout:
 def _refine_axes(matrix: Shape, finer: Shape) -> list[list[int]]:
     """Return, per axis of a device matrix, the axes of a finer one that it consists of.
 
-    Axes of the finer one count from the right, the major one first. An axis of size 1 consists of none.
+    Axes of the finer one count from the right, the major one first. For example, the axes of (8, 2) consist of
+    the axes ``[[2, 1], [0]]`` of (2, 4, 2). An axis of size 1 consists of none.
 
     Args:
         matrix: device matrix.
@@ -288,9 +289,10 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
 def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[int]:
     """Return the number of blocks of each new dim that replaces one dim of a layout.
 
-    The new dims are ``shape[at:]`` up to the point where they multiply to the size of the dim, and dims of size 1
-    behind them. The axis of the dim is cut from the first new dim on: each one takes the greatest common divisor of its
-    size and the part of the axis that remains. The result has 1 for a dim that is not split.
+    The new dims are the first ones of ``shape[at:]`` that multiply to the size of the dim, and dims of size 1
+    behind them. The axis is shared out from the first new dim on: each gets the greatest common divisor of its
+    size and the part of the axis that remains. For example, an axis of 8 that splits a dim of 16 gives 4 and 2
+    blocks for the new dims 4 and 4. A dim that is not split has 1.
 
     Args:
         layout: the layout.
@@ -299,9 +301,9 @@ def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[
         at: position of the first new dim in ``shape``.
 
     Raises:
-        NotExpandable: If the new dims do not multiply to the size, or if a part of the axis remains after the last one.
-            Or if a new dim is neither split into single elements nor takes all of the axis that remains, so that the
-            next dim cannot follow.
+        NotExpandable: If the new dims do not multiply to the size, or a part of the axis remains after the last
+            one. Or if a new dim is not split into single elements although a part of the axis remains for the
+            next dim.
     """
     size = layout.shape[dim]
     block_counts: list[int] = []
@@ -461,12 +463,13 @@ class _Inference:
     def _exchange_axes(self) -> None:
         """Append the exchanges in which a whole dim takes its wanted axis from an open dim.
 
-        One pass over ``open``, the unfinished dims with their present axes (-1 for a whole dim). A dim is skipped if no
-        open dim has its wanted axis. An exchange can make another one possible, so the caller repeats the pass until it
-        appends nothing.
+        ``open`` has the unfinished dims with their present axes (-1 for a whole dim). The method passes over
+        them once. For example, dim 0 is whole and wants axis 1, which splits the open dim 2. After the exchange
+        axis 1 splits dim 0, which is removed from ``open``, and dim 2 is whole. This can make another exchange
+        possible, so the caller repeats the pass until it appends nothing.
 
-        With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis, and a Split of the
-        other. The dim that got its axis is removed from ``open``; the dim that had it is whole now.
+        With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis, and a Split of
+        the other.
         """
         for dim in list(self.open):
             wanted = self.after[dim]

@@ -67,8 +67,8 @@ def batch_parallel(
     Args:
         name: MindSpore's name of the operator.
         shapes: global shapes of the operands.
-        in_strategy: cuts or layouts per operand, which must split dim 0 over all devices and nothing else; None does
-            the same.
+        in_strategy: cuts or layouts per operand, which must split dim 0 over all devices and nothing else. None
+            stands for these cuts.
         devices: number or list of devices; None for the product of the first operand's cuts, or 1 without a strategy.
             Layouts have their own.
         attrs: attributes; ``output_shapes`` states the results' shapes, else the result has the shape of operand 0 (of
@@ -119,10 +119,11 @@ def data_source(
 ) -> Sharded:
     """Derive the sharding of tensors from a data set: each dim is split as its strategy states.
 
-    A sharding has the layouts of operands and results, and the collectives.
+    A sharding has the layouts of operands and results, and the collectives. The device matrix is the longest
+    strategy: the one with the most dims. For example, the cuts ((4, 2), (4,)) have the device matrix (4, 2);
+    the cuts of the second tensor could also be (1,), but not (2,).
 
-    The device matrix is the longest strategy: the one with the most dims. Semantics:
-    ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
+    Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
 
     Args:
         name: MindSpore's name of the operator.
@@ -366,8 +367,11 @@ def _derive_split_axis(
 ) -> Sharded:
     """Derive the sharding of a Gather whose lookup axis is split.
 
-    The device matrix has only the dims that the mode states: those of the table, or one or two dims of the indices and
-    the lookup axis.
+    The device matrix has only the dims that the mode states:
+
+    - ``AXIS_0``, ``AXIS_1``: the cuts of the table;
+    - ``BATCH_AND_AXIS``: the cuts of dim 0 of the indices and of the lookup axis;
+    - ``BATCH_AXIS_SP``: the cuts of dims 0 and 1 of the indices and of the lookup axis.
 
     Args:
         bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
@@ -419,7 +423,9 @@ def _derive_manual_split(
 ) -> Sharded:
     """Derive the sharding of a table in uneven blocks of rows, one per field of the indices.
 
-    Nothing is communicated. Field j (column j of the indices) looks up rows of block j only.
+    Field j (column j of the indices) looks up rows of block j only, so nothing is communicated. For example, a
+    table of 10 rows with ``pieces`` (6, 4) has the rows of field 0 on device 0, and those of field 1 on device
+    1.
 
     Args:
         bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
@@ -460,8 +466,12 @@ def _derive_manual_split(
 def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
     """Return the sharding with its pending result reduced, and scattered along dim 0 if possible.
 
-    MindSpore scatters the result if dim 0 is then split evenly, except in mode ``BATCH_AXIS_SP``. Without a pending
-    reduction, nothing is communicated.
+    - No reduction is pending: nothing is communicated.
+    - Dim 0 of the result can be split evenly, and the mode is not ``BATCH_AXIS_SP``: the result is reduced and
+      scattered along dim 0 (ReduceScatter).
+    - Otherwise every device gets the whole sum (AllReduce).
+
+    ``out`` may ask for one of the last two.
 
     Args:
         derivation: the sharding with a pending result.
@@ -523,8 +533,8 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
 
     A sharding has the layouts of operands and results, and the collectives. See `_match_pattern` for the patterns.
 
-    Operands are gathered along axes that the product does not use, then the sum is scattered. The result's ``mode`` is
-    "2-D" or "3-D".
+    Operands are gathered along axes that split them, but not the product; then its pending sum is reduced and
+    scattered. The sharding's ``mode`` is "2-D" or "3-D".
 
     Args:
         name: MindSpore's name of the operator.
@@ -560,8 +570,12 @@ def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharde
 def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
     """Recognise the 2-D or the 3-D pattern of the layouts of a product.
 
-    2-D: the activation is (m, (x, y)), the weight (x, y). 3-D: the activation is ((..., z, y), x), the weight ((x, z),
-    y). x, y and z are mesh axes.
+    A layout is written as the mesh axes that split rows and columns; x, y and z are axes:
+
+    - 2-D: the activation is (m, (x, y)), where m may be any axes, and the weight is (x, y). The activation is
+      gathered along y.
+    - 3-D: the activation is ((..., z, y), x), the weight ((x, z), y). The activation is gathered along y, the
+      weight along z.
 
     Args:
         bound: rule of the product for given shapes. Its factors are m (rows of the activation), k (the summed dim), n

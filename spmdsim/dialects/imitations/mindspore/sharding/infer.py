@@ -102,10 +102,11 @@ def _refuse_split_table(operator: str, layouts: Sequence[Layout]) -> None:
 
 
 def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Split whole dims like equal factors of other operands; return the operands' layouts.
+    """Split whole dims as other operands split their factors; return the operands' layouts.
 
-    The first operand that splits a factor (a dim that operands share) decides. A dim is split only along axes that its
-    operand does not use yet, so a local slice is enough.
+    A factor is a dim that operands share; the first operand that splits it decides. For example, if operand 0
+    of ``m k, k n -> m n`` splits k along x, and k is whole in operand 1, operand 1 gets k split along x. A dim
+    is split only along axes that its operand does not use yet, so a local slice is enough.
 
     Args:
         bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
@@ -131,8 +132,9 @@ def cut_replicated(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) -> Layout:
     """Return the layout of a reshape whose ``src_shape`` has one unknown size, written as -1.
 
-    It is derived for two sizes: the smallest size that the layout's axes divide and that gives whole sizes of
-    ``dst_shape``, times the primes 101 and 103. Both must agree.
+    The layout is derived for two sizes, and both results must be equal. The sizes are 101 and 103 times the
+    smallest size that the axes of this dim divide, and for which the sizes of ``dst_shape`` are integers. For
+    example, (-1, 6) with dim 0 split in 4 is tried as (404, 6) and (412, 6) for the new shape (-1, 3).
 
     Args:
         operator: name of the operator.
@@ -243,7 +245,9 @@ def _operand_shapes(
 ) -> list[Shape]:
     """Return the operands' global shapes.
 
-    They are ``shapes``, else ``src_shape``, else the size of the largest mesh in every dim.
+    - With ``shapes``: these.
+    - Without ``shapes``, but with ``src_shape`` in ``args``: this shape.
+    - Without both: every dim has as many elements as the largest mesh has ranks.
 
     Args:
         layouts: layouts of the operands.

@@ -70,8 +70,9 @@ def without_tuples(layout: Layout, shape: Sequence[int]) -> tuple[MindSporeLayou
 def optimizer_shard(layout: Layout, shape: Sequence[int]) -> Layout:
     """Return a parameter's layout when devices with equal slices split them further along dim 0.
 
-    The split of the model is the major part of dim 0, the split of the optimizer the minor part. All devices with equal
-    slices take part; micro-shards of a virtual axis do not count.
+    Dim 0 is split first as in the layout, then along all axes that do not split the parameter (virtual axes
+    excepted). In the example, 8 x 4 devices split 1024 columns in 4; the 8 devices with equal slices get 64 of
+    512 rows each.
 
     Args:
         layout: layout of the parameter.
@@ -436,8 +437,9 @@ def shard_without_rule(operator: str, mesh: Mesh, shapes: Sequence[Shape], input
 def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSporeLayout:
     """Return the layout with the axes that split one dim together merged into one axis.
 
-    Only axes that are adjacent in the device matrix, in this order, are merged; the new axis has the name of the first.
-    Pending reductions are dropped.
+    Only axes that are adjacent in the device matrix, in this order, are merged; the new axis has the name of
+    the first. In the example, the axes 2 and 4 split dim 0 together and become one axis of 8. Pending
+    reductions are dropped.
 
     Args:
         layout: the layout.

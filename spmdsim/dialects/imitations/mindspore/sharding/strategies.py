@@ -306,9 +306,10 @@ def default_cuts(bound: BoundRule, devices: int) -> tuple[tuple[int, ...], ...]:
         devices: number of devices.
 
     Returns:
-        For each operand the number of blocks of each dim. Dims of any operand that have the factor of this dim 0 are
-        cut into ``devices`` blocks, all others into 1. No dim is cut if the first operand is a scalar, or its dim 0 has
-        no factor in the rule.
+        For each operand the number of blocks of each dim. Dims of any operand that have the factor of this dim
+        0 are cut into ``devices`` blocks, all others into 1. For example, a product ``m k, k n -> m n`` on 8
+        devices has the cuts ``((8, 1), (1, 1))``. No dim is cut if the first operand is a scalar, or its dim 0
+        has no factor in the rule.
 
     Raises:
         RuleError: If dim 0 must stay whole, or ``devices`` does not divide its size.
@@ -349,9 +350,10 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
 
 
 def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
-    """Return our operator with a strategy in MindSpore's form, on devices and not on virtual ranks.
+    """Return our operator with a strategy in MindSpore's form.
 
-    Shapes are not known yet: whether the strategy fits them is checked in a call.
+    Virtual axes of layouts are removed, so the operator runs on real devices. Shapes are not known yet: whether
+    the strategy fits them is checked in a call.
 
     Args:
         op: our operator.
