@@ -98,10 +98,12 @@ def _number(environ: Mapping[str, str], *names: str) -> int | None:
 
 
 def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
-    """Return the rank that the launcher assigned to this process, or None outside of a launcher.
+    """Return this process's rank and the number of ranks, as its launcher states them in the environment.
 
-    Launchers are tried in the order Open MPI, MPICH (and others with PMI), MVAPICH, Slurm. A Slurm batch script is not
-    a rank; a step with more than one task (``srun``) is.
+    - If variables of a launcher are set: the result names the launcher. They are tried in the order Open MPI, MPICH (and
+      others with PMI), MVAPICH, Slurm.
+    - If none are set: None.
+    - A Slurm batch script, or a step with one task, counts as no launcher. A step with more tasks (``srun``) does.
 
     Args:
         environ: the variables; None for those of this process.
@@ -180,11 +182,12 @@ def has_log() -> bool:
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """Return the width of the terminal to which a stream goes, or None for a file or a pipe.
+    """Return the width of the terminal to which a stream goes, in characters; None if to no terminal.
 
-    The width is in characters; a terminal that does not report it has 80. On ranks of a launcher, the launcher's own
-    output counts, because Open MPI gives its ranks a terminal even if its output goes to a file. If the launcher's
-    output cannot be opened, return None.
+    - If the stream goes to a file or a pipe: None.
+    - If it goes to a terminal that does not report its width: 80.
+    - On ranks of a launcher, the output of the launcher decides, because Open MPI gives its ranks a terminal even if its
+      own output goes to a file. If the launcher's output cannot be opened: None.
     """
     if not stream.isatty():
         return None

@@ -13,16 +13,16 @@ def lazy_names(
 ) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package whose names are imported on first use.
 
-    A name that was looked up becomes an attribute of the package. An unknown name raises AttributeError with the
-    nearest right name.
+    Python calls it for a name that the package does not have yet. It imports the module of the name, and stores the
+    value as an attribute of the package. For an unknown name it raises AttributeError with the nearest right name.
 
     Args:
         package: the package, ``__name__`` in its file.
-        homes: for each module, relative to the package, its names, separated by blanks. A name ``public=own`` is
-            called ``own`` in the module. The names under ``""`` are modules of the package itself, and the names under
-            ``"."`` are modules of the package around it.
-        former: for each name of the last release that was replaced, the current name. The former names still work.
-            None for no such names.
+        homes: the names of each module, ``{module: "name1 name2"}``; modules are relative to the package. A name
+            ``public=own`` is called ``own`` in the module. The names under ``""`` are modules of the package itself, and
+            the names under ``"."`` are modules of the package around it.
+        former: ``{former name: current name}`` of names that were replaced since the last release. The former names
+            still work. None for no such names.
 
     >>> lazy_names("spmdsim.cost", {"machine_file": "load_machine save_machine"})("load_machine")("laptop").name
     'laptop'

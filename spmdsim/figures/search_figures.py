@@ -39,10 +39,16 @@ TRADE = "time against memory: left and below is better"
 
 
 def search_figure(answer: SearchResult) -> Figure:
-    """Draw the strategies of a search, and their time and memory beside common strategies.
+    """Draw the result of a search: the strategy of each operator, and time against memory.
 
-    Below each other: a row per operator, a plot of time against memory, and a table of the common strategies. Notes
-    have the mesh, the machine, and the time, received bytes and memory of one step.
+    The figure has three parts, one below the other:
+
+    1. a row per operator with its strategy and its time;
+    2. a plot of time against memory: a point for the result, and one for each common strategy;
+    3. a table of the common strategies, such as data parallelism.
+
+    Notes state the mesh, the machine, whether the result is the optimum, and the seconds, received bytes and peak
+    memory of one step. As text, the figure is the report of the search instead.
 
     Args:
         answer: the result of the search.
@@ -63,10 +69,14 @@ def search_figure(answer: SearchResult) -> Figure:
 
 
 def _draw_operators(answer: SearchResult) -> Canvas:
-    """Draw a row per operator: the factors that mesh axes split, the result's layout, times.
+    """Draw a table with a row per operator: what each mesh axis splits, the result's layout, the time.
 
-    At most ``MOST_OPERATORS`` rows are drawn; a line has the number of the others. A cell per axis has the split factor
-    (a letter of the operator's rule), or "·". Bars of time have one scale, 240 pixels for the slowest drawn operator.
+    The columns are the operator's name, a cell per mesh axis, the layout of its result, and bars of its time. A cell has
+    the factor that the axis splits, "·" if it splits none. A factor is a letter of the operator's rule: with the rule
+    "m k, k n -> m n" the letter "k" means that the axis splits the sum.
+
+    The first ``MOST_OPERATORS`` (48) rows are drawn; a line has the number of the others. All bars have one scale: the
+    slowest drawn operator has 240 pixels. The legend follows.
 
     Args:
         answer: the result of the search.
@@ -140,14 +150,15 @@ def _draw_times(out: Canvas, row: Mapping[str, Any], x: float, y: float, scale: 
 
 
 def _draw_legend(out: Canvas, y: float, factors: Sequence[Mapping[str, str]], axis_count: int) -> None:
-    """Draw the legend below the operators: parts of the time by colour, and the text of cells.
+    """Draw the legend below the operators: the colours of the time's parts, and the texts of cells.
+
+    The words about dimensions are drawn only if a cell has one ("dim 0"), and the line about "·" only if a cell has it.
 
     Args:
         out: the canvas; changed in place.
         y: upper edge, in pixels.
-        factors: for each drawn operator, the texts of its cells as ``{mesh axis: factor}``; an axis that splits nothing
-            is absent. If a text begins with "dim ", the legend also explains dims. If an axis is absent, it explains
-            "·".
+        factors: for each drawn operator, the texts of its cells as ``{mesh axis: factor}``. An axis that splits nothing is
+            missing; its cell has "·".
         axis_count: number of mesh axes.
     """
     out.text(0, y + 12, "time", "faint")
@@ -218,12 +229,14 @@ def trade_off_figure(point: TradeOff) -> Figure:
 
 
 def why_figure(answer: WhyNot) -> Figure:
-    """Draw the time with one given strategy beside the best time, above a table of changes.
+    """Draw why a search did not choose a strategy: two bars of time, above a table of changes.
 
-    The bars have one scale. Without changes there is no table.
+    The first bar is the time of the best program. The second one is the time of the best program in which one operator
+    has the strategy that the user gives. Both have one scale; the longer one has 400 pixels. The table lists what differs
+    between the two programs; without differences there is no table.
 
     Args:
-        answer: the comparison of the best program with the best one in which an operator has the given strategy.
+        answer: the comparison of the two programs.
     """
     out = Canvas()
     choices = (("best", answer.best), (f"with {answer.operator.name} given", answer.other))

@@ -19,8 +19,10 @@ MOST_BLOCKS = 8
 def draw_shards(layout: Layout, shape: Sequence[int], width: int = 100) -> Picture:
     """Draw a tensor as text: its shards, the ranks that own them or their addends, the cuts.
 
-    Two dimensions are drawn. Of more, the last two that are split are drawn, once per block of the other split
-    dimensions. At most 8 blocks per dimension and 8 such drawings have a place; ".." stands for others.
+    A drawing shows two dimensions, with a box per shard. The box has the number of the shard and its ranks; the numbers
+    at its edges are the first indices of blocks. A tensor with more than two split dimensions gets several drawings of
+    the last two, one per block of the others. At most 8 blocks per dimension and 8 drawings are shown; ".." stands for
+    the others.
 
     Args:
         layout: the layout of the tensor.
@@ -159,15 +161,19 @@ def _panel_lines(
     chosen: dict[int, int],
     width: int,
 ) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the lines of the blocks of two dimensions; leave out columns until the lines fit.
+    """Yield the text lines of one drawing: a box for each block of two dimensions.
+
+    At most 8 (``MOST_BLOCKS``) rows are drawn, and as many columns as fit into ``width``: at least three, at most 8. Of
+    more, the first ones and the last are drawn, and ".." stands for the others.
 
     Args:
         layout: the layout of the tensor.
         shape: its global shape.
-        row: the dimension that goes down, or None for a single row.
-        column: the dimension that goes to the right, or None for a single column.
-        chosen: for each other split dimension, the number of its block that is drawn.
-        width: largest number of characters of a line. At least three columns are drawn, even if they do not fit.
+        row: the dimension whose blocks go down, or None for a single row.
+        column: the dimension whose blocks go to the right, or None for a single column.
+        chosen: for each other split dimension, the number of the block that is drawn. For example, ``{0: 2}`` draws the
+            shards in block 2 of dimension 0.
+        width: largest number of characters of a line. Three columns are drawn even if they do not fit.
     """
     rows = choose_indices(1 if row is None else layout.cuts[row], MOST_BLOCKS)
     margin = max(4, len(str(max(shape, default=0))) + 2)
@@ -213,20 +219,22 @@ def _table_lines(
     widths: list[int],
     margin: str,
 ) -> Iterator[tuple[GridCell, ...]]:
-    """Yield the lines of a table of boxes, with rules and the numbers of the cuts.
+    """Yield the lines of a table of boxes; a box is a shard, with two lines of text.
 
-    Each row of boxes has two lines of text. A gap of rows is one line with "..".
+    The lines are: the first index of each column's block (if columns are a dimension), then for each row of boxes a rule
+    and two lines of text, then a last rule. A rule begins with the first index of the row's block. A gap of rows is a rule
+    and a line with "..". See the examples of :func:`draw_shards`.
 
     Args:
         layout: the layout.
         shape: shape of the tensor.
         dims: the dimensions of rows and of columns; None for a single row or column.
-        rows: numbers of the drawn blocks of the rows; None for a gap.
-        columns: numbers of the drawn blocks of the columns; None for a gap.
-        content: by row and column of a block, its two lines of text and the number of its shard.
-        starts: the numbers above the columns: the first index of each block.
+        rows: numbers of the drawn blocks of the rows, such as ``[0, 1, None, 9]``; None is a gap.
+        columns: numbers of the drawn blocks of the columns, None for a gap.
+        content: ``{(row, column): ((first line, second line), number of the shard)}`` of each drawn block.
+        starts: the number above each column, as text: the first index of its block.
         widths: widths of the columns, in characters.
-        margin: blanks before each line, at least two.
+        margin: blanks before each line, at least two; numbers of rows are written into them.
     """
     row, column = dims
     if column is not None:
@@ -250,14 +258,22 @@ def _table_lines(
 
 
 def owners_text(layout: Layout, blocks: Mapping[Any, int]) -> tuple[tuple[str, str], int]:
-    """Return two lines of text about a shard, and the number of the shard.
+    """Return the two lines of text in the box of a shard, and the number of the shard.
 
-    The first line has the number of the shard, and the reduction of its addends if one is pending. The second line has
-    the ranks that own it or its addends; more than six ranks are written as ranges.
+    The first line is the number, such as "#0", or "#0 = sum of 2" if a reduction of two addends is pending. The second
+    line lists the ranks that own the shard, such as "ranks 0,2", or those that own its addends, such as "ranks 0+2". More
+    than six ranks are written as ranges.
 
     Args:
         layout: the layout of the tensor.
         blocks: the number of the block by dimension; missing dimensions have block 0, and the key None is ignored.
+
+    Returns:
+        ``((first line, second line), number of the shard)``.
+
+    >>> from spmdsim.core import Mesh
+    >>> owners_text(Mesh((2, 2), ("dp", "mp"))("mp", None), {0: 1})
+    (('#1', 'ranks 1,3'), 1)
     """
     rank = owner_of(layout, blocks)
     shard = layout.shard_index(rank)

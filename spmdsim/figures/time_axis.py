@@ -74,12 +74,17 @@ class TimeAxis:
     def ticks(self) -> list[tuple[float, float, float]]:
         """Return the ticks as ``(span_start, offset, pixel)``, from left to right.
 
-        A span lies between two cuts. ``span_start`` is its first second, counted from the first event; ``offset`` is
-        the further seconds from there. Each span has a tick at its start, and ticks at multiples of one round step,
-        which all spans share.
+        A span is the drawn time between two cuts. A tick lies ``span_start + offset`` seconds after the first event:
+        ``span_start`` is where its span starts, ``offset`` is the time since then. Each span has a tick at its start
+        (offset 0), and ticks at multiples of one round step, which all spans share.
 
-        Ticks are at least 72 pixels apart. The start of a span removes nearer ticks of the spans before, except their
-        starts. If it is too near to another start, its own span has no ticks.
+        Ticks nearer than 72 pixels to another are left out:
+
+        - Within a span, the later tick is left out.
+        - The tick at a span's start has precedence over ticks with an offset in the spans before.
+        - If a span starts too near to the start of another, all of its ticks are left out.
+
+        In the example, the events take seconds 1 to 2 and 101 to 102, and the idle time between them is cut:
 
         >>> TimeAxis([(1.0, 2.0), (101.0, 102.0)], 230.0).ticks()
         [(0.0, 0.0, 0.0), (100.0, 0.0, 130.0), (100.0, 1.0, 230.0)]

@@ -56,15 +56,16 @@ class Bar:
 def draw_timeline(
     names: Sequence[str], bars: Sequence[Bar], arrows: Sequence[tuple[int, float, int, float, str]] = ()
 ) -> Canvas:
-    """Draw a timeline with one lane per name, and a legend below.
+    """Draw a timeline: a lane per name, a bar per call, arrows for messages, and a legend below.
 
-    The axis covers all bars; long idle times are cut out of it (see `TimeAxis`). The wait at the start of a bar is
-    hatched.
+    All lanes share one axis of time, 800 pixels long, from the first start to the last end of all bars. Long idle times
+    are cut out of it (see `TimeAxis`). If a bar has a wait, its beginning is hatched.
 
     Args:
         names: names of the lanes, from top to bottom.
-        bars: the bars; the first ``MOST_BARS`` are drawn. Bars of equal names have one colour.
-        arrows: (sending lane, second, receiving lane, second, text for a pointer); the first ``MOST_ARROWS`` are drawn.
+        bars: the bars; the first ``MOST_BARS`` (1,500) are drawn. Bars of equal names have one colour.
+        arrows: (sending lane, second, receiving lane, second, text for a pointer); the first ``MOST_ARROWS`` (400) are
+            drawn. () for none.
     """
     out, low = Canvas(), TOP + len(names) * LANE
     kinds = list(dict.fromkeys(bar.name for bar in bars))
@@ -91,8 +92,9 @@ def draw_timeline(
 def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
     """Draw a vertical line for each tick of a time axis, and a text above it.
 
-    The text is the time since the first event. After a cut, the first tick has that time, and the next ones have "+" and
-    the time since the end of the cut. Of neighbouring ticks with equal texts only the first has the text.
+    The text is the time since the first event. Behind a cut, only the first tick has this time; the next ones have "+"
+    and the time since that tick. For example, if a cut ends after 100 s, the texts are "100 s", "+1 s", "+2 s". A text
+    that is equal to the one before is left out.
 
     Args:
         out: the canvas; changed in place.
@@ -114,16 +116,16 @@ def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
 
 
 def _draw_bar(out: Canvas, bar: Bar, axis: TimeAxis, margin: float, fill: int) -> None:
-    """Draw a bar in its lane, with hatching over its wait, and its name if that fits.
+    """Draw a bar in its lane, hatch the wait at its start, and write its name if that fits.
 
-    The wait is hatched from the start of the bar, at most to its end. A pointer shows name, duration, facts (if any) and
-    wait (if any).
+    The hatching ends with the bar, even if the wait is longer. The text for a pointer is "NAME: DURATION, FACTS; waits
+    TIME", without facts or wait if there are none.
 
     Args:
         out: the canvas; changed in place.
         bar: the bar.
         axis: the time axis.
-        margin: the pixel of the first event.
+        margin: the x-coordinate of the first event in pixels.
         fill: the number of the bar's colour.
     """
     x, y = margin + axis.place(bar.start), TOP + bar.lane * LANE + 2
@@ -142,15 +144,19 @@ def _draw_bar(out: Canvas, bar: Bar, axis: TimeAxis, margin: float, fill: int) -
 def _draw_legend(
     out: Canvas, kinds: Sequence[str], axis: TimeAxis, margin: float, y: float, has_waits: bool
 ) -> None:
-    """Draw the legend of a timeline in rows that are as wide as the timeline.
+    """Draw the legend of a timeline: the colours of bars, hatching, and cuts.
 
-    Names of bars come first, then the hatching, then the cuts, each only if there are some.
+    The entries are in rows, at most as wide as the timeline, in this order:
+
+    1. each name of bars beside its colour;
+    2. "hatched: waits", if there are waits;
+    3. "cut: nothing happens for TIME", if there are cuts. TIME is the total time of all cuts.
 
     Args:
         out: the canvas; changed in place.
         kinds: names of the bars, in the order of their colours; the first 24 are drawn.
-        axis: the time axis, whose cuts are explained together, with their total time.
-        margin: the pixel of the first event.
+        axis: the time axis, which has the cuts.
+        margin: the x-coordinate of the first event in pixels.
         y: upper edge, in pixels.
         has_waits: True to explain hatching.
     """
@@ -218,10 +224,11 @@ def _draw_hatching(out: Canvas, x: float, y: float, width: float, height: float)
 
 
 def trace_figure(trace: Trace) -> Figure:
-    """Draw a trace: operators in one lane, collectives in another, above a table.
+    """Draw a trace as a timeline above a table: operators in one lane, collectives in the other.
 
-    Notes have the numbers of collectives, the bytes of the rank that receives most, and the ranks of the trace. The
-    first ``MOST_BARS`` events are drawn. An empty trace has no drawing. The text of the figure is the table alone.
+    The first ``MOST_BARS`` (1,500) events are drawn; the table has all. Notes state the number of collectives of each
+    kind, the bytes that the busiest rank receives, and the ranks that the trace is of. An empty trace has neither
+    timeline nor table. As text, the figure is the table alone.
 
     Args:
         trace: the recorded operators and collectives of this process.
@@ -268,10 +275,13 @@ def losses_figure(losses: Sequence[float]) -> Figure:
 
 
 def report_figure(report: Report) -> Figure:
-    """Draw the calls and waits of each rank of a simulated run, above a table of messages.
+    """Draw a simulated run: a timeline with a lane per rank, above a table of messages.
 
-    Without a trace, each rank has one bar of its total time. Only the first ``MOST_LANES`` ranks are drawn; the table
-    has all. Notes below state the totals and the first 8 problems. Times are modelled.
+    - With a trace in the report, the lanes show each rank's calls, their waits, and arrows for messages.
+    - Without one, each rank has one bar of its total time, and a note says how to get a trace.
+
+    The first ``MOST_LANES`` (32) ranks are drawn; the table has all. It has the messages, sent bytes and seconds of each
+    rank. Notes state the totals and the first 8 problems, such as a deadlock. All times are modelled.
 
     Args:
         report: the report of :func:`spmdsim.simulate`.
@@ -306,17 +316,23 @@ def report_figure(report: Report) -> Figure:
 def chrome_bars(
     trace: dict[str, Any], ranks: int
 ) -> tuple[list[Bar], list[tuple[int, float, int, float, str]]]:
-    """Convert a timeline in Chrome's format to bars and arrows.
+    """Convert a timeline in Chrome's format to bars (calls) and arrows (messages) of seconds.
 
-    A call waits from its start until the last message that it receives was sent. A call that never returns, because of
-    a deadlock, waits to its end. Lanes are ranks, and times are converted from microseconds to seconds.
+    The wait of a call is found as follows:
+
+    - If the call receives messages that were sent after its start: it waits until the last of them was sent.
+    - If it never returns, because of a deadlock: it waits to its end.
+    - Otherwise it does not wait.
+
+    For example, a receive that starts after 2 s and gets a message sent after 5 s waits 3 s.
 
     Args:
-        trace: the content of the file.
+        trace: the content of the file, with times in microseconds.
         ranks: number of ranks; events of further ranks are left out.
 
     Returns:
-        The bars, and the arrows as (sending rank, second, receiving rank, second, text).
+        ``(bars, arrows)``. The lane of a bar is its rank. An arrow is (sending rank, second, receiving rank, second,
+        text).
     """
     starts: dict[int, dict[str, Any]] = {}
     arrows, arrivals = [], defaultdict(list)

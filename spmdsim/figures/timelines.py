@@ -77,11 +77,14 @@ def predicted_slices(trace: Trace, machine: Machine) -> list[PredictedSlice]:
 
 
 def _build_trees(trace: Trace) -> list[tuple[Any, list[Any]]]:
-    """Return the spans and collectives of a trace as trees ``(event, children)``.
+    """Return the events of a trace as trees ``(event, children)``, in the order of their starts.
 
-    A span is the time in which an operator or its gradient is computed. An event is a child of the innermost span
-    during which it started. An early collective (one that runs while operators compute) also has a :class:`_Waiting` at
-    its end. Trees and children are in the order of their starts.
+    Events are spans and collectives. A span is the time in which an operator, or its gradient, is computed. An event that
+    starts during a span is a child of it; of several such spans, of the innermost one. So a matmul that redistributes its
+    result is ``(matmul, [(all_reduce, [])])``.
+
+    An early collective runs while operators compute. It gives two events: itself where it starts, and a
+    :class:`_Waiting` where it ends.
     """
     early_events = [event for event in trace.collectives if event.exposed is not None]
     intervals: list[Any] = [*trace.spans, *trace.collectives]
@@ -108,10 +111,14 @@ def _place_slices(
     slices: list[PredictedSlice],
     under_way: dict[int, float],
 ) -> float:
-    """Append the slices of some trees to ``slices`` in sequence; return the end in seconds.
+    """Predict the times of some trees, one tree after the other; return the end in seconds.
 
-    A collective takes the price of its step on the busiest rank. An operator takes its children and its own
-    computation. An early collective starts after other early ones, and takes no time until its :class:`_Waiting` comes.
+    A slice with the predicted start and duration is appended to ``slices`` for each event:
+
+    - A collective takes the modelled time of its step on the busiest rank.
+    - An operator takes its children, one after the other, and then its own computation.
+    - An early collective (one that runs while operators compute) starts now, or when the early ones before it end. The
+      next event starts now, too. Its :class:`_Waiting` then lasts until the collective ends, and has no slice.
 
     Args:
         nodes: the trees of :func:`_build_trees`.
@@ -163,16 +170,20 @@ def _compute_seconds(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]],
 
 
 def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") -> dict[str, Any]:
-    """Return the timeline of one training step: measured ranks, and a process of predictions.
+    """Return the timeline of one training step: what each rank measured, and a prediction.
+
+    In the timeline each measured rank is a process, and the prediction by the machine model is one more, which is shown
+    first.
 
     Args:
-        traces: one trace per process. The prediction is made from the first one. [] gives a timeline without events.
+        traces: one trace per process of the run. The prediction is made from the first one. [] gives a timeline without
+            events.
         machine: the machine of the prediction.
         world: name of the world of the measurement.
 
     Returns:
-        A document in Chrome's trace format, with times in microseconds. Its "otherData" has the predicted and the
-        measured seconds of the step. The measured seconds come from the first trace.
+        A document in Chrome's trace format, with times in microseconds. Its "otherData" has the "predicted seconds" and
+        "measured seconds" of the step; the latter come from the first trace.
     """
     document = timeline(traces)
     starts = [event.start for trace in traces for event in (*trace, *trace.spans)]
@@ -201,13 +212,14 @@ def step_timeline(traces: Sequence[Trace], machine: Machine, world: str = "") ->
 
 
 def _predicted_events(slices: Sequence[PredictedSlice], process: int, title: str) -> Iterator[dict[str, Any]]:
-    """Yield the name of the process with the prediction, and an event for each slice.
+    """Yield the events of the prediction's process in Chrome's format, in microseconds.
 
-    Early collectives have a line of their own. Times are in microseconds. An event also has the measured time, and the
-    ratio of both (None if the prediction is 0).
+    The first two events give the process its name and its place above the others. Then each slice is an event. Its "args"
+    are the predicted and the measured microseconds, and "measured / predicted" (None if the prediction is 0). Early
+    collectives are in line 1, all other slices in line 0.
 
     Args:
-        slices: the slices.
+        slices: the predicted slices.
         process: number of the process.
         title: its name.
     """
@@ -295,9 +307,10 @@ def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
-    """Yield the event of a slice, and the start or end of the arrow of its message.
+    """Yield one or two events in Chrome's format: a slice, and one end of its message's arrow.
 
-    A send has the start of the arrow, and a receive its end. A reduction has no arrow. Times are in microseconds.
+    An arrow goes from a send to its receive: the slice of a send yields its start, the slice of a receive its end. A
+    reduction has no arrow. Times are in microseconds.
     """
     start, duration = one_slice.start * 1e6, (one_slice.end - one_slice.start) * 1e6
     track = {"pid": one_slice.rank, "tid": one_slice.lane}
@@ -366,10 +379,12 @@ def predicted_timeline(
 def _round_slices(
     schedule: Schedule, machine: Machine, nbytes: int, network: Topology | None, itemsize: int
 ) -> Iterator[Slice]:
-    """Yield the slices of synchronous rounds: messages start with a round, reductions end it.
+    """Yield the slices of a schedule that runs in synchronous rounds, round by round.
 
-    All messages of a round end together, when the slowest message does. Then each rank reduces the chunks that it
-    received, one after the other.
+    In each round, first all messages start together, and all end together, when the slowest one does. Then each rank
+    reduces the chunks that it received, one after the other. The next round starts when the slowest rank has reduced.
+
+    For example, a ring of 3 ranks has an all_gather of 2 rounds with 3 messages each. These are 6 sends and 6 receives.
 
     Args:
         schedule: the schedule.
@@ -423,10 +438,11 @@ def _move_bytes(move: Instruction, sizes: list[int]) -> int:
 def _event_slices(
     schedule: Schedule, nbytes: int, itemsize: int, gamma: float, parameters: LogGOPS
 ) -> Iterator[Slice]:
-    """Yield the slices of a simulation by the LogGOPS model, in the order of their starts.
+    """Yield the slices of a schedule that is simulated message by message (LogGOPS model).
 
-    The tags of the simulated operations are the rounds. Slices of a lane do not overlap: a slice that would start
-    before the end of the slice before it starts at that end.
+    They are in the order of their starts; :attr:`Slice.round` is the round of the schedule. Slices of a lane (the sends or
+    the receives of a rank) must not overlap in a timeline. So a slice that would start before the end of its predecessor
+    is drawn from that end on.
 
     Args:
         schedule: the schedule.

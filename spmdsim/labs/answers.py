@@ -80,15 +80,18 @@ class Answer:
 
 @contextmanager
 def run_apart(program: Program, task: str, ranks: int) -> Iterator[Callable[..., Any]]:
-    """Yield a callable that runs one function of a student's program in another process.
+    """Start a process for a student's function, and yield a callable that calls the function there.
 
-    The program is loaded in each process when it starts. The processes end with the ``with`` block. The numbers of
-    :func:`spmdsim.labs.judging.numbers` are drawn anew after the start, so that the processes do not know them.
+    If ``ranks`` is above 0, that many processes are started, one for each rank of the function. Each process loads the
+    program first. All processes end with the ``with`` block.
+
+    The checkers' random numbers (:func:`spmdsim.labs.judging.numbers`) are drawn anew after the start, so that a program
+    cannot know them.
 
     Args:
         program: function that returns the names of the program.
         task: name of the student's function.
-        ranks: number of processes of a function that runs on each rank; 0 for any other function, which runs in one.
+        ranks: number of ranks of a function that runs on each rank; 0 for any other function.
     """
 
     def make() -> Callable[[list[Any]], Any]:
@@ -123,11 +126,12 @@ def _block_checkers() -> None:
 def _answer_questions(function: Callable[..., Any]) -> Callable[[list[Any]], Any]:
     """Return a function that answers the judge's questions in the student's process.
 
-    A question is a list whose first item is its kind; an answer is plain data:
+    It takes a question, a list whose first item is its kind, and returns the answer as plain data:
 
-    * ``["call", arguments, stand-ins]`` calls the student's function. The answer is ``[is_implemented, recorded steps,
-      result]``, or ``[False, [], None]`` if the function raises NotImplementedError.
-    * Every other question is answered by :class:`~spmdsim.collectives.foreign.Rounds`.
+    * ``["call", arguments, stand-ins]``: call the student's function. Stand-ins replace tensors of the judge; what the
+      function does with them is recorded, and the judge repeats it. The answer is ``[True, recorded steps, result]``, or
+      ``[False, [], None]`` if the function raises NotImplementedError.
+    * Any other kind: ask the function as a collective algorithm; see :class:`~spmdsim.collectives.foreign.Rounds`.
 
     Other errors of the student's function are not caught.
 

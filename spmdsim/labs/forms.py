@@ -49,12 +49,18 @@ def notebook(of: Lab, nbgrader: bool = False) -> str:
 
 
 def _build_cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
-    """Yield the cells of a notebook: goals, text, grader, tasks with their checks, and the sum.
+    """Yield the cells of a lab's notebook, in their order.
+
+    1. the goals, the text of the lab, and a cell that makes the grader ``check``;
+    2. for each task its text and code, and a cell that calls ``check``;
+    3. the sum of the points.
+
+    With ``nbgrader`` the code of tasks includes the solution, code and checks have nbgrader's metadata, checks raise
+    errors for missing points, and the sum is left out.
 
     Args:
         of: the lab; with the teacher's material if ``nbgrader``.
-        nbgrader: True to add solutions and metadata of nbgrader, to let checks raise errors for missing points, and to
-            leave out the sum.
+        nbgrader: True for the teacher's notebook for nbgrader, False for the students' notebook.
     """
     check = f"from spmdsim.labs import Grader\n\ncheck = Grader({of.number}{', strict=True' * nbgrader})"
     tag = {"tags": [CHECKING]}
@@ -98,9 +104,10 @@ def _nbgrader_metadata(name: str, points: int = 0, **flags: bool) -> dict[str, A
 
 
 def script(of: Lab) -> str:
-    """Build the lab as a Python script, which grades itself when it runs.
+    """Build the lab as a Python script for students, which prints their points when it runs.
 
-    It runs with simulated ranks in one process, or on real ranks. Text becomes comments, and so does code to look at.
+    The script starts with the commands that run it: with simulated ranks in one process, or with real ranks by MPI. The
+    lab's text becomes comments, and so does code that is only to be read; tasks are functions to fill in.
 
     Args:
         of: the lab.
@@ -165,8 +172,9 @@ def _wrap_items(paragraph: str) -> Iterator[str]:
 def guide(of: Lab) -> str:
     """Build the lab's page of the instructor's guide in Markdown.
 
-    It has goals, notes, timing, solutions, hints, typical mistakes with their messages, and slides. The introduction
-    gets 5 minutes; the rest of the lab's minutes is divided by points.
+    It has goals, notes, timing, for each task the solution, hints and typical mistakes with their messages, and slides.
+    The introduction gets 5 minutes; the other minutes are divided by points. For example, a lab of 45 minutes and 8 points
+    gives a task of 2 points 10 minutes.
 
     Args:
         of: the lab with the teacher's material.

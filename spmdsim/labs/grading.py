@@ -131,17 +131,16 @@ class Score:
 def score(of: Lab, task: LabTask, program: Program) -> Score:
     """Run a checker on a student's function; return the points and the first mistake.
 
-    The function runs in another process; on launched ranks, or without ``os.fork``, it runs in this process. All
-    launched ranks must call it. It has no limits of time and memory.
+    Any error of the student's program becomes the mistake; it is not raised. There are no limits of time and memory.
+
+    - Usually the function runs in another process.
+    - On launched ranks, or without ``os.fork``, it runs in this process. All launched ranks must call ``score``. All get
+      the fewest points of any rank, and the mistake of the first rank that has one.
 
     Args:
         of: the lab.
         task: one of its tasks.
         program: function that returns the names of the student's program.
-
-    Returns:
-        The score. On launched ranks all ranks return the fewest points of any rank, and the mistake of the first rank
-        that has one. Errors of the student's program give no exception, but a mistake.
 
     >>> from spmdsim.labs import lab
     >>> score(lab(1), lab(1).task("block"), dict).points
@@ -169,10 +168,10 @@ def score(of: Lab, task: LabTask, program: Program) -> Score:
 
 
 def score_limited(of: Lab, task: LabTask, program: Program, limits: Limits) -> Score:
-    """Score a program as :func:`score` does, but run it in a child process with limits.
+    """Score a student's function as :func:`score` does, but in a child process with limits.
 
-    A program that exits, hangs or runs out of memory scores 0, and so does one that writes to the result file; the
-    mistake says it.
+    If the program exits, hangs, runs out of memory, or writes to the file of the result, the score is 0 points, and the
+    mistake states the reason.
 
     Args:
         of: the lab.

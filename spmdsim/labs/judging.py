@@ -44,13 +44,17 @@ def per_rank(checker: Checker) -> Checker:
 
 
 def first_mistake(checks: Iterator[None]) -> tuple[int, str | None]:
-    """Run a checker; return its number of yields, which are points, and its first mistake.
+    """Run a checker to its end or first error; return its points and its mistake.
 
-    The mistake is a sentence, or None if the checker comes to its end. Any exception ends the checker and becomes a
-    sentence, SystemExit included; KeyboardInterrupt is not caught.
+    A checker is an iterator that yields None once for each point that the answer has earned. So the points are the number
+    of yields. The mistake is None if the checker comes to its end; else it is a sentence about the exception that ended
+    it, be it a Mistake, another error, or SystemExit. KeyboardInterrupt is not caught.
 
     Args:
         checks: the iterator of a checker, which is used up.
+
+    Returns:
+        ``(points, mistake)``.
     """
     points = 0
     try:
@@ -127,9 +131,10 @@ def expect_several(values: Any, count: int, what: str, kind: type = object) -> N
 
 
 def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str) -> None:
-    """Raise Mistake unless a layout gives each rank the shard of the layout ``wanted``.
+    """Raise Mistake unless a student's layout is as good as the layout ``wanted``.
 
-    Both must have equal meshes, and reductions pending over equal axes; the kinds of reductions are not compared.
+    It must be on an equal mesh, give each rank an equal shard, and have reductions pending over the same axes. The
+    layouts themselves need not be equal, and the kinds of reductions (sum, max) are not compared.
 
     Args:
         layout: the answer, which may be anything.

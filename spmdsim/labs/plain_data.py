@@ -32,14 +32,17 @@ Special = Callable[[Any], Any]
 
 
 def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None) -> Any:
-    """Encode a value as JSON data; a value of an unsupported type becomes its ``repr``.
+    """Encode a value as data that JSON can write.
 
-    Numbers, texts and None stay. Any other value becomes a list ``[kind, content]``. A ``repr`` has at most
-    :data:`MOST_WORDS` (1,000) characters; lists and arrays of more than :data:`MOST_ELEMENTS` elements become one, too.
+    - Numbers, texts and None stay; NumPy's numbers become Python's.
+    - Any other supported value becomes ``[kind, content]``, such as ``["list", items]``.
+    - All other values become ``["other", [repr]]`` with at most :data:`MOST_WORDS` (1,000) characters of their ``repr``.
+      These are values of other types, collections and arrays of more than :data:`MOST_ELEMENTS` elements, and lists deeper
+      than ``levels``.
 
     Args:
         value: numbers, texts, arrays, lists and similar, meshes, layouts, slices or dtypes.
-        levels: depth of nested lists; deeper ones become their ``repr``.
+        levels: largest depth of nested lists.
         special: function that is tried first for all values except numbers, texts and None. It returns the data, or
             None for values that it does not know.
 
@@ -73,10 +76,10 @@ def encode(value: Any, levels: int = MOST_LEVELS, special: Special | None = None
 
 
 def decode(data: Any, special: Mapping[str, Callable[..., Any]] | None = None) -> Any:
-    """Decode the data of :func:`encode`, which an untrusted process may have written.
+    """Return the value that :func:`encode` encoded as ``data``; an untrusted process may have written it.
 
-    A value that was encoded as its ``repr``, or of an unknown kind with one text, becomes an ``Other``, whose ``repr``
-    is that text.
+    If the value was encoded as its ``repr``, the result is an ``Other``, an object with this ``repr``. So is a kind that
+    is not known, if its content is one text.
 
     Args:
         data: the data.
@@ -84,6 +87,9 @@ def decode(data: Any, special: Mapping[str, Callable[..., Any]] | None = None) -
 
     Raises:
         ValueError, TypeError, SpmdError: If the data is invalid. Very deep data raises RecursionError.
+
+    >>> decode(["tuple", [1, ["list", [None, "x"]]]])
+    (1, [None, 'x'])
     """
     if type(data) in _PLAIN:
         return data

@@ -129,23 +129,24 @@ class _JudgeObjects:
     def answer(
         self, target: Any, name: str, args: Any, kwargs: Any, blocks: Any, file: str, line: int
     ) -> list[Any]:
-        """Make a call for the rank, or look up an attribute; return the reply.
+        """Make a call that the student's rank asks for, or look up an attribute; return the reply.
 
-        Errors become replies. A call may wait for other ranks of the simulation. Attributes that begin with "_" are not
-        available.
+        The rank runs in another process, and its MPI objects live here. A call may wait for other ranks of the simulation.
+        Errors become replies. Attributes that begin with "_" are not available.
 
         Args:
-            target: the object, ``["handle", [number]]`` or ``["path", [name in MPI]]``.
+            target: the object: ``["handle", [number]]`` for one that the rank got, ``["path", [name in MPI]]`` for one of the
+                module MPI, such as ``["path", ["SUM"]]``.
             name: name of the method or attribute; empty to call the object itself.
             args: encoded arguments; None to look up an attribute.
             kwargs: encoded keyword arguments as pairs of name and value; not used if ``args`` is None.
-            blocks: new and changed blocks of memory, as pairs of number and bytes in hexadecimal digits.
+            blocks: new and changed blocks of the rank's memory, as pairs of number and bytes in hexadecimal digits.
             file: file of the user's line that makes the call.
             line: number of the line.
 
         Returns:
-            ``["return", value, is a method, changed blocks]`` or ``["raise", type, text, reason]``. The value of a
-            method is None.
+            ``["return", value, is_method, changed blocks]``. A looked up method has value None and ``is_method`` True, and
+            the rank calls it by its name. For an error ``["raise", type, text, reason]``.
         """
         try:
             for number, data in blocks:
@@ -290,13 +291,14 @@ class _Player:
         return self._greenlet.switch(question)
 
     def _run(self, arguments: list[Any]) -> list[Any]:
-        """Run the function with decoded arguments to its end; errors become its result.
+        """Run the student's function to its end, and return the encoded result, or its error.
 
         Args:
             arguments: the encoded arguments; the first one is the communicator.
 
         Returns:
-            ``["done", encoded result]`` or ``["raised", type, text, file, line]``. The type is "" for an error of MPI.
+            ``["done", encoded result]``, or ``["raised", type, text, file, line]`` with the name of the error's class and the
+            user's line. The name is "" for an error of MPI.
         """
         try:
             value = self.function(*[self._decode(argument) for argument in arguments])
@@ -323,9 +325,10 @@ class _Player:
         return partial(self.call, target, name) if is_method else value
 
     def _exchange(self, target: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, bool]:
-        """Send a call, or look up an attribute; wait for the reply.
+        """Ask the judging process for a call or an attribute; return the result that it replies.
 
-        All changed blocks of memory are sent along, and those that come back are stored in the arrays, in place.
+        The arrays that a call reads or fills exist in both processes as blocks of memory. All blocks that changed are sent
+        with the question. Blocks that the call changed come back, and are copied into the arrays.
 
         Args:
             target: the object, ``["handle", [number]]`` or ``["path", [name in MPI]]``.
@@ -334,7 +337,7 @@ class _Player:
             kwargs: encoded keyword arguments as pairs of name and value; None with ``args``.
 
         Returns:
-            The result, and True if an attribute is a method.
+            ``(result, is_method)``; ``is_method`` is True if an attribute was looked up and is a method.
 
         Raises:
             RuntimeError: If no function runs, because a program uses MPI outside of it.
@@ -363,17 +366,18 @@ class _Player:
         return decode(data, {"handle": lambda number: RemoteObject(self, ["handle", [number]])})
 
     def _encode_special(self, in_memory: bool, value: Any) -> Any:
-        """Encode handles, and arrays of calls that read or fill memory.
+        """Encode an argument that is not plain data: a handle, or an array that a call reads or fills.
+
+        - An object of the judging process (a handle) becomes its ``["handle", [number]]`` or ``["path", [name]]``.
+        - An array becomes ``["memory", position]`` if ``in_memory``.
+        - For plain data (numbers, texts, lists, other arrays) the result is None; :func:`encode` encodes it then.
 
         Args:
-            in_memory: True for a call whose name starts with a capital letter: arrays are sent as memory.
+            in_memory: True for a call whose name starts with a capital letter, such as ``Send``.
             value: the argument.
 
-        Returns:
-            The encoded value, or None for plain data, which :func:`encode` encodes itself.
-
         Raises:
-            TypeError: If the value cannot be sent: it is no number, text, collection or array of numbers.
+            TypeError: If the value is none of these.
         """
         if type(value) is RemoteObject:
             return object.__getattribute__(value, "_target")

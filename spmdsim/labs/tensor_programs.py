@@ -142,12 +142,18 @@ class OperatorRecording(Watcher):
 
 
 def run_record(steps: Sequence[Any], operands: Sequence[Tensor]) -> list[Tensor]:
-    """Run a record on other tensors, in the judge's world of :data:`RANKS` (8) ranks.
+    """Run the recorded steps of a student's function on the judge's tensors; return all tensors.
 
-    At most the first ``MOST_STEPS`` (10,000) steps run.
+    A step is one of these; only the first ``MOST_STEPS`` (10,000) run:
+
+    - ``["constant", layout, array]`` makes a tensor;
+    - ``["move", number, layout, shape]`` redistributes a tensor, and reshapes it if ``shape`` is not None;
+    - ``["operator", number, operands, parameters, strategies]`` calls an operator of :func:`list_operators`.
+
+    Steps name tensors by number. For example, with operands 0 and 1, the result of the first step is tensor 2.
 
     Args:
-        steps: the record, which an untrusted process may have written.
+        steps: the record, which an untrusted process may have written. Layouts, arrays and so on are encoded.
         operands: the tensors, in the order in which the function got them.
 
     Returns:

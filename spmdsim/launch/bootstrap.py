@@ -114,15 +114,18 @@ def guard(program: Callable[[], int | None], name: str) -> int:
 
 
 def _join_world(text: str, code: int) -> MPI.Comm | None:
-    """Start MPI to learn whether the other ranks stop, too.
+    """Start MPI in a rank that stops, to learn whether the other ranks stop, too.
 
-    Returns the communicator of all ranks. Returns None if mpi4py cannot be imported, MPI does not start, or the
-    launcher belongs to another MPI. The other ranks start MPI sooner or later, to work or to stop. If MPI has not
-    started after :data:`JOIN_SECONDS` (4), a child process ends the job.
+    The other ranks start MPI sooner or later, to work or to stop. If MPI has not started after :data:`JOIN_SECONDS` (4), a
+    child process prints ``text`` and ends the job.
 
     Args:
-        text: why this rank stops; printed if the child process ends the job.
-        code: the exit code of the job then.
+        text: why this rank stops.
+        code: the exit code of the job, if the child process ends it.
+
+    Returns:
+        The communicator of all ranks. None if mpi4py cannot be imported, MPI does not start, or the launcher belongs to
+        another MPI.
     """
     job = detect()
 
@@ -149,12 +152,13 @@ def _join_world(text: str, code: int) -> MPI.Comm | None:
 
 
 def start_supervisor(job: Launched | None) -> None:
-    """Fork this rank's supervisor: the child returns and is the rank, the parent watches it.
+    """Fork this process: the child goes on as the rank, the parent watches how the rank ends.
 
-    The parent does not return; it exits with the rank's exit code. This process does not fork if one of these holds:
+    So this function returns in the child only; the parent (supervisor) exits with the rank's exit code. It returns
+    without a fork if one of these holds:
 
-    - it is not in a job;
-    - no starter can read the notes of this host;
+    - this process is not in a job;
+    - no starter (``spmdsim launch``) can read the notes of this host about ended ranks;
     - a supervisor watches this process already;
     - the system cannot watch processes.
 
@@ -215,8 +219,10 @@ class _Supervisor:
     def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
         """Wait for the end of the rank, and return its exit code as a shell states it.
 
-        Report the rank's death unless it was asked to end. If the starter ends first, kill the rank and remove the
-        job's files instead.
+        - If the rank ends first: report its death (see :meth:`_report_death`), unless it was asked to end.
+        - If the starter (``spmdsim launch``) ends first: kill the rank, and remove the job's files.
+
+        A shell states 128 + N for a process that signal N killed.
 
         Args:
             forwarded: the signals that are passed on to the rank.
@@ -266,13 +272,13 @@ class _Supervisor:
         self.child.send_signal(number)
 
     def _report_death(self, code: int) -> None:
-        """Write a note of how the rank ended unless the rank has; end the job if the rank died.
+        """Write a note of how the rank ended, if the rank has written none; end the job if it must.
 
-        - If the rank has noted this end: wait for the other ranks if the code is 0 and the rank has not started MPI.
-          Otherwise do nothing.
-        - If it has not, and the code is not 0: write a note, and ask the starter to end the job.
-        - If it has not, and the code is 0, such as by ``os._exit(0)``: write a note, and wait for the other ranks. If
-          all end within ``ENDED_SECONDS`` (5), the job has ended well. Otherwise ask the starter to end the job.
+        - If the rank has written a note of this end: the job goes on. If the rank ended with code 0 before it started MPI,
+          first wait for the other ranks.
+        - Else, if the code is not 0: write a note, and ask the starter (``spmdsim launch``) to end the job.
+        - Else, such as after ``os._exit(0)``: write a note, and wait for the other ranks. If all end within ``ENDED_SECONDS``
+          (5), the job has ended well. Otherwise they would hang, so ask the starter to end the job.
 
         Args:
             code: the rank's exit code; minus the number of the signal that killed it.

@@ -71,13 +71,16 @@ class Diagnosis:
 
 
 def examine(trial: bool = True, hosts: Sequence[Host] = ()) -> list[Diagnosis]:
-    """Return the findings on everything that runs depend on.
+    """Return the findings on everything that a run depends on, in this order.
 
-    They are about software, cores, files of killed jobs, settings, BLAS, and MPI with its launcher, in this order.
+    They are about software, cores, files of killed jobs, settings, BLAS, and MPI with its launcher. With ``trial``, MPI is
+    tried last, unless an earlier finding is "broken":
+
+    - A rank of a job tries it in this job. All ranks must call this function then.
+    - Any other process starts a job for the trial.
 
     Args:
-        trial: True to try MPI, too, unless an earlier finding is "broken". A rank tries it in its own job, whose
-            ranks must all call this function. Any other process starts a job for the trial.
+        trial: True to try MPI, too.
         hosts: the hosts of the job that is started, with a rank for each slot; empty for two ranks on this machine.
     """
     job = detect()
@@ -198,10 +201,13 @@ def _examine_blas(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
-    """Yield diagnoses of mpi4py, its MPI library and, outside of a job (``job`` is None), its launcher.
+    """Yield diagnoses of mpi4py, of its MPI library, and of the launcher.
 
-    Each is "ok" or "broken". If mpi4py or the library is missing, the diagnosis of mpi4py is "broken" and the only
-    one. A child process loads the library.
+    The state of each is "ok" or "broken". If mpi4py or its library is missing, the only diagnosis is that of mpi4py. In a
+    job the launcher is not examined, because it has started this rank. A child process loads the library.
+
+    Args:
+        job: the job to which this process belongs; None outside of a job.
     """
     from spmdsim.launch.mpi import find_launcher, find_library
 
@@ -223,11 +229,11 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
 
 
 def _start_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
-    """Start a job of ranks that try MPI, wait for it, and return the diagnoses of its rank 0.
+    """Start a job in which ranks try MPI, and return the diagnoses that its rank 0 makes.
 
-    A diagnosis before these says that the trial has ended. If no diagnoses come within :data:`TRIAL_SECONDS` (60)
-    seconds, or they cannot be read, the only diagnosis is "broken". It names that time, or has what the job printed
-    to stderr.
+    - If the job answers: a diagnosis "ok" that it has started and ended, then those of rank 0.
+    - If it does not answer within :data:`TRIAL_SECONDS` (60): one diagnosis "broken" with that time.
+    - If the answer cannot be read: one diagnosis "broken" with what the job printed to stderr.
 
     Args:
         hosts: the hosts, with a rank for each slot; empty for two ranks on this machine.
@@ -260,10 +266,16 @@ def _start_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
 
 
 def _try_mpi() -> list[Diagnosis]:
-    """Start MPI and return diagnoses of it; all ranks must call it.
+    """Start MPI and return diagnoses of what it can do; all ranks must call it.
 
-    The order is: hosts (if there are several), thread level, reductions of float16, counts of 2^31 and more, the time
-    of a barrier, and transports.
+    In this order:
+
+    1. the hosts, if there are several;
+    2. calls of MPI by several threads;
+    3. sums of float16;
+    4. counts of 2^31 elements and more;
+    5. the time of a barrier;
+    6. the transports between ranks.
 
     Raises:
         WorldError: If MPI has another number of ranks than the launcher has started.

@@ -80,7 +80,7 @@ def start(
     shown: bool = True,
     hosts: Sequence[Host] = (),
 ) -> int:
-    """Run a command on ``n`` ranks and wait for it.
+    """Run a command on ``n`` ranks, wait for it, and return the exit code of the job.
 
     Args:
         n: number of ranks.
@@ -323,15 +323,18 @@ def report_end(
     logs: Path | None,
     last_calls: LastCallFiles,
 ) -> int:
-    """Print why a job ended, and return its exit code for the shell.
+    """Print to stderr why a job ended, and return its exit code for the shell.
 
-    The exit code is the failure's if there is one (see :func:`choose_failure`). Without a failure it is the
-    launcher's, but 1 if the launcher reports success and some ranks have not finished the program.
+    - If a rank failed: the exit code of the failure that ended the job (see :func:`choose_failure`).
+    - Else, if the launcher reports success, but some ranks have not finished the program: 1.
+    - Else: the launcher's code; 128 + N if signal N killed the launcher.
+
+    After a failure the end of the failed rank's log is printed, too, if there are logs.
 
     Args:
         code: the launcher's exit code; minus the number of the signal that killed it.
         ranks: the number of processes that were started.
-        folder: the folder of their notes.
+        folder: the folder of the notes in which ranks state how they ended.
         launcher: None for a job in lock step.
         logs: the folder of their logs, if they have any.
         last_calls: the files of their last calls.
@@ -424,17 +427,18 @@ def run_launcher(
     remaining_seconds: Callable[[], float | None],
     last_calls: LastCallFiles,
 ) -> int:
-    """Run the launcher to its end, and return its exit code.
+    """Run the launcher of a job to its end, and return its exit code.
 
-    SIGUSR1 is passed on to the ranks, which write their last calls. Ctrl-C and SIGTERM end the job; the code is then
-    130 or 143.
+    - SIGUSR1 is passed on to the ranks, which then write their last calls.
+    - Ctrl-C and SIGTERM end the job; the code is then 130 or 143.
+    - If a failed job does not end within some seconds, it is ended (see :func:`find_remaining_seconds`).
 
     Args:
         launcher: None for a job in lock step.
         command: the launcher's command, or the program's.
         environment: its environment variables.
-        echoed: a file that grows; it is printed while the launcher runs. None for no file.
-        remaining_seconds: see :func:`find_remaining_seconds`.
+        echoed: a file that grows, such as the log of rank 0; it is printed while the launcher runs. None for no file.
+        remaining_seconds: returns the seconds that the launcher may still run, None for no limit.
         last_calls: the files of the last calls.
     """
     has_ended, echo = threading.Event(), None
@@ -482,9 +486,11 @@ def wait_for_launcher(
     end_signal: int,
     last_calls: LastCallFiles,
 ) -> int:
-    """Wait for the launcher, and return its exit code. End it if it has no seconds left.
+    """Wait for the launcher, and return its exit code; end it if it runs too long after a failure.
 
-    Launchers sometimes hang while they clean up after a failure.
+    Launchers sometimes hang while they clean up. So ``remaining_seconds`` is called about five times a second. As soon as
+    it returns a number, the launcher must end within these seconds. Otherwise the last calls of ranks are requested, and
+    the launcher gets ``end_signal``.
 
     Args:
         process: the launcher.

@@ -76,12 +76,14 @@ class Limits:
 def run_limited(body: Callable[[], int], limits: Limits, reads: bool = False) -> int:
     """Run a function in a child process with limits, and return its exit code.
 
-    The child and its descendants end before this function returns. After Ctrl-C the line of the user's code is
-    printed. There is no child if all limits are 0, if this process is a rank of an MPI job, or if the system cannot
-    fork: the function then runs in this process without limits.
+    The child, and all processes that it started, end before this function returns. If the user presses Ctrl-C, the line
+    of the user's code that ran is printed.
+
+    The function runs in this process without limits if all limits are 0, if this process is a rank of an MPI job, or if
+    the system cannot fork.
 
     Args:
-        body: the function, which runs the user's code.
+        body: the function, which runs the user's code and returns an exit code.
         limits: the limits on processor time, memory and output; 0 for none.
         reads: True if the user's code may read stdin. Otherwise its stdin is empty.
 
@@ -162,15 +164,17 @@ def _run_child(
     reads: bool,
     in_group: bool,
 ) -> NoReturn:
-    """Run the function in the child, report how it ended, and exit.
+    """Run the function in the forked child, report how it ended, and exit with code 0.
 
-    The parent's program does not continue here.
+    Before, stdin is replaced by an empty file (unless ``reads``), stdout and stderr by pipes, and the limits are set. The
+    report is a line in the pipe ``report``: the secret text, then the outcome (see :func:`_run_body`). The parent reads
+    from it how the function ended, so the exit code does not matter.
 
     Args:
         body: the function, which runs the user's code.
         limits: the limits.
-        writes: the pipes that replace stdout (1) and stderr (2).
-        report: the descriptor for the line that reports the end, and the secret text that begins it.
+        writes: the pipes that replace stdout (1) and stderr (2); one that is a terminal is missing, and stays.
+        report: the descriptor for the line of the report, and the secret text that begins it.
         reads: True if the user's code may read stdin.
         in_group: True to stay in the parent's process group, which may read from the terminal.
     """
@@ -279,12 +283,17 @@ def _find_raise_place(error: BaseException) -> str:
 def _set_limits(limits: Limits, report: int, secret: str) -> None:
     """Set the limits of this process, and handlers that report the user's line and exit.
 
-    The handlers run at the time limit and at an interrupt. Without the module ``resource`` only they are set. NumPy
-    is imported before the limit of memory is set, so that its memory does not count. This limit is left out if the
-    system does not report the memory that this process has. No core file is written.
+    A handler runs when the time limit is reached, and when the process is interrupted. The limits are:
+
+    - time: processor seconds, with some more for loading until the user's code starts;
+    - memory: what the process has now, NumPy included, plus the user's bytes. There is no limit if the system does not
+      report the present memory;
+    - core files: none is written.
+
+    The limit of output is the parent's to watch. Without the module ``resource`` only the handlers are set.
 
     Args:
-        limits: the limits; 0 seconds or 0 bytes for none. The limit of output is the parent's to watch.
+        limits: the limits; 0 seconds or 0 bytes for none.
         report: file descriptor for the line ``"<secret> at <file and line>"``.
         secret: text by which the parent knows a genuine report.
     """
@@ -396,10 +405,13 @@ class _ChildWatch:
         self.deadline = math.inf if in_group else self.started + WALL * self.limit
 
     def run(self) -> int:
-        """Wait for the end of the child, and return its exit code.
+        """Wait for the end of the child, print its output meanwhile, and return its exit code.
 
-        Print what it prints meanwhile. Ctrl-C asks the child for its line first. In the end the child and its descendants
-        are killed and the pipes closed, even after an error. Raises as :meth:`_report_end` does.
+        After Ctrl-C, the child first gets some seconds to report the line of the user's code. In the end the child and all
+        processes that it started are killed and the pipes closed, even after an error.
+
+        Raises:
+            InputError, KeyboardInterrupt: As :meth:`_report_end` does.
         """
         try:
             try:
@@ -414,10 +426,16 @@ class _ChildWatch:
         return self._report_end()
 
     def _watch(self) -> None:
-        """Wait until the child reports, ends, or exceeds the time that it has after a request to end.
+        """Wait for the child; print its output meanwhile.
 
-        At the deadline, ask the child for its line and to end, unless the deadline may move. Read the rest of the output
-        before returning. :attr:`status` is the exit code if the child has ended, and :attr:`reached` the limit.
+        The wait ends when the child has reported its outcome or ended. At the deadline there are these cases:
+
+        - If the deadline may move (see :meth:`_extend_deadline`): wait on.
+        - Else, if the child was not asked to end: ask it for its line and to end, which sets a new deadline.
+        - Else: the wait ends.
+
+        The rest of the output is read before returning. Afterwards :attr:`status` is the exit code if the child has ended, else
+        None; :attr:`reached` is the limit, if one was reached.
         """
         while not self.message.endswith(b"\n") and self.status is None:
             remaining = self.deadline - time.monotonic()
@@ -464,10 +482,11 @@ class _ChildWatch:
         return has_read
 
     def _print(self, stream: TextIO, data: bytes) -> None:
-        """Write the child's output to a stream of this process.
+        """Write the child's output to a stream of this process, up to the limit of output.
 
-        Write nothing after a limit was reached or the child was interrupted. If ``data`` exceeds the limit of output,
-        ask the child for its line and to end, and write none of ``data``.
+        - If a limit was reached before, or the child was interrupted: write nothing.
+        - If ``data`` exceeds the limit of output: write nothing of it; ask the child for its line and to end.
+        - Otherwise write ``data``.
 
         Args:
             stream: stdout or stderr of this process.
@@ -504,7 +523,10 @@ class _ChildWatch:
         self.handle.close()
 
     def _report_end(self) -> int:
-        """Return the exit code that the child has reported, after its end.
+        """Return the exit code that the child has reported, or raise the error that it has reported.
+
+        The report is the last line that the child writes into its own pipe. It begins with a secret, so that the user's code
+        cannot imitate it.
 
         Raises:
             InputError: If the child reached a limit, reported a mistake, reported nothing, or the user's code wrote to the

@@ -22,10 +22,10 @@ TAIL_LINES = 20
 
 
 def redirect_output(rank: int) -> None:
-    """Redirect file descriptors 1 and 2 to this rank's log, so that libraries write there, too.
+    """Write all output of this process to the log of its rank, that of C libraries included.
 
-    The log is :func:`find_log` in the job's folder of logs; an older log is emptied. Afterwards, stdout is flushed
-    after each line. Do nothing if the job has no folder of logs.
+    So file descriptors 1 and 2 are redirected to the file (:func:`find_log`), which is emptied before. From then on stdout
+    is flushed after each line, because a rank that is killed flushes nothing. Do nothing if the job has no folder of logs.
 
     Args:
         rank: the number of this rank.
@@ -122,12 +122,13 @@ class _DoubleStream(io.TextIOBase):
 
 @contextmanager
 def open_rank_log(folder: str | None, rank: int) -> Iterator[None]:
-    """Make ``print`` write to this rank's log in the block, and on rank 0 to the terminal, too.
+    """Return a context in which ``print`` writes to this rank's log; on rank 0 to the terminal, too.
 
-    Do nothing if ``spmdsim launch`` has opened a log for this rank.
+    The context yields None. If ``spmdsim launch`` has opened a log for this rank, or there is no ``folder``, nothing
+    changes.
 
     Args:
-        folder: the folder of the logs; None or empty for no log.
+        folder: the folder of the logs, created if it does not exist; None or empty for no log.
         rank: the number of this rank.
 
     Raises:

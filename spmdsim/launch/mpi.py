@@ -231,13 +231,17 @@ def is_related(launcher: str, library_vendor: str) -> bool:
 
 
 def find_launcher() -> Launcher:
-    """Return the launcher that belongs to mpi4py's MPI.
+    """Return the launcher that can start ranks of mpi4py's MPI library.
 
-    It is the first ``mpirun`` or ``mpiexec``, beside the running Python and then on PATH, that names the library's vendor
-    or a relative of it as its own. In a job of Slurm without such a launcher, it is ``srun``.
+    - The first ``mpirun`` or ``mpiexec`` of the library's vendor, or of a related MPI. Those beside the running Python are
+      tried first, then those on PATH; each is asked for its vendor.
+    - If none fits, in a job of Slurm: ``srun``.
+
+    For example, with mpi4py for Open MPI, an ``mpirun`` of MPICH is skipped.
 
     Raises:
-        WorldError: If there is none; the message names the launchers of other MPIs. Or if mpi4py finds no library.
+        WorldError: If there is no such launcher; the message names the launchers of other MPIs. Or if mpi4py finds no
+            library.
     """
     wanted = find_library().vendor
     other_launchers = []
@@ -387,11 +391,15 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
 def check_launcher(job: Launched | None) -> None:
     """Raise WorldError if the launcher belongs to another MPI than mpi4py's library.
 
-    Each library would report that in its own way when MPI starts. Do nothing for one rank, for a launcher that starts
-    ranks of any library (Slurm's), and if mpi4py is built for one MPI only.
+    With such a launcher, MPI would start every rank as a job of one rank, or fail with an error of its own. Nothing is
+    checked in these cases:
+
+    - The job has one rank, or there is no job.
+    - The launcher starts ranks of any library, as Slurm's does.
+    - mpi4py is built for one MPI only.
 
     Args:
-        job: the job, as the launcher describes it; None outside of a launcher, where nothing is checked.
+        job: the job, as the launcher describes it; None outside of a launcher.
     """
     if job is None or job.size == 1 or job.launcher not in FAMILIES:
         return
@@ -407,10 +415,11 @@ def check_launcher(job: Launched | None) -> None:
 
 
 def find_binary_interface() -> str | None:
-    """Return the family of MPI ("openmpi", "mpich") whose library mpi4py will load, or None.
+    """Return the family of MPI ("openmpi" or "mpich") whose library mpi4py will load, or None.
 
-    An mpi4py with binaries for several families decides when MPI starts; this function does not start MPI. It returns
-    None if mpi4py is not installed, is built for one family, or finds no library; MPI's start reports the last case.
+    Some builds of mpi4py support several families, and choose one when MPI starts. This function makes the same choice
+    without starting MPI. It returns None in all other cases: mpi4py is not installed, is built for one family, or finds no
+    library. MPI's start reports a missing library.
     """
     try:
         import mpi4py

@@ -143,10 +143,10 @@ class Sandbox:
         self._fail(limits.describe_overtime("") if is_over else limits.describe_early_exit(code))
 
     def find_place(self) -> str:
-        """Ask the process for the line of its code, end it, and return the line, such as ``"lab.py:3"``.
+        """End the process, and return the line of the user's code that it ran, such as ``"lab.py:3"``.
 
-        The text is empty if no process runs, it runs no code of the user, or it does not answer within half of
-        ``REPORT_SECONDS``.
+        The process is asked for the line by a signal, and ends after its answer. The result is "" if no process runs, if it
+        runs no code of the user, or if it does not answer within half of ``REPORT_SECONDS``.
         """
         if not self._process:
             return ""
@@ -212,16 +212,19 @@ def _run_server(make: Callable[[], Serve], questions: int, answers: int) -> NoRe
 
 
 def _answer_questions(make: Callable[[], Serve], questions: int, answers: int) -> None:
-    """Call ``make`` and write a line; then answer questions until the parent closes the pipe.
+    """Answer the parent's questions, one line for each, until the parent closes the pipe.
 
-    The first line is ``["answer", null]``. Each question gets one line, in order. An error of any class, also
-    SystemExit, becomes a line ``["error", text]``; later questions are answered. If ``make`` fails, the next question
-    calls it again instead of being answered. A process that the user's code has forked returns without writing.
+    First ``make`` is called, and the line ``["answer", null]`` is written. Each question then gets a line ``["answer",
+    value]``. Cases:
+
+    - If an error of any class is raised, SystemExit included: its line is ``["error", text]``. Later questions are answered.
+    - If ``make`` fails: its line is an error, and the next question calls ``make`` again, and is not answered otherwise.
+    - If the user's code forks: the new process returns without writing.
 
     Args:
         make: returns the function that answers questions.
         questions: the pipe from which questions are read, a line of JSON each.
-        answers: the pipe to which the lines are written: ``["answer", value]`` or ``["error", text]``.
+        answers: the pipe to which the lines are written.
     """
     serve: Serve | None = None
     process = os.getpid()

@@ -36,19 +36,26 @@ class CommonMesh(NamedTuple):
 def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     """Return the coarsest mesh on which layouts of both meshes can be written, or None.
 
-    The result also has, for each axis of ``a`` (``first``) and of ``b`` (``second``), the axes of the common mesh that
-    it is the product of, major first. The cuts of a mesh are the products of its first 1, 2, ... sizes.
+    The cuts of a mesh are the products of its first 1, 2, ... sizes: 2, 8 for sizes (2, 4). The common mesh has the cuts
+    of both meshes, so each axis of ``a`` or ``b`` is the product of some of its axes. Axes of size 1 are dropped.
 
-    The result is None if the meshes have different ranks, another order of ranks, or a cut does not divide the next
-    larger cut of either mesh. Axes of size 1 are dropped; their tuple of axes is empty. An axis that is not divided
-    keeps its name; if both meshes name it, the name of ``a`` is used. Other axes have names such as ``x.0``, ``x.1``
-    from axis ``x`` of ``a``; an apostrophe is added if the name is taken.
+    The result is None in these cases:
+
+    - The meshes have different ranks, or another order of ranks.
+    - A cut does not divide the next larger cut of either mesh, such as 2 and 3.
+
+    Names of its axes: an axis that is not divided keeps its name; if both meshes have the axis, the name of ``a`` is
+    used. Other axes are named after an axis ``x`` of ``a``: ``x.0``, ``x.1``; an apostrophe is added if the name is taken.
 
     Results are cached.
 
+    Returns:
+        The common mesh (``mesh``), and for each axis of ``a`` (``first``) and of ``b`` (``second``) the axes whose product
+        it is, major first; () for an axis of size 1.
+
     >>> both = common_mesh(Mesh((8,), ("x",)), Mesh((2, 4), ("a", "b")))
-    >>> print(both.mesh, both.first)
-    a=2 b=4 {'x': ('a', 'b')}
+    >>> print(both.mesh, both.first, both.second)
+    a=2 b=4 {'x': ('a', 'b')} {'a': ('a',), 'b': ('b',)}
     >>> common_mesh(Mesh((2, 3), ("a", "b")), Mesh((3, 2), ("c", "d"))) is None
     True
     """

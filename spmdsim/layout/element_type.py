@@ -58,9 +58,9 @@ def element_type(dtype: Any) -> np.dtype:
 
 
 def _find_extension_type(name: str) -> Any:
-    """Return the class of a type of ``ml_dtypes``, or None.
+    """Return the class of a type of ``ml_dtypes`` such as "float8_e5m2"; None if there is none.
 
-    None if ``ml_dtypes`` has no type of this name, or the package is missing and the name is not bfloat16.
+    If the package is missing, the result is None for all names except bfloat16.
 
     Raises:
         InputError: If the package is missing and the name is bfloat16.

@@ -155,11 +155,14 @@ class Derivation:
         return Table(columns, rows, title, (0,), self._dropped_note())
 
     def _compute_table(self) -> Table:
-        """Return the table of step three: digits times strides, shard number and replicas.
+        """Return the table of step three: how the shard number of each rank is computed.
 
-        It has one row per rank of :attr:`rows`. A layout with a pending reduction has one more column, before the
-        replicas: the number of each rank's contribution. Notes: dropped columns if step two has no table, the legend
-        of contributions, and all strides.
+        There is one row per rank of :attr:`rows`. Its columns are the rank, the sum of digits times strides (such as
+        "1*2 + 0*1"), the shard number, and the ranks with the same shard. If a reduction is pending, one more column has the
+        number of the rank's addend, and the last column the ranks with the same addend.
+
+        The notes below are, if they apply: the dropped columns (unless step two has a table with this note), a sentence about
+        the addends, and each stride.
         """
         reduction = partial_reduction(self.layout)
         shared = "shard" if reduction is None else reduction.noun

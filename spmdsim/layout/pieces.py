@@ -69,13 +69,17 @@ def _owned_ranges(owners: dict[str, np.ndarray], size: int) -> dict[tuple[int, .
 
 
 def owner_coordinates(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, np.ndarray]:
-    """Return, for each axis, the coordinates of the owners of a dimension's elements.
+    """Return, for each axis that splits a dimension, the coordinate of the owner of each element.
 
-    The blocks are balanced: the first ones are longer by one element if the size is no multiple of their number.
+    The blocks are balanced: the first ones are longer by one element if the size is no multiple of their number. In the
+    example, four ranks own the elements 0-1, 2-3, 4-5 and 6. Element 2 belongs to the rank with a=0 and b=1.
 
     Args:
         size: number of elements.
         axes: ``(name, size)`` of the axes that split the dimension, major first.
+
+    Returns:
+        An array with ``size`` coordinates for each axis, by its name.
 
     >>> {axis: at.tolist() for axis, at in owner_coordinates(7, [("a", 2), ("b", 2)]).items()}
     {'a': [0, 0, 0, 0, 1, 1, 1], 'b': [0, 0, 1, 1, 0, 0, 1]}
@@ -98,12 +102,13 @@ def describe_misplaced(
 ) -> str | None:
     """Return a sentence about the first shard with wrong bounds, or None if all are right.
 
-    Shards are compared in the order of ``ranks``, and per dimension. Two empty ranges are equal, wherever they start.
+    The bounds of each rank are compared with the elements that it owns by definition, first by rank, then by dimension.
+    Empty ranges are equal, wherever they start.
 
     Args:
         layout: the layout whose ``bounds`` are verified.
         shape: shape of the tensor.
-        ranks: the ranks to verify; ranks outside of the mesh are skipped.
+        ranks: the ranks to verify, in this order; ranks outside of the mesh are skipped.
         pieces: the owners by definition, for this layout and shape; None: they are computed.
 
     >>> from spmdsim.core import Mesh

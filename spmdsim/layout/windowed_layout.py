@@ -59,15 +59,18 @@ class Window:
         return self.stride if self.width == 1 else 1
 
     def reads(self, start: int, stop: int, n: int) -> range:
-        """Return the elements of a dimension that positions ``start`` to ``stop - 1`` read.
+        """Return the elements that positions ``start`` to ``stop - 1`` read, as one range.
 
-        A position is an element of the result. The answer is one range, not a set:
+        A position is an element of the result; it reads a window of elements of a dimension. For example, with windows of 3
+        elements from -1 on, positions 0 to 2 read elements -1 to 3; element -1 does not exist, so the result is
+        ``range(0, 4)``. Cases:
 
-        - Its step is :attr:`step`, or the negative stride if elements are read in reverse.
+        - If each position reads one element, the step of the range is the stride, which is negative for reading in reverse.
+          Otherwise the step is 1.
         - Elements outside of the dimension are left out, except if the window wraps or the stride is negative.
         - If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
         - If the window is mirrored, the range is extended to the elements that mirrored ones are copies of.
-        - It is empty if there are no positions, or they read nothing.
+        - If there are no positions, or they read nothing, the range is empty.
 
         Args:
             start: the first position.
@@ -170,9 +173,13 @@ class Window:
     def positions_reading(self, start: int, stop: int) -> tuple[int, int]:
         """Return ``(first, last + 1)`` of the positions that read an element of ``start .. stop-1``.
 
-        A position is an element of the result. If no position reads them, both numbers are equal. For mirrored windows
-        the range can have more positions; with ``spread``, positions between the readers may read nothing. ``wrap`` is
-        ignored: shift ``start`` and ``stop`` by the size of the dimension, and call it again.
+        A position is an element of the result. For example, with windows of 3 elements from -1 on, position ``i`` reads
+        elements ``i - 1`` to ``i + 1``. So element 2 is read by positions 1, 2 and 3. Cases:
+
+        - If no position reads the elements, both numbers are equal.
+        - If the window is mirrored, the range may include positions that do not read them.
+        - With :attr:`spread`, positions between the first and the last may read nothing.
+        - :attr:`wrap` is ignored: also call it with ``start`` and ``stop`` shifted by the size of the dimension.
 
         Args:
             start: the first element.

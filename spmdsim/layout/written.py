@@ -78,10 +78,10 @@ def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
 
 
 def split_entries(text: str) -> list[str]:
-    """Return the texts between the commas that are outside of brackets, without outer blanks.
+    """Split a text at its commas, except those inside of brackets; drop blanks around each part.
 
-    A text after the last comma that is empty is left out; an empty ``text`` gives ``[""]``. Brackets are ( [ {; their
-    kinds are not compared.
+    Nothing after the last comma is no part. An empty ``text`` gives ``[""]``. Brackets are ( [ {; "(" may be closed by
+    "]".
 
     Raises:
         InputError: If brackets do not match.
@@ -233,14 +233,19 @@ def parse_order(text: str) -> list[int]:
 
 
 def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
-    """Parse a mesh: ``dp=2,tp=4``, ``2x4`` (axes d0, d1), or ranks ``[[0,1],[2,3]]``.
+    """Parse the text of a mesh.
 
-    Sizes are separated by commas, spaces or x; brackets around them are optional. A rank order can follow after ``@``
-    or ``on ranks``. Nested ranks give the shape, and are the rank order if there is no other.
+    - "dp=2,tp=4" or "dp=2 tp=4": axes with their sizes.
+    - "2x4", "2,4" or "2 4": sizes alone; the axes are d0, d1, ...
+    - "[[0,1],[3,2]]": ranks; their shape gives the sizes, and the axes are d0, d1, ...
+
+    Brackets around axes or sizes are optional. The ranks in mesh order can follow after ``@`` or ``on ranks``, such as
+    "dp=2 @ 1,0".
 
     Args:
         text: the mesh.
-        ranks: the ranks in mesh order, as numbers or text; a rank order after ``@`` replaces them. None: 0, 1, 2, ...
+        ranks: the ranks in mesh order, as numbers or text; ranks after ``@`` replace them. None: those in the text, else 0,
+            1, 2, ...
 
     Raises:
         InputError: If the text is none of these forms. For ``dp2,tp4`` the message suggests ``dp=2,tp=4``.
@@ -284,11 +289,16 @@ def axis_names(count: int) -> tuple[str, ...]:
 def parse_layout(
     text: str, mesh: Mesh | None = None, ndim: int | None = None, others: OtherNotation | None = None
 ) -> Layout:
-    """Parse a layout: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``.
+    """Parse the text of a layout: ``DIMS``, ``MESH: DIMS`` or ``DIMS over MESH``.
 
-    DIMS are entries between commas, one per dimension: an axis, several axes in brackets (major first), or a word for
-    "not split" (:data:`NOT_SPLIT`). Each form may end with pending reductions, such as ``partial tp:max``; without an
-    operation it is a sum. They can also be entries, such as ``sum pending over tp``.
+    DIMS has an entry for each dimension, between commas:
+
+    - an axis that splits it, such as "dp";
+    - several axes in brackets, major first, such as "(tp,dp)";
+    - a word for "not split" (:data:`NOT_SPLIT`), such as "None" or "-".
+
+    Pending reductions follow at the end, such as "dp,None partial tp:max" (without an operation, a sum), or are further
+    entries, such as "dp, -, sum pending over tp".
 
     Args:
         text: the layout.
@@ -325,10 +335,11 @@ def parse_layout(
 
 
 def _split_body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
-    """Return the text of the dimensions, and the mesh that ``text`` names, else ``mesh``.
+    """Split the text of a layout into the text of its dimensions, and its mesh.
 
-    A mesh is named in front of a colon or after ``over``; "over one rank" is a mesh of one rank. The colon of a
-    pending reduction such as ``tp:max`` is no such colon.
+    - If the text names a mesh in front of a colon or after ``over``: "dp=2: dp,None" and "dp,None over dp=2" give
+      "dp,None" and the mesh dp=2. "over one rank" is a mesh of one rank.
+    - Otherwise: the text and ``mesh``. The colon of a pending reduction such as ``tp:max`` does not name a mesh.
 
     Args:
         text: a layout.
@@ -376,11 +387,17 @@ def _parse_own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
 
 
 def parse_entries(text: str, ndim: int | None) -> list[Any]:
-    """Parse one entry per dimension: a name, an integer, or a tuple of them.
+    """Parse the entries of a layout's dimensions: for each a name, an integer, or a tuple of them.
 
-    Outer brackets are dropped if they are square, if they have brackets inside, or if exactly ``ndim`` entries (2 or
-    more) are inside. Other brackets are a tuple: with ``ndim`` None, "(a,b)" gives [("a", "b")]. Quotes and blanks are
-    dropped. Names are not compared with a mesh. Empty text gives [].
+    For example, "(a,b),None" gives ``[("a", "b"), "None"]``. Brackets around the whole text enclose either all entries, or
+    one tuple. They enclose all entries if one of these holds, and are dropped then:
+
+    - they are square: "[a,b]" gives ``["a", "b"]``;
+    - there are brackets inside: "((a,b),c)" gives ``[("a", "b"), "c"]``;
+    - there are ``ndim`` entries inside, 2 or more: "(a,b)" with ``ndim`` 2 gives ``["a", "b"]``.
+
+    Otherwise they are a tuple: "(a,b)" with ``ndim`` None gives ``[("a", "b")]``. Quotes and blanks are dropped, empty text
+    gives []. Names are not compared with a mesh.
 
     Args:
         text: the entries, between commas.

@@ -52,13 +52,14 @@ class RotaryEmbedding(Module):
         self.size, self.base, self.interleaved = size, base, interleaved
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate ``x``, ``[batch, sequence, heads, size]``; the result has its layout and dtype.
+        """Return queries or keys with each head's numbers rotated by the angles of their position.
 
-        Splits of the batch, the sequence and the heads need no communication.
+        The result has the shape, layout and dtype of ``x``. No communication is needed if the batch, the sequence or the heads
+        are split.
 
         Args:
-            x: queries or keys.
-            start: the position of the first entry of the sequence, such as the number of tokens in a cache.
+            x: queries or keys, ``[batch, sequence, heads, size]``.
+            start: the position of the first entry of the sequence. If a cache has 10 tokens, the next one has position 10.
 
         Raises:
             LayoutError: If ``x`` does not have four dimensions, or its last dimension is not :attr:`size`.
@@ -169,14 +170,16 @@ class Attention(Module):
         self.heads, self.kv_heads, self.causal = heads, groups, causal
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the attention of ``x`` to itself, in the shape of ``x`` and the layout ``stream``.
+        """Return the self-attention of ``x``, in the shape of ``x`` and the layout ``stream``.
 
-        Queries, keys and values are computed by column-parallel layers, so each rank attends with its own heads.
-        ``x`` is first gathered along ``axis`` if the stream is split over it. The scores are divided by the root of
-        the head's width.
+        Steps:
 
-        Keys and values of fewer heads are repeated for the heads of queries that share them. If :attr:`causal`, scores
-        of later positions are minus infinity before the softmax.
+        1. Gather ``x`` along ``axis`` if it is split over this axis.
+        2. Compute queries, keys and values by column-parallel layers, so that each rank has whole heads of its own. If there
+           are fewer heads of keys and values than of queries, repeat them for the queries that share them.
+        3. Compute the scores ``q k^T / sqrt(width of a head)``. If :attr:`causal`, scores of later positions become minus
+           infinity.
+        4. Multiply the softmax of the scores by the values, and apply the row-parallel output layer.
 
         Args:
             x: a tensor ``[batch, sequence, width]`` in any layout.

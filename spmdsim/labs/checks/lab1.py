@@ -60,10 +60,14 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def block(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``block(size, parts, index)``: the ``(start, stop)`` of a block.
+    """Check the student's ``block(size, parts, index)``: the ``(start, stop)`` of a balanced block.
 
-    Any empty range is right for an empty block. Yield None once per group of sizes, which earns a point: (7, 4) and (8,
-    4), sizes with other uneven splits, and sizes with empty blocks.
+    For example, ``block(7, 4, 0)`` is (0, 2), and ``block(7, 4, 3)`` is (6, 7). If the block is empty, any empty range is
+    right. Yield None once per point, after each of these groups of sizes and parts:
+
+    * (7, 4) and (8, 4);
+    * (9, 4), (10, 4) and (13, 5);
+    * (3, 5), (0, 2) and (1, 1): some blocks are empty.
 
     Args:
         answer: the student's function.
@@ -94,11 +98,12 @@ def _cases(mesh: Mesh) -> Iterator[tuple[Layout, tuple[int, int]]]:
 def owners(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``owners(layout, shape, place)``: the ranks that own an element.
 
-    The ranks may be a list, tuple, set or array in any order. Five layouts are checked on each mesh: the one of shape
-    (4, 6) for two elements, the others for all elements. Yield None once per mesh, which earns a point.
+    ``place`` is the index of the element. The answer may be a list, tuple, set or array of the ranks in any order. On each
+    of two meshes, five layouts of small tensors are checked: the one of shape (4, 6) for two elements, the others for all
+    elements. Yield None once per mesh, which earns a point.
 
     Args:
-        answer: the student's function; its ``place`` is the index of the element.
+        answer: the student's function.
 
     Raises:
         Mistake: If an answer is wrong.

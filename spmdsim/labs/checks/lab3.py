@@ -127,12 +127,15 @@ def words(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``best_grid(m, k, n, ranks)``: the grid with the fewest words.
+    """Check the student's ``best_grid(m, k, n, ranks)``: the grid of ranks for a matrix product.
 
-    Words are the elements that a rank receives (:func:`grid_words`). A grid is ``(pm, pk, pn)``, three integers with
-    the product ``ranks``; any grid that moves the fewest words is right. Yield None once per point, after each of the
-    three cases of the lower bound: one large size (two calls), two large sizes (two calls), three equal sizes (one
-    call).
+    The product is that of an m x k and a k x n matrix. A grid is ``(pm, pk, pn)``, three integers with the product
+    ``ranks``. A right grid moves the fewest words, which are the elements that a rank receives (:func:`grid_words`). Yield
+    None once per point, after each of these cases of the lower bound:
+
+    * one size is large (two calls);
+    * two sizes are large (two calls);
+    * three sizes are equal (one call).
 
     Args:
         answer: the student's function.

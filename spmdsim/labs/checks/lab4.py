@@ -143,10 +143,13 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def loss(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``loss(h, table, labels)``, a mean cross entropy.
+    """Check the student's ``loss(h, table, labels)``: a mean cross entropy with a table split by rows.
 
-    The table is split by rows. Yield None once after the check of the mean loss. Then yield None twice, for two points,
-    if the busiest rank receives at most the bytes of three all_reduces with one number per token.
+    Yield None once per point:
+
+    * once after the check that the mean loss is right;
+    * twice after the check of the communication. The busiest rank may receive at most the bytes of three all_reduces with
+      one number per token, so the logits cannot be gathered.
 
     Args:
         answer: the student's function.

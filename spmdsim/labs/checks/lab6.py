@@ -31,9 +31,13 @@ LINE = Mesh((RANKS,), ("r",))
 def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``to_receive(src, dst, shape, rank)``: the least elements to receive.
 
-    The right answers are the lower bounds of the library's plans, for every rank. Yield None once per point, after each
-    group of layouts: layouts that shrink or grow shards, layouts that regroup them, and shapes that the mesh does not
-    divide.
+    A redistribution goes from layout ``src`` to ``dst``. The right answer for a rank is the number of elements of its new
+    shard that it does not own before (the lower bound of the library's plan). All ranks are checked. Yield None once per
+    point, after each group of layouts:
+
+    * shards shrink or grow, or other elements are needed;
+    * the mesh axes change places, or their order;
+    * the mesh does not divide the shape.
 
     Args:
         answer: the student's function.
@@ -59,10 +63,11 @@ def to_receive(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def nearest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``nearest(src, targets, shape, dtype)``: the index of a target.
+    """Check the student's ``nearest(src, targets, shape, dtype)``: the index of the nearest target.
 
-    The right target is the first one whose plan has the busiest rank receive the fewest bytes. Yield None once per
-    point, after each of two groups of layouts.
+    The nearest target is the layout for which the busiest rank receives the fewest bytes when a tensor is redistributed
+    from ``src``. Of equally near targets only the first one is right. Yield None once per point, after each of two groups
+    of layouts.
 
     Args:
         answer: the student's function.

@@ -30,15 +30,15 @@ MESH = Mesh((RANKS,), ("dp",))
 
 
 def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
-    """Compute the gradient of the weights ``W`` of ``x W``, with layouts of ``x`` and ``W``.
+    """Compute the product ``x W`` and the gradient of ``W`` in the student's layouts.
 
-    The loss is the sum of the squares of the product.
+    ``x`` is a 32 x 16, ``W`` a 16 x 8 matrix. The loss is the sum of the squares of the product.
 
     Args:
-        layouts: the student's answer.
+        layouts: the student's answer, the layouts of ``x`` and ``W``.
 
     Returns:
-        The gradient, the trace of the forward and backward pass, and the two layouts.
+        The gradient of ``W``, the trace of the forward and backward pass, and the two layouts.
 
     Raises:
         Mistake: If ``layouts`` are not two layouts.

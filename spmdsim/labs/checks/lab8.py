@@ -90,12 +90,17 @@ def _call_seconds(answer: Callable[..., Any], chain: tuple[list[list[float]], li
 
 
 def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
-    """Check the student's ``cheapest(costs, moves)``: the least seconds, and the strategies.
+    """Check the student's ``cheapest(costs, moves)``: the best strategies for a chain of operators.
 
-    The strategies are a list with the number of a strategy for each operator of a chain. The seconds must be the sum
-    for these strategies, and the least possible sum. Any strategies with this sum are right. Yield None once per point:
-    after chains of two or three operators, after chains of four, after a chain of one, and after a chain of
-    :data:`LONG_CHAIN` (300) operators, which enumeration cannot solve.
+    ``costs[i][s]`` are the seconds of operator ``i`` with strategy ``s``; ``moves[i][s][t]`` those between operator ``i``
+    with ``s`` and the next one with ``t``. The answer is ``(seconds, strategies)`` with a strategy per operator. The
+    seconds must be the sum for these strategies, and the least possible sum; any strategies with this sum are right.
+    Yield None once per point, after each of these groups:
+
+    * chains of two and three operators;
+    * chains of four operators;
+    * a chain of one operator;
+    * a chain of :data:`LONG_CHAIN` (300) operators, which enumeration cannot solve.
 
     Args:
         answer: the student's function.

@@ -266,10 +266,12 @@ def _list_farm_results(tasks: list[int], size: int) -> list[Any]:
 
 
 def _expect_busy(answer: Callable[..., Any]) -> None:
-    """Raise Mistake if free workers wait while one worker is at a long task.
+    """Raise Mistake if free workers wait while another worker is at a long task.
 
-    The first of 12 tasks is long. Three workers share the tasks. The first task ends after all others, or after 600
-    probes (50 per task), which let the other ranks run. A wrong result raises Mistake, too.
+    Four ranks run the student's ``farm``: rank 0 distributes 12 tasks, the other three work. Task 0 is long: it ends when
+    the tasks 1 to 11 were started. If a farm gives out new tasks only after task 0, this never happens. So task 0 ends
+    after 600 probes, too (50 per task; a probe lets the other ranks run), and the number of tasks that still wait is the
+    mistake. A wrong result raises Mistake, too.
 
     Args:
         answer: the student's ``farm(comm, tasks, work)``.

@@ -70,11 +70,14 @@ class Compiled(Pictured, Generic[P, R]):
         return self._record(key, tensors, args, kwargs)
 
     def _record(self, key: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> R:
-        """Call and record the function; return its result, detached as after a replay.
+        """Call the function and record it for later calls; return its result, detached from gradients.
 
-        The recording is stored under ``key`` if its world has data. At most ``MOST_PER_KEY`` (4) recordings per key
-        remain, the latest. A function without tensors is called and not stored. Gradients that the function stores in
-        an argument are in the caller's tensor afterwards, too.
+        - If the function has tensors in a world with data: the recording is stored under ``key``. Of one key, the latest
+          ``MOST_PER_KEY`` (4) recordings are kept.
+        - Otherwise nothing is stored: the next call runs the function again.
+
+        While it is recorded, the function gets substitutes for tensors that need no gradient. If it stores a gradient in a
+        substitute, the caller's tensor gets it afterwards.
 
         Args:
             key: the key of the arguments, see :func:`_make_argument_key`.
@@ -125,8 +128,11 @@ class Compiled(Pictured, Generic[P, R]):
 def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
     """Return the key of an argument; a recording is replayed only for arguments of equal keys.
 
-    A tensor counts by its layout, shape, dtype, `requires_grad` and world; any other value by its class and its value.
-    Floats are compared as texts, so 0.0 and -0.0 differ, and NaN equals NaN. A dict's order counts.
+    - A tensor: its layout, shape, dtype, `requires_grad` and world, but not its values. It is appended to ``tensors``.
+    - A list, tuple or dict: its type and the keys of its items in their order.
+    - A frozenset: the keys of its items in any order.
+    - Any other value: its class and value (see :func:`_make_value_key`). So ``f(x, 2)`` and ``f(x, 2.0)`` are recorded
+      separately.
 
     Args:
         value: the argument: a tensor, a hashable value, or a list, tuple or dict of such values.
@@ -160,8 +166,9 @@ def _make_argument_key(value: Any, tensors: list[Tensor], name: str) -> Any:
 def _make_value_key(value: Any, name: str) -> Any:
     """Return the key of an argument that is neither a tensor nor contains arguments.
 
-    The key has the class and the value. It has the text of a number, a range or a dataclass, too, because equal ones
-    may behave differently. A float's value is its text.
+    It is ``(class, text)`` for floats and complex numbers, so that 0.0 and -0.0 differ, and NaN equals NaN. It is ``(class,
+    value, text)`` for other numbers, ranges and dataclasses, because equal ones may behave differently, such as ``range(1,
+    1)`` and ``range(5, 5)``. For all other values it is ``(class, value, "")``. The text is the ``repr``.
 
     Args:
         value: the argument.

@@ -111,8 +111,9 @@ class CallRecorder(recorder.Trace):
     def _add_leaf(self, tensor: Tensor) -> None:
         """Add an argument or parameter to the leaves, which are the tensors that exist before the call.
 
-        Its value, and that of its gradient if it has one, get numbers. Both lists of arrays are replaced by views in
-        place, so that no other tensor has arrays of equal identity.
+        The arrays of the tensor, and those of its gradient if it has one, become numbered values. A value is found again by
+        the identity of its arrays, so the tensor first gets new views of its arrays, in place. Otherwise two arguments
+        that share arrays would be one value.
 
         Args:
             tensor: the argument, or the parameter's tensor.
@@ -169,14 +170,21 @@ class CallRecorder(recorder.Trace):
         return self._is_nested or get_ident() != self._thread
 
     def perform(self, run: partial[Any], lists: Sequence[Any]) -> Any:
-        """Run a local calculation, record it and return its results, as ``run`` returns them.
+        """Run a local calculation, such as an operator on shards; record it, and return its results.
 
-        A call inside another entry, or of another thread, runs without being recorded. The entry is a RecordedUpdate
-        if an optimiser calculates, else a RecordedCall.
+        - If the call is part of another recorded call, or in another thread: it runs, and is not recorded.
+        - If an optimiser calculates: the recorded entry is a RecordedUpdate.
+        - Otherwise it is a RecordedCall.
+
+        The entry has the numbers of the operands and of the results instead of their arrays, so that a replay can run it with
+        others.
 
         Args:
             run: the calculation, a partial of the function and its first arguments.
             lists: the operands, each a list with one array per owned rank.
+
+        Returns:
+            The results as ``run`` returns them.
 
         Raises:
             UsageTypeError: If an operand has no number, or the calculation differs from call to call (see
@@ -204,17 +212,19 @@ class CallRecorder(recorder.Trace):
                 self.constants[self._number_value(blank)] = blank
 
     def _check_calculation(self, run: partial[Any]) -> str:
-        """Check that a calculation is equal in every call; return its name for messages.
+        """Raise UsageTypeError if a calculation can differ between calls; return its name for messages.
 
-        The name is that of its operator, or of its optimiser's class, else ``a sum``. An optimiser is added to
-        `optimisers`.
+        - If an operator calculates: its name, such as "matmul". It is refused if it takes another argument in every call,
+          such as a random seed.
+        - If an optimiser calculates: the name of its class. It is refused if the class overrides `step` or
+          `_compute_updated_value`, because it may then decide in every step what to do. Else it is added to `optimisers`.
+        - Otherwise: "a sum".
 
         Args:
             run: the calculation. The first argument of an operator's calculation is its recipe.
 
         Raises:
-            UsageTypeError: If an operator takes another argument in every call (such as a random seed), or an
-                optimiser overrides `step` or `_compute_updated_value`, and so may decide in every step what to do.
+            UsageTypeError: If the calculation is refused.
         """
         owner = find_optimiser(run)
         if isinstance(run.args[0], Recipe):
@@ -263,18 +273,18 @@ class CallRecorder(recorder.Trace):
         return (results,)
 
     def created(self, tensor: Tensor, source: Any = None, words: str = "") -> None:
-        """Record a new tensor as a constant.
+        """Record a tensor that the function creates as a constant: replays use its arrays again.
 
-        Tensors that are created inside another entry, or in another thread, are ignored.
+        So the tensor must have the same values in every call. ``ones(...)`` is a constant; a tensor of random numbers, or of
+        the program's data, is refused. Tensors that are created inside a recorded call, or in another thread, are ignored.
 
         Args:
-            tensor: the new tensor; replays use its arrays again.
+            tensor: the new tensor.
             source: the source of its values, such as a function of an index; None for a number.
-            words: description of the values; a `Described` source has its own. Compared between ranks.
+            words: description of the values; a `Described` source has its own. Ranks compare it.
 
         Raises:
-            UsageTypeError: If the source has no description, or the description has the word "seed": then a replay
-                would repeat old data.
+            UsageTypeError: If the source has no description, or its description has the word "seed".
         """
         if self._is_ignored:
             return

@@ -98,10 +98,15 @@ class RecordedCall(Entry):
     def run(self, state: ReplayState) -> None:
         """Call the function with its inputs, and store its results in ``state.values``.
 
-        A value is the list of a tensor's arrays; inputs and results are numbers of values. Results without a number
-        are dropped. Values that no later call reads (`released`) are set to None, so that their memory is free. If
-        ranks compare calls, the provenance number of the call is set before it. Open traces attribute the call to the
-        recorded line of the user. Errors of the function pass.
+        Inputs and results are numbers of values; a value is the list of a tensor's arrays. For example, with inputs (0, 3) and
+        outputs (4,), the function gets values 0 and 3, and its result becomes value 4. In detail:
+
+        - A result without a number (None) is dropped.
+        - Values that no later call reads (`released`) are set to None, which frees their memory.
+        - If ranks compare calls, the call's provenance number is set before the call.
+        - If a trace is open, it attributes the call to the recorded line of the user.
+
+        Errors of the function pass.
 
         Args:
             state: the values by number, and what this replay has done so far; changed in place.

@@ -88,16 +88,17 @@ class Replay(Pictured):
         )
 
     def _changed_gradients(self, recorded: CallRecorder) -> list[tuple[int, Meta | None, int]]:
-        """Return the entries of `gradients`: leaves whose gradient the function replaces or removes.
+        """Return which leaves have another gradient after the function than before.
 
-        Parameters that the function assigns are left out, because their new tensor has no gradient.
+        A leaf is an argument or a parameter's tensor. Parameters that the function assigns are left out, because their new
+        tensor has no gradient.
 
         Args:
             recorded: the recorder, whose leaves have the gradients after the function.
 
         Returns:
-            ``(position of the leaf, meta of its new gradient, number of the gradient's value)``; ``(position, None,
-            0)`` if the gradient is removed.
+            For each changed leaf ``(position, meta, number)``: its position, the meta of its new gradient, and the number of
+            the gradient's value. ``(position, None, 0)`` if the function removed the gradient.
 
         Raises:
             UsageTypeError: If the function accumulates gradients of 16-bit floats over several calls, or a gradient is
@@ -122,10 +123,11 @@ class Replay(Pictured):
         return gradients
 
     def _describe_result(self, recorded: CallRecorder, result: Any) -> Form:
-        """Return a function that builds the result from tensors; append its tensors to `results`.
+        """Return a function that builds the recorded function's result from new tensors.
 
-        The function gets the tensors of `results` in their order. Constants (:data:`CONSTANTS`) are returned as
-        recorded.
+        For example, if the recorded function returned ``{"loss": t, "step": 3}``, the returned function makes ``{"loss": x,
+        "step": 3}`` of ``[x]``. Constants (:data:`CONSTANTS`, such as 3) stay as recorded. For each tensor of the result its
+        number, meta and class are appended to `results`, and the returned function takes the new tensors in this order.
 
         Args:
             recorded: the recorder, which knows the numbers of values.
@@ -178,15 +180,15 @@ class Replay(Pictured):
     # -- running ------------------------------------------------------------------------------------------
 
     def matching_leaves(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
-        """Return the leaves if the recording is valid for them, else None.
+        """Return the leaves for a replay; None if the recording does not fit these arguments.
 
-        The leaves are the arguments, then the parameters' tensors. The recording is valid if these facts are as in the
-        recording:
+        The leaves are the arguments, then the parameters' present tensors. The recording fits if all of this is as it was
+        when the function was recorded:
 
-        - the world's settings and its machine,
-        - each leaf's world, layout, shape, dtype, need of a gradient, layout of its gradient, and the meta of its
-          existing gradient,
-        - which leaves are one object.
+        - the world's settings and its machine;
+        - of each leaf: world, layout, shape, dtype, `requires_grad`, and the layout of its gradient;
+        - whether each leaf has a gradient, and its layout, shape and dtype;
+        - which leaves are one object, as in ``f(x, x)``.
 
         Args:
             tensors: the tensors among the arguments, in order.
@@ -208,11 +210,14 @@ class Replay(Pictured):
         return leaves if _find_aliases(sources) == self.aliases else None
 
     def run(self, leaves: list[Any]) -> Any:
-        """Repeat the function for these leaves, store gradients and values, and return its result.
+        """Run the recorded calls with the arrays of these leaves; return what the function would return.
 
-        All ranks must call it: it communicates as the recorded function did. If an entry raises an error, optimiser
-        state whose parameter was not assigned is restored. The error gets a note with the number of parameters that
-        were already updated (Python 3.11 or newer).
+        Gradients and parameters change as the function would change them. All ranks must call it, because it communicates as
+        the function did.
+
+        If a call raises an error, the optimisers' state of each parameter is that of its value: parameters that were already
+        assigned keep the new state, the others get the state before back. The error gets a note with the number of updated
+        parameters (Python 3.11 or newer), if there are any.
 
         Args:
             leaves: the result of `matching_leaves`.
@@ -245,11 +250,10 @@ class Replay(Pictured):
         return self._store_results(state, leaves)
 
     def _store_results(self, state: ReplayState, leaves: Sequence[Any]) -> Any:
-        """Set the gradients of the leaves; return the function's result.
+        """Store the computed gradients in the leaves, and return the function's result.
 
-        The result has the form of the recorded one: its lists, tuples, dicts and constants.
-
-        Only leaves in `gradients` change: they get a new gradient or lose theirs.
+        Only the leaves in `gradients` change: they get a new gradient, or lose theirs. The result has the form that the
+        function returned when it was recorded: its lists, tuples, dicts and constants with new tensors.
 
         Args:
             state: the values after all entries have run.
@@ -289,10 +293,12 @@ class Replay(Pictured):
 
 
 def _move_updates_forward(entries: list[Entry]) -> None:
-    """Move each update, and each assignment, up to just behind the calculation of its gradient.
+    """Move each optimiser's update, and each assignment, up to just behind the call that it needs.
 
-    The gradient is then still in the cache. No update moves in front of the latest operator before it, because an
-    operator may raise an error, and an error must leave parameters unchanged.
+    This is the later one of two calls: the calculation of the gradient, which is then still in the cache; and the last
+    operator before the update in the recorded order. An operator may raise an error, and an error must leave parameters
+    unchanged. For example, "matmul, grad a, grad b, update a, update b" becomes "matmul, grad a, update a, grad b, update
+    b".
 
     Args:
         entries: the recorded calls in order; changed in place.
