@@ -120,7 +120,7 @@ def copy(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """Grade an answer and print the report; return 0 if all points are reached, else 1.
 
-    * ``--json`` prints the points of each task as JSON.
+    * ``--json`` prints the points of each task, and the hints, as JSON.
     * ``--hint`` also prints hints of the first task that lacks points.
     * ``--task`` with ``--hint`` prints the hints of this task, grades nothing, and returns 0.
 
@@ -136,21 +136,23 @@ def check(args: argparse.Namespace) -> int:
 
     current = lab(args.number)
     if args.task and args.hint:
-        say(*hints(current.task(args.task), args.hint))
+        lines = hints(current.task(args.task), args.hint)
+        emit_json({"lab": current.number, "hints": [*lines]}) if args.json else say(*lines)
         return 0
     scores = _grade_tasks(current, args)
     incomplete_scores = [each for each in scores if each.points < each.most]
+    lines = (
+        hints(current.task(incomplete_scores[0].task), args.hint) if incomplete_scores and args.hint else []
+    )
     if args.json:
         from dataclasses import asdict
 
         points = sum(each.points for each in scores)
         most = sum(each.most for each in scores)
         tasks = list(map(asdict, scores))
-        emit_json({"lab": current.number, "points": points, "of": most, "tasks": tasks})
+        emit_json({"lab": current.number, "points": points, "of": most, "tasks": tasks, "hints": [*lines]})
     else:
-        say(*report(current, scores))
-    if incomplete_scores and args.hint:
-        say(*hints(current.task(incomplete_scores[0].task), args.hint))
+        say(*report(current, scores), *lines)
     return int(bool(incomplete_scores))
 
 

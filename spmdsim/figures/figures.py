@@ -230,7 +230,7 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
         raise UsageTypeError(f"figure: shape must be a tuple of sizes, but got {shape!r:.60}")
     if shape is not None and not isinstance(value, Layout):
         raise InputError(
-            f"show: value must be a layout if shape is passed, got {type(value).__name__} with {shape}"
+            f"figure: value must be a layout if shape is passed, got {type(value).__name__} with {shape}"
         )
     if isinstance(value, Figure):
         return value

@@ -167,3 +167,8 @@ def test_strategies_need_no_attributes_without_effect_on_layouts():
 def test_two_rows_of_one_name_are_refused():
     with pytest.raises(InputError, match="two rows are called 'ReLU'"):
         by_name((*ROWS, OperatorRow("Mine", "relu", also_named="ReLU")))
+
+
+def test_a_strided_slice_of_a_tensor_without_dims_is_the_tensor():
+    with use_world(LockStep(2)):
+        assert ops.StridedSlice()(np.array(3.0), (), (), ()).asnumpy() == 3.0

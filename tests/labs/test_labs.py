@@ -193,6 +193,8 @@ def test_hints_are_printed_up_to_the_level(tmp_path, capfd, monkeypatch):
     assert main(["labs", "check", "1", "--task", "block", "--hint", "2"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["hint 1", "hint 2"]
+    assert main(["labs", "check", "1", "--task", "block", "--hint", "2", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["hints"] == lines
 
 
 def test_copies_do_not_overwrite_files(tmp_path, capfd):

@@ -180,7 +180,8 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
         raise InputError(f"StridedSlice: strides must be positive here, got {strides}; nearest: Transpose")
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
     cuts += [slice(None)] * (len(shapes[0]) - len(cuts))
-    start, stop, step = zip(*(cut.indices(n) for cut, n in zip(cuts, shapes[0])))
+    indices = [cut.indices(n) for cut, n in zip(cuts, shapes[0])]
+    start, stop, step = (tuple(numbers) for numbers in zip(*indices)) if indices else ((), (), ())
     return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
 
 
