@@ -30,7 +30,7 @@ COLLECTIVES = {
 OTHER_NAMES = {
     **dict.fromkeys(("lr", "learning_rate"), "rate"),
     **{"eps": "epsilon", "in_features": "n_in", "out_features": "n_out"},
-    **{"dimension": "dim", "dimensions": "dims", "reduce_op": "op"},
+    **{"ranks_per_node": "nodes", "dimension": "dim", "dimensions": "dims", "reduce_op": "op"},
     **{"cat": "concat", "mm": "matmul", "reduce_sum": "sum", "reduce_mean": "mean"},
 }
 #: The least similarity (`difflib` ratio) for which an error names a name of another module.

@@ -9,7 +9,7 @@ import pytest
 from processes import run_python
 
 from spmdsim.cli.main import COMMANDS, build_parser, main
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, UsageTypeError
 
 PLAN = ("plan", "--mesh", "dp=2,tp=2", "--src", "dp,tp", "--dst", "tp,dp", "--shape", "4,4")
 LAYOUT = ("layout", "--mesh", "dp=2,tp=2", "--dims", "dp,tp", "--shape", "4,4")
@@ -200,7 +200,11 @@ def test_ranks_per_node_are_one_or_more(count: int) -> None:
     pytest.importorskip("greenlet")
     from spmdsim.simulation import simulate
 
-    with pytest.raises(InputError, match=f"ranks_per_node must be 1 or more, got {count}"):
+    with pytest.raises(
+        InputError, match=f"nodes: ranks and ranks per node must be 1 or more, got 2 and {count}"
+    ):
+        simulate(lambda: None, 2, nodes=count)
+    with pytest.raises(UsageTypeError, match="has no argument 'ranks_per_node'; did you mean 'nodes'"):
         simulate(lambda: None, 2, ranks_per_node=count)
 
 
