@@ -357,7 +357,8 @@ def _build(node: ast.AST) -> _Function:
     """Return a function that computes the expression of a syntax tree from the values of its names.
 
     For example, the function for ``2 * n`` returns 6 for ``{"n": 3}``. It raises ValueError for a name without value,
-    and if a number becomes too large. :func:`arithmetic` lists the supported expressions.
+    and if a number becomes too large. Results are of class Fraction. Comparisons, ``and`` and ``or`` give 1 or 0.
+    :func:`arithmetic` lists the supported expressions.
 
     Args:
         node: the syntax tree of an expression.
@@ -365,7 +366,7 @@ def _build(node: ast.AST) -> _Function:
     Raises:
         ValueError: If the tree has anything else, such as an attribute, a string or another call.
     """
-    if isinstance(node, ast.Constant) and not isinstance(node.value, bool | complex | str | bytes):
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):  # A bool is not arithmetic.
         constant = Fraction(str(node.value))
         return _bounded(lambda: constant)
     if isinstance(node, ast.Name):

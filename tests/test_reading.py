@@ -57,6 +57,12 @@ def test_text_that_is_no_arithmetic_is_refused(text):
         evaluate(text, 6)
 
 
+@pytest.mark.parametrize("text", ["None", "...", "n + None", "True"])
+def test_constants_that_are_no_numbers_are_named(text):
+    with pytest.raises(ValueError, match="is not arithmetic"):
+        arithmetic(text, NAMES)
+
+
 def test_division_is_exact():
     assert arithmetic("1/3 + 0.1", {}) == Fraction(13, 30)
     with pytest.raises(ZeroDivisionError):

@@ -213,7 +213,7 @@ def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
 
     Args:
         shape: the shape of the base.
-        view: the view.
+        view: the view; one whose ``index`` is None (unknown) is never disjoint.
         index: the index of the changed elements; None: all or unknown ones, which are never disjoint.
     """
     if view.index is None or index is None:

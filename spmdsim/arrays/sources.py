@@ -155,7 +155,7 @@ def assemble_shards(
 
     Raises:
         LayoutError: If types differ or are no numbers, or shapes do not fit the layout.
-        InputError: If the number of shards is not the number of owned ranks; on this process only.
+        InputError: If the number of shards is not the number of owned ranks; on this process only, before the exchange.
     """
     arrays = _convert_to_arrays(shards, world)
     facts = world.gather_objects(

@@ -53,7 +53,7 @@ class Images:
 
 
 def load(path: str | None) -> Images:
-    """Return the images of a folder with MNIST's files; without a folder, handwritten digits.
+    """Return the images of a folder with MNIST's files; without a folder, the package's digits, enlarged.
 
     Args:
         path: the folder. None or "" for the folder that the variable ``DATA_PATH`` names; if it is not set, there is no

@@ -581,6 +581,8 @@ def _collective_text(event: CollectiveEvent) -> str:
 def _show_slices(outcome: Outcome) -> None:
     """Print the slices of a case's operands and result on every rank.
 
+    The title of the table names the case, its strategy, its mesh and the verdict.
+
     Args:
         outcome: an outcome of a run with ``verbose``, whose ``slices`` are not empty.
     """

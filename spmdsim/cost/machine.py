@@ -265,7 +265,7 @@ class Machine(ShortRepr):
             axis
             for mesh in self.meshes[:1]
             for axis in mesh.axes
-            if not mesh_load(self._placement, mesh, (axis,)).ring
+            if not mesh_load(self._placement, mesh, (axis,)).crosses_nodes
         )
 
     # ---------------------------------------------------------------------------------- links of a group
@@ -310,22 +310,25 @@ class Machine(ShortRepr):
         nbytes: float,
         collective: str,
     ) -> Link:
-        """Return the link inside nodes, or a link between nodes with its share of the busiest port.
+        """Return the link of a group, without regard to the links of mesh axes.
 
-        Links of axes do not count.
+        * If the machine has no link inside nodes: the link between nodes, unshared.
+        * If the group stays inside a node: the link inside nodes.
+        * Otherwise: the link between nodes. Its seconds per byte are multiplied by the load of the busiest port, and
+          are at least those of the link inside nodes.
 
         Args:
             group_size: number of ranks.
             axes: the mesh axes along which the group runs, or None.
             ranks: the ranks of one group that communicates alone, or None.
-            nbytes: size of the message.
-            collective: its name.
+            nbytes: size of the message; it selects alpha and beta of the link between nodes.
+            collective: its name; the load depends on it.
         """
         outside = self.piece(nbytes)
         if self.intra is None:
             return outside
         load = self.port_load(tuple(axes or ()), group_size, ranks)
-        if not load.ring:
+        if not load.crosses_nodes:
             return self.intra
         return Link(outside.alpha, max(outside.beta * load.of(collective), self.intra.beta))
 

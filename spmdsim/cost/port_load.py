@@ -36,6 +36,11 @@ class PortLoad(NamedTuple):
     ring: int
     pairs: float
 
+    @property
+    def crosses_nodes(self) -> bool:
+        """True if a group has ranks on several nodes."""
+        return self.ring > 0
+
     def of(self, collective: str) -> float:
         """Return the load of a collective by its name: ``pairs`` if pairs exchange bytes, else ``ring``."""
         return self.pairs if collective in PAIRWISE else self.ring

@@ -308,9 +308,11 @@ def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize:
     """Return the seconds of a schedule as this package executes it.
 
     They are the sum of its rounds (:func:`price` on the machine's own levels), the local copies of the rank whose
-    copies take longest, and ``call_seconds`` of the machine. Copies are counted on the first :data:`_LOOKED_AT` ranks.
-    If the machine has ``still_pieces``, rounds in which ranks send only their input take ``still_seconds`` for their
-    largest message, because its bytes have not changed since an earlier call.
+    copies take longest, and ``call_seconds`` of the machine. Copies are counted on the first :data:`_LOOKED_AT` ranks
+    only.
+
+    If ranks send only their input in a round, its bytes have not changed since an earlier call. If the machine has
+    ``still_pieces``, ``still_seconds`` of this round's largest message then replace its ``message_seconds``.
 
     Args:
         schedule: the schedule, which runs from separate input to output arrays.

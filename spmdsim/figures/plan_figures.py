@@ -273,9 +273,10 @@ def plan_figure(plan: Plan) -> Figure:
 
 
 def _plan_words(plan: Plan) -> list[Words]:
-    """Return the text of a plan: its tables, and the cells of a small direct exchange.
+    """Return the text of a plan: its tables, and a picture of a direct exchange between its two layouts.
 
-    The cells are left out if a reduction takes place or the shape changes; for the size see :func:`cut_cells`.
+    The picture shows for each cell of the tensor who sends it to whom. It is left out if ranks reduce, if the shape
+    changes, or if it would be too large (:func:`cut_cells`).
     """
     parts: list[Words] = [*plan_parts(plan)]
     if plan.src.partial == plan.dst.partial and plan.to_shape is None:

@@ -72,8 +72,9 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
 def _read_cells(text: str, path: Path) -> dict[str, str]:
     """Return the source of each code cell of a notebook, by ``PATH[cell N]``.
 
-    N counts all code cells from 1. Cells that grade (tag :data:`CHECKING`) are left out. Magic commands, lines that
-    start with "%" or "!", become empty lines, so the numbers of lines stay.
+    N counts all code cells from 1. Cells that grade (tag :data:`CHECKING`) are left out. Magic commands, lines
+    with "%" or "!" in the first column, become empty lines, so the numbers of lines stay. Of a cell that starts with
+    "%%", only this line becomes empty.
 
     Args:
         text: the notebook's JSON.

@@ -33,7 +33,7 @@ def flatten(
     """Return the shape and the row-major elements of nested integers.
 
     Args:
-        value: nested lists or tuples, a range or an array.
+        value: nested lists or tuples of integers or arrays, a range or an array.
         what: noun for error messages, such as "ranks".
         error: class of the error for ragged or empty lists.
 
@@ -51,7 +51,7 @@ def flatten(
         value = value.tolist()
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise UsageTypeError(f"{what} must be an array of integers, got {value!r}")
-    items = list(value)
+    items = [item.tolist() if hasattr(item, "tolist") else item for item in value]
     if not items:
         raise error(f"{what} must have at least one integer, got an empty list")
     if not any(isinstance(item, Sequence | range) and not isinstance(item, str) for item in items):

@@ -508,13 +508,14 @@ class Module(Pictured):
         first path. Existing values are replaced.
 
         Args:
-            world: where the parameters live. None, or a world that :func:`spmdsim.world` made in a process without a
-                launcher: this world, with enough ranks for all meshes of parameters.
+            world: where the parameters live. None: the current world, see :func:`spmdsim.world`; in a process without a
+                launcher it is replaced by a larger one if it lacks ranks of a parameter's mesh. A world that
+                :func:`spmdsim.world` made in such a process counts as None.
             seed: seed of the random numbers; each parameter's numbers also depend on its name or key.
         """
         if world is None or is_played(world):
             for parameter in self.parameters():
-                world = current(mesh=parameter.layout.mesh)  # Each call adds ranks that the mesh lacks.
+                world = current(mesh=parameter.layout.mesh)  # The last result has the ranks of all meshes.
         for path, parameter in self.named_parameters():
             parameter.name = path
             parameter.materialise(world, seed)

@@ -181,6 +181,7 @@ def test_a_process_mesh_keeps_the_written_order():
     assert layout.bounds((6, 4), 2) == ((0, 3), (0, 4)) and layout.bounds((6, 4), 0) == ((3, 6), (0, 4))
     same = paddle.ProcessMesh(shape=[2, 3], process_ids=[2, 4, 5, 0, 1, 3], dim_names=["x", "y"])
     assert mesh == same and hash(mesh) == hash(same) and "dim_names=['x', 'y']" in repr(mesh)
+    assert mesh == paddle.ProcessMesh([np.array([2, 4, 5]), np.array([0, 1, 3])], dim_names=["x", "y"])
 
 
 @pytest.mark.parametrize(

@@ -427,8 +427,12 @@ def _count_mirrored(
 def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
     """Return a block with the elements beyond the ends of the tensor, as numpy.pad adds them.
 
-    Dims are extended one after the other, so corners are copies of copies. Elements that were read only to be
-    mirrored are cut off. The block is not changed.
+    If all extended dims are filled with numbers, the block is padded with ``frame.values``; ``modes`` are not used.
+    Otherwise, dims are extended one after the other, so corners are copies of copies. Elements that were read only to
+    be mirrored are then cut off.
+
+    The block's elements are not changed. The result is the block itself if nothing is added or cut off, and may share
+    its memory.
 
     Args:
         block: the rank's block with its neighbours' elements.
@@ -437,11 +441,11 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
     """
     if frame.values is not None:
         return pad_block(block, frame.beyond, frame.values)
-    for d, (pair, (mode, value)) in enumerate(zip(frame.beyond, modes)):
-        if any(pair):
-            width = [pair if k == d else (0, 0) for k in range(block.ndim)]
-            more: dict[str, Any] = {"constant_values": value} if mode == "constant" else {}
-            block = np.pad(block, width, cast(Any, mode), **more)
+    for d, (before_after, (mode, fill)) in enumerate(zip(frame.beyond, modes)):
+        if any(before_after):
+            width = [before_after if k == d else (0, 0) for k in range(block.ndim)]
+            options: dict[str, Any] = {"constant_values": fill} if mode == "constant" else {}
+            block = np.pad(block, width, cast(Any, mode), **options)
     if any(map(any, frame.mirrored)):
         return block[tuple([slice(a, n - b) for n, (a, b) in zip(block.shape, frame.mirrored)])]
     return block

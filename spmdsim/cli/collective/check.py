@@ -72,7 +72,8 @@ def main(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: If ``--chunks`` or ``--ports`` is set for an algorithm of the package, ``--root`` is no rank of the
-            smallest rank count, or the rank counts or the user's file cannot be read.
+            smallest rank count or is set for a collective without a root, or the rank counts or the user's file cannot
+            be read.
         ScheduleError: If the algorithm is unknown.
     """
     if ".py" not in args.algorithm and (args.chunks or args.ports):

@@ -348,10 +348,13 @@ def _native_seconds(case: MeasuredCase, comm: Any) -> float:
 def check_predictions(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]:
     """Measure whole collectives; return the predicted and the measured time of each call.
 
-    The calls are the algorithms of :data:`CHECKED`, and the library's own calls of :data:`NATIVE`. A time is the
-    median of batches of 5 to 20 calls in all, fewer for larger messages. Each size is measured in several passes. Each
-    pass gives a result of its own, because changes from minute to minute are part of a prediction's uncertainty. All
-    ranks must call it.
+    The calls are the algorithms of :data:`CHECKED`, and the library's own calls of :data:`NATIVE`. The prediction of a
+    library call is the machine's measured time.
+
+    Each measured time is the median over batches. The batches have 5 to 20 calls together, fewer for larger messages or
+    if they would take longer than :data:`MOST_SECONDS`. Each size is measured in several passes. Each pass gives a
+    result of its own, because changes from minute to minute are part of a prediction's uncertainty. All ranks must
+    call it.
 
     Args:
         pace: communicator of all ranks, time limit and progress.

@@ -81,8 +81,8 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
     """Send segments one after another along a chain.
 
-    Yields the rounds of a rank; none for one rank. At time t, rank v sends segment t - v to v + 1; v counts ranks
-    from the root. A segment is a chunk.
+    Yields the ``size - 2 + segments`` rounds of a rank; none for one rank. At time t, rank v sends segment t - v to
+    v + 1; v counts ranks from the root. A rank that waits yields an empty list. A segment is a chunk.
 
     Args:
         rank: the rank whose rounds are yielded.

@@ -116,8 +116,8 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
     """Send segments one after another along a chain to the root.
 
-    Yields the rounds of a rank; none for one rank. The farthest rank starts; at time t, the rank at d hops from it
-    sends segment t - d. A segment is a chunk.
+    Yields the ``size - 2 + segments`` rounds of a rank; none for one rank. The farthest rank starts; at time t, the
+    rank at d hops from it sends segment t - d. A rank that waits yields an empty list. A segment is a chunk.
 
     Args:
         rank: the rank whose rounds are yielded.

@@ -67,7 +67,7 @@ class Sharing:
 
         The result is ``layout`` itself in each of these cases:
 
-        * the whole parameter has fewer bytes than the threshold, or no dims;
+        * the whole parameter has no dims, or is smaller than the attribute ``threshold`` (in KiB);
         * only one rank would share a slice;
         * the mesh's axes cannot be cut for this number of ranks, or dim 0 would be split unevenly.
 
@@ -77,7 +77,8 @@ class Sharing:
             itemsize: bytes of an element.
 
         Raises:
-            InputError: If ``size`` does not divide the number of ranks with equal slices.
+            InputError: If ``size`` does not divide the number of ranks with equal slices. A parameter below
+                ``threshold`` is not checked.
         """
         mesh, copies = layout.mesh, count_copies(layout)
         sharing_ranks = copies if self.size == -1 else self.size

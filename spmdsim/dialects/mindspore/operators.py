@@ -495,7 +495,10 @@ ROWS = (
 
 
 def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
-    """Return rows by all their names: those of primitives, and those that have strategies only.
+    """Return a dict of rows by name.
+
+    A row has several names: those of its primitives, and those of operators that are no primitive but accept a
+    strategy.
 
     Raises:
         InputError: If two rows have one name.

@@ -182,7 +182,7 @@ def _deal_shares(
         volumes: ``[group]``, the number of elements of each group.
         loads: ``[rank]``, the load of each rank before it takes any element.
         order: the numbers of the groups, in the order in which they are dealt out.
-        limit: the largest load of a rank.
+        limit: the largest load of a rank; at least the largest one of ``loads``.
 
     >>> problem = np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]), np.array([0])
     >>> _deal_shares(*problem, limit=10).tolist(), _deal_shares(*problem, limit=9)  # 9 has room for 3 + 3 + 4 elements

@@ -58,14 +58,16 @@ class ExchangeCounts:
 
     @cached_property
     def _blocks(self) -> SourceBlocks:
-        """Distinct source blocks, numbered, and the block that the rank at each target position owns.
+        """Source blocks: how many are distinct, the owners of each, and the block at each position.
 
-        Blocks with equal bounds in different slices of the mesh, which exchange nothing, count as distinct.
+        A rank that is not in the source mesh has the number after the last one. Slices of the mesh exchange nothing
+        with each other. Blocks of different slices therefore count as distinct, even if their bounds are equal.
         """
         have, src = self._ends.have, self._ends.src
         axes = (*[axis for entry in src for axis in entry], *idle_axes(self._ends))
         distinct = have.axis_size(*axes)
-        numbers, positions = piece_numbers(have, axes), self._positions
+        numbers = piece_numbers(have, axes)
+        positions = self._positions  # -1: the rank is not in the source mesh
         owned = numbers if positions is None else np.where(positions < 0, distinct, numbers[positions])
         return SourceBlocks(distinct, have.size // distinct, numbers, owned)
 

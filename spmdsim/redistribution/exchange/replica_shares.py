@@ -96,15 +96,13 @@ class Shares:
         )
 
 
-def share_boxes(
-    line: Sequence[tuple[int, Bounds]], owners: Sequence[int]
-) -> Iterable[tuple[int, int, Bounds]]:
+def share_boxes(line: Sequence[tuple[int, Bounds]], owners: Sequence[int]) -> list[tuple[int, int, Bounds]]:
     """Return the boxes that each owner of a source shard sends, as ``(owner, receiver, box)``.
 
     All owners have the whole shard, so each sends about equally many elements. There are two cases:
 
     - Each sender can send a receiver one box, and the busiest owner then sends at most 4 percent more than the
-      minimum (the last number of `MORE`): it is done this way.
+      minimum (the last number of `MORE`): it is done this way. Smaller limits of `MORE` are tried first.
     - Otherwise boxes are cut element by element. The busiest owner sends the minimum, and a receiver may get several
       boxes from one sender.
 
@@ -113,10 +111,10 @@ def share_boxes(
             elements.
         owners: the ranks that own the source shard.
 
-    >>> list(share_boxes([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3]))
+    >>> share_boxes([(5, ((0, 4),)), (6, ((0, 4),))], [0, 1, 2, 3])
     [(0, 5, ((0, 2),)), (1, 5, ((2, 4),)), (2, 6, ((0, 2),)), (3, 6, ((2, 4),))]
     >>> # Two owners send 9 elements. One box each would be 3 and 6 elements, so they are cut into 5 and 4.
-    >>> list(share_boxes([(5, ((0, 3), (0, 3)))], [0, 1]))
+    >>> share_boxes([(5, ((0, 3), (0, 3)))], [0, 1])
     [(0, 5, ((0, 1), (0, 3))), (0, 5, ((1, 2), (0, 2))), (1, 5, ((1, 2), (2, 3))), (1, 5, ((2, 3), (0, 3)))]
     """
     volumes = [volume(box) for _, box in line]

@@ -59,14 +59,14 @@ class Merge:
         return received_per_message(self.collective, self.ranks) * message
 
     def step(self, elements: int) -> Step:
-        """Return the collective on a one-dimensional tensor.
+        """Return the merged collective as a step on a one-dimensional tensor.
 
-        An all_gather makes a tensor of ``elements`` times the group's ranks. A reduction leaves ``elements``
-        (all_reduce) or splits them by ``axes`` (reduce_scatter). It does not reduce along ``unscattered_axes``: see
-        :meth:`steps`.
+        An all_gather makes a tensor of ``elements`` times the number of the group's ranks. An all_reduce keeps
+        ``elements``. A reduce_scatter splits them along :attr:`axes`. Only :attr:`axes` are reduced; :meth:`steps` adds
+        the reduction along :attr:`unscattered_axes`.
 
         Args:
-            elements: the number of elements that each rank owns before it.
+            elements: the number of elements that each rank owns before the step.
         """
         if self.op is None:
             split = Layout(self.mesh, (self.axes,))

@@ -206,7 +206,9 @@ class Ownership:
     def _is_python(self, top: str) -> bool:
         """Return True if a name belongs to Python, to a shared package, or to no module.
 
-        A module with the name of one of Python's belongs to Python only if its files are in Python's folders.
+        Shared packages are those of :data:`_SHARED`. A name belongs to no module if its module cannot be found. A
+        user's module with the name of a standard module does not count: the files of a standard module must be in
+        Python's folders.
 
         Args:
             top: the top-level name of a package.

@@ -63,7 +63,7 @@ def are_on_one_node(machine: Machine, ranks: Sequence[int]) -> bool:
     """Return True if all ranks are on one node of the machine; False if the machine has no nodes."""
     if machine.intra is None:
         return False
-    return not group_load(machine.nodes_of(np.asarray(ranks, np.int64))[None, :]).ring
+    return not group_load(machine.nodes_of(np.asarray(ranks, np.int64))[None, :]).crosses_nodes
 
 
 def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:

@@ -367,8 +367,8 @@ def _reduce_call(
         facts: further arguments that must be equal on all ranks, such as the root.
 
     Raises:
-        MPIError: If the operation is not defined for the dtype.
-        TypeError: If ``op`` is no operation, or ``sendbuf`` no buffer.
+        MPIError: If the operation is not defined for the dtype; a function is defined for none.
+        TypeError: If ``op`` is neither an operation nor a function, or ``sendbuf`` no buffer.
     """
     operation = as_op(op)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)

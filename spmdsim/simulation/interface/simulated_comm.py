@@ -112,12 +112,12 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
-        """Return a new handle of a rank on a communicator; it has no attributes of the program yet.
+        """Return a new handle of a rank on a communicator, without MPI attributes.
 
         Args:
             shared: the state of the communicator, which all its ranks share.
             rank: the rank in the communicator.
-            task: the rank of the program.
+            task: the task that runs the rank's program.
         """
         comm = cls.__new__(cls)
         comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler

@@ -110,7 +110,9 @@ class BoardAgreement(CallAgreement):
             log.end(number, error)
 
     def compare(self) -> None:
-        """Compare all calls so far with the calls that the other ranks have logged.
+        """Compare this rank's calls and reads so far with the logs of the other ranks of each group.
+
+        A read is a call of ``full()`` or ``item()``.
 
         Groups without a new call since their last comparison are left out. Ranks of other nodes are waited for until
         they have begun this rank's last call; ranks of this node are not. Calls that another rank has not begun yet are
@@ -121,7 +123,7 @@ class BoardAgreement(CallAgreement):
         """
         for log in self._logs.values():
             if log.number != log.compared:
-                # Wait for the logs of other nodes up to this rank's last call: their data may be faster.
+                # The data of another node may arrive before its log, so wait until its log has this rank's last call.
                 if log.far:
                     log.wait_for(log.number - 1, log.far)
                 log.compare()

@@ -145,11 +145,12 @@ class Courier:
     def _answer(self, board: SharedBoard, asks: socket.socket) -> None:
         """Answer the requests of one connection until it is closed; runs in its own thread.
 
-        Close it at once if it does not send the secret first, or sends anything else than requests. Errors of the
-        connection end the answers and are not raised.
+        A request is one byte. The answer has this node's clock and the parts of the areas of this node's ranks that are
+        new since this connection's last answer (:class:`News`). Close the connection at once if it does not send the
+        secret first, or sends anything else than requests. Errors of the connection end the answers and are not raised.
 
         Args:
-            board: the board whose areas of this node are sent.
+            board: the board of this node.
             asks: the connection; it is closed at the end.
         """
         asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

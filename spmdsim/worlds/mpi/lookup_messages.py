@@ -331,7 +331,7 @@ class RowExchange:
             table: this rank's shard of the table.
 
         Returns:
-            The read-only result, in the shape of its shard.
+            The read-only result in the shape :attr:`target`, that of this rank's shard of the lookup's result.
         """
         out, flat = memory.view(self.dtype).reshape(-1, self.width), ids.reshape(-1)
         own_ids = np.flatnonzero((flat >= self.first) & (flat < self.last))

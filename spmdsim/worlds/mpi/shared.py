@@ -96,6 +96,7 @@ class Windows:
         mask = self._free_mask()
         if not mask and (len(self) >= MOST or not self._can_add()):
             return None
+        # The trace names shared memory among the calls of MPI. No call is counted, because none moves the result.
         self.comm.tally.calls[SHARED_MEMORY] = 0
         if mask:
             lowest = (mask & -mask).bit_length() - 1  # the number of the lowest bit that is set

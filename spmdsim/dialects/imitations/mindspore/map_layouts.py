@@ -421,10 +421,11 @@ class _Inference:
         self.operators: list[Abstract] = []
 
     def run(self) -> list[Abstract]:
-        """Run the loop until every dim has its wanted axis; return the operators.
+        """Add operators until every dim has the axis of the target map; return the operators.
 
-        Each turn splits and exchanges as much as possible, then gathers axes that no target dim has. A turn without an
-        operator gathers the first open dim. The state is used up: call it once.
+        Each turn of the loop splits and exchanges dims as often as possible, and then gathers axes that no dim of the
+        target has. If a turn adds no operator, the first unfinished dim is gathered, so that the next turn can go on.
+        The state is used up: call it once.
         """
         while self.open:
             count = len(self.operators)

@@ -194,11 +194,11 @@ def _without_outer(layout: Layout, shape: Shape) -> Layout:
 
 
 def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return the operands' layouts with replicated operands as partial where the rule needs it.
+    """Return the operands' layouts after making replicated operands partial.
 
-    The rule needs it if it adds a replicated operand to a partial one. This moves nothing: one rank of each group keeps
-    the values, the others have zeros. The original divides the values by the size of the group instead. Operands stay
-    as they are if another added operand is split along the pending axis.
+    An operand is made partial if the operator adds it to a partial one. Nothing moves: one rank of each group keeps the
+    values, the others have zeros. The original divides the values by the size of the group instead. If another added
+    operand is split along the pending axis, all added operands stay as they are.
 
     Args:
         bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
@@ -207,9 +207,9 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     partial = list(layouts)
     for axis in dict.fromkeys(axis for layout in layouts for axis in layout.partial_axes):
         holders = {i for i, layout in enumerate(layouts) if axis in layout.partial_axes}
-        for group in bound.rule.linear:
-            others = group - holders
-            if holders < group and all(axis in layouts[i].replicated_axes for i in others):
+        for added in bound.rule.linear:
+            others = added - holders  # the added operands without a pending sum along the axis
+            if holders < added and all(axis in layouts[i].replicated_axes for i in others):
                 op = dict(layouts[min(holders)].partial)[axis]
                 for i in others:
                     partial[i] = partial[i].with_partial({**dict(partial[i].partial), axis: op})

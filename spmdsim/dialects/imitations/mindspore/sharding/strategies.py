@@ -382,10 +382,11 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
 
 
 def _to_devices(strategy: Any) -> Any:
-    """Return a strategy with its layouts on real devices, without virtual axes.
+    """Return a strategy without the virtual axes of its interleaved layouts.
 
     Args:
-        strategy: a layout, a tuple or list of layouts, or anything else, such as cuts, which is returned unchanged.
+        strategy: a layout, or a tuple or list with a layout among its entries, which becomes a tuple. Anything else,
+            such as cuts, is returned unchanged.
     """
     if isinstance(strategy, Layout):
         return device_layout(strategy)
