@@ -322,7 +322,7 @@ class Tensor(SymbolicTensor):
 
         def __array_function__(self, function, _types, args, options):
             """Run a NumPy function, such as ``np.sum(t)``; see :mod:`spmdsim.arrays.numpy_names.protocols`."""
-            return _load_numpy_protocols().function(function, args, options)
+            return _load_numpy_protocols().run_numpy_function(function, args, options)
 
     # -- methods --------------------------------------------------------------------------------------
 

@@ -485,6 +485,7 @@ def _run_references(
 
     def attempt(number: int) -> list[np.ndarray] | None:
         # Number 0 is the run in a wider type; the other runs are in the own type with slightly moved operands.
+        # `operand` takes -1 for the wider type, and numbers from 0 on for the moved operands.
         operands = {name: operand(array, number - 1, k) for k, (name, array) in enumerate(arrays.items())}
         try:
             tensors = _tensors(*_run_reference(program, answer, LockStep(1), operands))
@@ -495,7 +496,12 @@ def _run_references(
             return None
 
     truth, *runs = share_runs(world, attempt)
-    return [(truth and truth[k], [values[k] for values in runs]) for k in range(len(runs[0]))]  # type: ignore[index,arg-type]
+    # Only the truth can be None, so this leaves out no run.
+    repeated_runs = [values for values in runs if values is not None]
+    return [
+        (None if truth is None else truth[k], [values[k] for values in repeated_runs])
+        for k in range(len(repeated_runs[0]))
+    ]
 
 
 def _run_reference(

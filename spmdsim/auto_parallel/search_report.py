@@ -393,8 +393,8 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
     """Return the two head lines of ``answer``: the operator's strategies, and both times.
 
     Returns:
-        ``(strategies, times)``: the given strategy and the one of the search; the seconds of one step with each, and
-        their difference.
+        ``(strategies, times)``: the given strategy instead of the one that the search chose; the time of one step with
+        each (in a fitting unit), and their difference.
     """
     best, forced = answer.best, answer.other
     unit, scale = _time_unit(best)

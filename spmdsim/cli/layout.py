@@ -176,6 +176,9 @@ def _nesting_remarks(args: argparse.Namespace, layouts: Iterable[Layout]) -> lis
 def _repeat_remarks(cuts: Sequence[int], mesh: Mesh) -> list[str]:
     """Return a remark of two lines about the axis that was added for replicas; [] without it.
 
+    The first line has the number of copies, and the side of the axis. The second line says what the axis does to the
+    tensor map.
+
     If ``--shard`` makes fewer shards than ranks, the device matrix gets one more axis, along which shards are
     replicated. For example, the cuts (2, 4) on 16 ranks give the matrix (2, 4, 2): the axis is on the right. With
     ``--repeat left`` they give (2, 2, 4).

@@ -355,23 +355,23 @@ def declare(
     Raises:
         InputError: If the collective has an algorithm of this name, or a library has this name for another algorithm.
             The error names both source lines.
-        ScheduleError: If the function does not take ``(rank, size)``, or an expression is none. See
+        ScheduleError: If the function does not take ``(rank, size)``, or an expression in ``chunks`` is not valid. See
             :func:`from_function`.
     """
 
     def register(generate: Callable[..., Rounds]) -> Callable[..., Rounds]:
         """Register the generator function and return it unchanged."""
         declared = from_function(generate, collective_name, name=name, chunks=chunks, **facts)
-        register, wanted = _REGISTER[declared.collective.name], _normal(name)
+        of_collective, wanted = _REGISTER[declared.collective.name], _normal(name)
         if not generate.__module__.startswith("spmdsim.collectives.algorithms."):
             algorithms()  # Register the package's algorithms first, so that their names are known here.
-            synonym = next((a.name for a in register.values() if _has_library_name(a, wanted)), None)
-            if synonym is not None and wanted not in register:
+            synonym = next((a.name for a in of_collective.values() if _has_library_name(a, wanted)), None)
+            if synonym is not None and wanted not in of_collective:
                 raise InputError(
                     f"{declared.full_name!r} (at {place_of(generate)}) is a library's name of {synonym!r}"
-                    f" (at {register.places[synonym]}): give it another name"
+                    f" (at {of_collective.places[synonym]}): give it another name"
                 )
-        register.add(wanted, declared, generate)
+        of_collective.add(wanted, declared, generate)
         return generate
 
     return register

@@ -175,8 +175,9 @@ def _axis_name(factor: str) -> str:
 def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]) -> Layout:
     """Return the layout that splits each dim of a result into ``cuts`` blocks.
 
-    A dim may be cut into more blocks than it was computed in. Then it also takes pending axes, along which the result
-    is a sum of addends, as its minor axes: the all_reduce becomes a reduce_scatter, as with MindSpore's out_strategy.
+    A dim keeps the axes in which it was computed; fewer blocks than these are an error. For more blocks it also takes
+    pending axes, along which the result is a sum of addends, as its minor axes: the all_reduce becomes a
+    reduce_scatter, as with MindSpore's out_strategy.
     Dims take pending axes from dim 0 on, in mesh order. The sums along all other pending axes are carried out, so the
     layout has no pending reductions.
 
@@ -189,7 +190,8 @@ def layout_from_cuts(cuts: Sequence[int], computed: Layout, shape: Sequence[int]
         shape: the global shape of the result; only its length is used.
 
     Raises:
-        RuleError: If the number of dims differs, or the axes of ``computed`` cannot give these numbers of blocks.
+        RuleError: If the number of dims differs, ``cuts`` is no tuple or list, or the axes of ``computed`` cannot give
+            these numbers of blocks.
     """
     if not isinstance(cuts, (tuple, list)) or len(cuts) != len(shape):
         raise RuleError(f"out_strategy must have one entry per dim, {len(shape)}, got {cuts}")

@@ -281,7 +281,7 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
     """Combine several figures to one, below each other, each with its title and notes.
 
-    Tables are limited by the default number of rows; the figures' own limits (``most_rows``) are dropped.
+    The figures' own limits of table rows (``most_rows``) apply to the text only; images and pages have the default limit.
 
     Args:
         title: title of the combined figure.
@@ -298,7 +298,7 @@ def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) 
         title,
         tuple(parts),
         notes,
-        lambda width: [title, *notes, *chain.from_iterable(item.words(width) for item in figures)],
+        written=lambda width: [title, *notes, *chain.from_iterable(item.words(width) for item in figures)],
     )
 
 

@@ -86,8 +86,9 @@ def transfers_picture(src: Layout, dst: Layout, shape: Sequence[int]) -> Picture
     grid = cut_cells(src, dst, shape)
     if grid is None:
         return None
-    cells, cuts, number = grid
-    return Picture(tuple(_grid_lines(cells, cuts, number, len(shape))), len(number))
+    cells, cuts, colour_numbers = grid
+    lines = tuple(_grid_lines(cells, cuts, colour_numbers, len(shape)))
+    return Picture(lines, shards=len(colour_numbers))
 
 
 #: For each cell its (text, sender) pairs; the cuts of each dim; the number of each rank's colour.

@@ -558,6 +558,8 @@ def _draw_state(
       Without a reduction it is full. An absent chunk is empty.
     * Frame: thick if the chunk is new in the round.
 
+    A tooltip of each box says what it contains.
+
     Args:
         out: the canvas; changed in place.
         story: the executed schedule.
@@ -568,40 +570,67 @@ def _draw_state(
         y: upper edge; boxes are 18 pixels high.
         box_width: width of a box; boxes of 20 pixels and more have the number of the chunk.
     """
-    state, size = story.states[index], story.schedule.size
+    state = story.states[index]
     for k, cell in enumerate(cells):
         left, value = x + box_width * k, state.holds[rank].get(cell)
         pointer_text = f"rank {rank}, chunk {cell}: nothing"
         is_new = cell in state.new[rank]
-        letters = "var(--faint)"
+        text_colour = "var(--faint)"
         out.parts.append(
             f'<rect class="open" x="{number(left)}" y="{number(y)}" width="{box_width - 1:.0f}" height="18"/>'
         )
         if value is not None:
-            fraction = len(story.contributors(value)) / size if story.schedule.collective.reduces else 1.0
-            fill_height = max(3.0, 18 * fraction)
-            out.bar(left, y + 18 - fill_height, box_width - 1, fill_height, fill_of(cell)[0])
+            text_colour = _draw_fill(out, story, value, cell, left, y, box_width)
             pointer_text = f"rank {rank}, chunk {cell}: {value_words(story, value)}"
-            letters = fill_of(cell)[1] if fraction > 0.7 else "var(--ink)"
         edge = f'class="edge" stroke-width="{2 if is_new else 0.5}"'
         out.parts.append(
             f'<rect {edge} x="{number(left)}" y="{number(y)}" width="{box_width - 1:.0f}" height="18"><title>{pointer_text}</title></rect>'
         )
-        # The number in a box that is only partly filled has a rim.
-        if box_width >= 20 and letters == "var(--ink)":
-            out.parts.append(
-                f'<text x="{number(left + (box_width - 1) / 2)}" y="{number(y + 13)}" text-anchor="middle" '
-                f'style="paint-order:stroke;stroke:var(--ground);stroke-width:3px">{cell}</text>'
-            )
-        elif box_width >= 20:
-            out.text(
-                left + (box_width - 1) / 2,
-                y + 13,
-                str(cell),
-                anchor="middle",
-                colour=letters,
-                title=pointer_text,
-            )
+        if box_width >= 20:
+            _draw_number(out, cell, left + (box_width - 1) / 2, y + 13, text_colour, pointer_text)
+
+
+def _draw_fill(
+    out: Canvas, story: History, value: int, cell: int, left: float, y: float, box_width: float
+) -> str:
+    """Fill a box from below by the share of contributors; return the colour of the number in it.
+
+    Args:
+        out: the canvas; changed in place.
+        story: the executed schedule.
+        value: the chunk's value, a number in ``story``.
+        cell: number of the chunk.
+        left: left edge of the box, in pixels.
+        y: upper edge.
+        box_width: width of the box.
+    """
+    reduces, size = story.schedule.collective.reduces, story.schedule.size
+    fraction = len(story.contributors(value)) / size if reduces else 1.0
+    fill_height = max(3.0, 18 * fraction)
+    fill, text_colour = fill_of(cell)
+    out.bar(left, y + 18 - fill_height, box_width - 1, fill_height, fill)
+    return text_colour if fraction > 0.7 else "var(--ink)"
+
+
+def _draw_number(out: Canvas, cell: int, x: float, y: float, text_colour: str, title: str) -> None:
+    """Draw the number of a chunk in its box.
+
+    Args:
+        out: the canvas; changed in place.
+        cell: number of the chunk.
+        x: the middle of the number, in pixels.
+        y: its base line.
+        text_colour: its colour.
+        title: the tooltip of the box.
+    """
+    if text_colour == "var(--ink)":
+        # A number on a partly filled box gets an outline, to be legible.
+        out.parts.append(
+            f'<text x="{number(x)}" y="{number(y)}" text-anchor="middle" '
+            f'style="paint-order:stroke;stroke:var(--ground);stroke-width:3px">{cell}</text>'
+        )
+    else:
+        out.text(x, y, str(cell), anchor="middle", colour=text_colour, title=title)
 
 
 def _draw_legend(story: History) -> Canvas:

@@ -440,9 +440,10 @@ def _event_slices(
 ) -> Iterator[Slice]:
     """Yield the slices of a schedule that is simulated message by message (LogGOPS model).
 
-    They are in the order of their starts; :attr:`Slice.round` is the round of the schedule. Slices of a lane (the sends or
-    the receives of a rank) must not overlap in a timeline. So a slice that would start before the end of its predecessor
-    is drawn from that end on.
+    They come in the order in which they start in the simulation; :attr:`Slice.round` is the round of the schedule. Slices
+    of a lane (the sends or the receives of a rank) must not overlap in a timeline. So a slice that would start before the
+    end of its predecessor is drawn from that end on; its :attr:`Slice.start` can then be later than that of the next
+    slice. A slice that would be over by then gets the length 0.
 
     Args:
         schedule: the schedule.

@@ -28,7 +28,7 @@ class Window:
             not read.
         width: number of elements that each position reads.
         stride: distance between the first elements of two consecutive positions; negative if the elements are read in
-            reverse.
+            reverse (``width`` is then 1).
         wrap: True if the dimension is a ring: element -1 is the last element, and the element after the last one is
             element 0.
         spread: if above 1, only every ``spread``-th position reads an element. Position ``i`` reads element
@@ -70,12 +70,18 @@ class Window:
         - Elements outside of the dimension are left out, except if the window wraps or the stride is negative.
         - If the window wraps, the range can begin below 0 or end beyond ``n``: take its elements modulo ``n``.
         - If the window is mirrored, the range is extended to the elements that mirrored ones are copies of.
+        - If ``spread`` is above 1, elements lie ``spread`` positions apart, as in a transposed convolution: position i
+          reads element ``(i + first) / spread``, or nothing if that is not an integer. Only elements that exist are in
+          the range.
         - If there are no positions, or they read nothing, the range is empty.
 
         Args:
             start: the first position.
             stop: the position behind the last one.
             n: the number of elements of the dimension.
+
+        The examples create ``Window(size, first, width)``: the number of positions, the first element of position 0, and
+        the elements per position (1 by default).
 
         >>> Window(6, -1, 3).reads(0, 3, 6), Window(4, 2).reads(0, 2, 6), Window(6, -1, wrap=True).reads(0, 3, 6)
         (range(0, 4), range(2, 4), range(-1, 2))
@@ -87,8 +93,7 @@ class Window:
         if start >= stop:
             return range(0)
         if self.spread > 1:
-            first, last = (min(max(-(-(i + self.first) // self.spread), 0), n) for i in (start, stop))
-            return range(first, last) if first < last else range(0)
+            return self._find_spread_range(start, stop, n)
         if self.stride < 0:
             return range(start * self.stride + self.first, stop * self.stride + self.first, self.stride)
         low, high, step = start * self.stride + self.first, (stop - 1) * self.stride + self.first, self.step
@@ -96,9 +101,15 @@ class Window:
         if self.mirror:
             low, high = self._extend_by_mirror(low, high, n)
         if not self.wrap:
+            # Begin at the first element that exists, in whole steps.
             low += -(-max(-low, 0) // step) * step
             high = min(high, n)
         return range(low, max(low, high), step) if low < high else range(0)
+
+    def _find_spread_range(self, start: int, stop: int, n: int) -> range:
+        """Return the elements that some positions read if ``spread`` is above 1; see :meth:`reads`."""
+        first, last = (min(max(-(-(i + self.first) // self.spread), 0), n) for i in (start, stop))
+        return range(first, last) if first < last else range(0)
 
     def _extend_by_mirror(self, low: int, high: int, n: int) -> tuple[int, int]:
         """Return ``(low, high)``, extended to the elements whose mirror images are read.

@@ -105,8 +105,8 @@ class SavedState:
         Nothing changes if an error is raised, or in a world without data.
 
         Args:
-            tensors: exactly the names that :meth:`state_dict` of this optimiser returns. A float may be wider or
-                narrower than this optimiser's, but not an integer.
+            tensors: exactly the names that :meth:`state_dict` of this optimiser returns. Numbers must be of the kind of
+                this optimiser's (float, signed or unsigned integer, complex, bool); they may have another width.
 
         Raises:
             InputError: If a name is missing or unknown, or a shape or kind of number differs.
@@ -226,7 +226,7 @@ def _convert_like(name: str, tensor: Tensor, like: Tensor) -> Tensor:
 
     Args:
         name: name of the state tensor, for messages.
-        tensor: the tensor to be loaded. Its float may be wider or narrower than that of ``like``.
+        tensor: the tensor to be loaded. Its numbers may be wider or narrower than those of ``like``.
         like: the tensor that it replaces.
 
     Raises:

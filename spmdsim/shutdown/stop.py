@@ -326,12 +326,12 @@ class Reason(NamedTuple):
 
 
 def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, Reason] | None:
-    """Return the reasons of all ranks that stop, on the rank that prints them; else None.
+    """Return the reasons that this rank must print, by rank; None if rank 0 prints this rank's reason.
 
     If one rank stops alone, the others wait for ever in their next collective, so that rank must abort the job. If all
     ranks stop (a wrong argument is wrong everywhere), they should print that once and exit without an abort. To tell
-    the cases apart, each rank sends its reason to rank 0, which waits for the others. The messages have their own tag,
-    so no collective of the other ranks receives them.
+    the cases apart, each rank sends its reason to rank 0, which waits for the others. Then rank 0 answers each rank that
+    reported, whether all ranks stop. The messages have their own tag, so no collective of the other ranks receives them.
 
     Args:
         comm: all ranks of the job.
@@ -339,7 +339,9 @@ def _gather_stops(comm: MPI.Comm, reason: Reason, seconds: float) -> dict[int, R
         seconds: how long rank 0 waits for the others. Other ranks wait longer (:func:`_report_to_root`).
 
     Returns:
-        The reasons by rank; ranks that still run are missing. None on a rank whose reason rank 0 prints.
+        On rank 0 the reasons of all ranks that stop; ranks that still run are missing. On another rank None, because rank
+        0 prints its reason; or only its own reason, if rank 0 does not answer or does not end the job
+        (:func:`_report_to_root`).
     """
     if comm.rank:
         return _report_to_root(comm, reason, seconds)

@@ -310,12 +310,13 @@ class World(AbstractWorld):
         Args:
             step: the groups, and the layout of the tensor that all arrays form.
             dtype: the element type.
-            outgoing: for each owned rank the arrays that it sends, with the lengths that it receives; None for a rank
-                outside the mesh, and in a world without data.
+            outgoing: for each owned rank its `Parts`: one flat array for each member of its group, and the number of
+                elements that it receives from each member. None for a rank outside the mesh, and in a world without
+                data.
 
         Returns:
-            For each owned rank a list of one array from each member of its group, in the group's order and with its own
-            one; None if the rank sends nothing.
+            For each owned rank a list of the arrays received, one from each member of its group, in the group's order and
+            with its own one; None where ``outgoing`` has None.
 
         Raises:
             WorldError: If the mesh has ranks that the world lacks.

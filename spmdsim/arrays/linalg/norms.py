@@ -299,7 +299,6 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
         WorldError: If the world has no data, because the rank depends on values.
 
     >>> from spmdsim import Mesh, Tensor, linalg
-    >>> x = Tensor.from_global([[3, 1, 2], [6, 5, 4]], Mesh((2,), ("dp",))("dp", None))
     >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
     >>> linalg.lstsq(s, s).x.full().round(4).tolist()
     [[1.0, 0.0], [0.0, 1.0]]
@@ -307,7 +306,8 @@ def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
     b = as_operand(b, a)
     if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
         raise RuleError(f"lstsq: a must have shape [m, n] and b [m] or [m, k], got {a.shape} and {b.shape}")
-    (m, n), sides = a.shape, ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
+    m, n = a.shape
+    sides = ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
     u, s, vh = reduced_svd(a)
     counts, inverse = _invert_values(s, a.shape, rcond)
     scaled = ops.multiply(ops.reshape(inverse, (-1, 1)), ops.matmul(adjoint(u), sides))

@@ -82,7 +82,7 @@ class LocalFunction(Pictured):
             layout is None or isinstance(layout, Layout) for layout in results
         )
         self._outcome = None if is_flat else find_layout_structure(self._out)
-        self._first: dict[int, Any] | None = None
+        self._first_results: dict[int, Any] | None = None
         self._op = LocalOp(
             name,
             Rule.parse("... -> ..."),
@@ -128,11 +128,11 @@ class LocalFunction(Pictured):
             if results is None or not world.has_data:
                 results, first = self._run_first_time(world, moved, leaves, structure)
                 world.cache[key] = results
-        self._first = first
+        self._first_results = first
         try:
             outputs = self._op(*moved, places=places, leaves=leaves, results=results, structure=structure)
         finally:
-            self._first = None
+            self._first_results = None
         return rebuild(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
     def _choose_operand_layouts(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
@@ -227,7 +227,8 @@ class LocalFunction(Pictured):
     ) -> Any:
         """Return a rank's shards of the results: one array, or a tuple of several.
 
-        In the first call with these kinds of operands the function has run already, and its results are returned.
+        The first call with operands of such shapes, types and layouts has already run the function on every rank, to
+        learn the shapes of its results. Then these results are returned, and the function is not called again.
 
         Args:
             context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -240,8 +241,8 @@ class LocalFunction(Pictured):
         Raises:
             RuleError: If the function fails, or a shard has another shape than in the first call.
         """
-        if self._first is not None:
-            shards = self._first[context.rank]
+        if self._first_results is not None:
+            shards = self._first_results[context.rank]
         else:
             shards = self._call_function(context.rank, len(leaves), *arrays, structure=structure)
             self._check_shard_shapes(

@@ -247,7 +247,7 @@ def _check_result_type(call: str, result: Any, wanted: np.dtype) -> None:
         )
 
 
-def function(called: Callable[..., Any], args: Any, options: Any) -> Any:
+def run_numpy_function(called: Callable[..., Any], args: Any, options: Any) -> Any:
     """Run a function of NumPy on tensors, as ``__array_function__`` requires.
 
     The result is a view of the operand where NumPy's is one, see `as_view`.

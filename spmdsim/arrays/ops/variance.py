@@ -36,8 +36,8 @@ def var(
     """Compute the variance over dimensions: the mean square of the differences from the mean.
 
     The mean is computed first, then the differences, which keeps all digits if the mean is much larger than they are.
-    If a reduced dimension is split, both need one reduction of the result's size. The variance is nan if there are no
-    more elements than ``correction``.
+    If a reduced dimension is split, the mean and the sum of squares each need one reduction of the result's size. The
+    variance is nan if there are no more elements than ``correction``.
 
     Args:
         x: the tensor; a partial one is reduced first.
@@ -60,6 +60,7 @@ def var(
     >>> ops.var(x, axis=1).full().round(4).tolist()
     [0.6667, 0.6667]
     """
+    # The decorator passes `axis` as `dims` and `ddof` as `correction`.
     over = normalise_dims(dims, x.ndim)
     count = math.prod(x.shape[d] for d in over)
     if x.dtype.kind == "c":

@@ -491,8 +491,8 @@ class ChoiceModel:
         """Return ``(seconds, bytes)`` of an operator's work: arrays with an entry per strategy.
 
         The seconds are those of its work (:func:`work_seconds`) and of the collectives inside it, forward and
-        backward; they are cached. The bytes are those of the largest shards of tensors without a variable of their
-        own:
+        backward; they are cached. The bytes are those of the largest shards of tensors whose layout follows from this
+        strategy alone (tensors that are no variable of the choice problem, :meth:`_has_variable`):
 
         * parameters, with their optimiser state in training;
         * operands that the operator stores for the backward pass, in the layout in which it reads them;

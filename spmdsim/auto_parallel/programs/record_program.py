@@ -443,6 +443,8 @@ def find_repeats(marks: list[int]) -> tuple[int, int, int]:
 
     >>> find_repeats([9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8])
     (3, 1, 3)
+    >>> find_repeats([1, 2, 1, 2, 0, 3, 4, 3, 4, 3])  # 1 2 and 3 4 occur twice
+    (2, 0, 2)
     >>> find_repeats([1, 2, 3])
     (1, 0, 0)
     """
@@ -455,7 +457,7 @@ def find_repeats(marks: list[int]) -> tuple[int, int, int]:
         if not len(edges):
             continue
         lengths = edges[1::2] - edges[::2]
-        longest = int(lengths.argmax())
+        longest = int((lengths // period).argmax())
         repeats = int(lengths[longest]) // period + 1
         if repeats >= 2 and repeats * period > covered:
             best, covered = (period, int(edges[2 * longest]), repeats), repeats * period

@@ -134,9 +134,10 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
 def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
     """Return a shared price as an array ``[state of i, combination of the other variables]``.
 
-    If it would have more than :data:`LARGEST_COMPARED` entries, return a square array with one column per state of
-    ``i`` instead. In column s, state s costs 0 and each other state the most that the shared price can be. So no
-    state looks better than another by too much, and no state that may be part of an optimum is removed.
+    If it would have more than :data:`LARGEST_COMPARED` (20 million) entries, return a cautious square array instead:
+    entry ``[t, s]`` is 0 for t = s, and else the most that the shared price can be. The caller removes a state only if
+    another one is at least as good in every column. In the column of the removed state, the other one costs this most.
+    So it must save at least as much in other prices, and no state that may be part of an optimum is removed.
 
     Args:
         shared: the price that several variables pay together.

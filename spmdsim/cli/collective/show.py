@@ -64,7 +64,7 @@ def show(args: argparse.Namespace) -> int:
     """Print or draw an algorithm step by step; return 1 if its schedule is wrong, else 0.
 
     * Pictures (``--svg``, ``--html``) replace the printed text, unless ``--only`` selects what to print.
-    * ``--json`` prints the facts, also beside pictures.
+    * ``--json`` prints the facts instead of the text, also beside pictures.
     * ``--only counts`` alone does not compute the states, so large rank counts are possible.
 
     Args:

@@ -318,8 +318,12 @@ def bit_tree_parent(rank: int, size: int) -> int | None:
     return up if up < size else rank ^ low
 
 
+#: Directions of :func:`_rename_for_tree`: the number of ranks by which an odd number of ranks is shifted.
+TO_POSITION, TO_RANK = -1, 1
+
+
 def _rename_for_tree(rank: int, size: int, tree: int, by: int) -> int:
-    """Convert a rank to its position in a tree (``by`` = -1), or a position to its rank (``by`` = 1).
+    """Convert a rank to its position in a tree (TO_POSITION), or a position to its rank (TO_RANK).
 
     Tree 0 has rank r at position r. Tree 1 is its mirror image for an even number of ranks, else it is shifted by one
     rank.
@@ -372,15 +376,16 @@ def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterat
         level: the depth of the children; the root has depth 0.
         up: True if messages go to the root, and are reduced; False if away from it.
     """
-    position = _rename_for_tree(rank, size, tree, -1)
+    position = _rename_for_tree(rank, size, tree, TO_POSITION)
     depth = bit_tree_depth(position, size)
     if depth == level:
         parent = bit_tree_parent(position, size)
-        peer = _rename_for_tree(parent or 0, size, tree, 1)
+        # `or 0` is for type checkers only: a position at depth 1 or more has a parent.
+        peer = _rename_for_tree(parent or 0, size, tree, TO_RANK)
         yield send(peer, tree) if up else recv(peer, tree)
     elif depth == level - 1:
         for child in bit_tree_children(position, size):
-            peer = _rename_for_tree(child, size, tree, 1)
+            peer = _rename_for_tree(child, size, tree, TO_RANK)
             yield recv_reduce(peer, tree) if up else send(peer, tree)
 
 

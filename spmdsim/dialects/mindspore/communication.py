@@ -129,7 +129,10 @@ def get_group_size(group: str | None = None) -> int:
 
 @explained
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """Return the rank at a position of a group. Raises InputError if the position is out of range."""
+    """Return the world rank at a position of a group, counted from 0.
+
+    Raises InputError if the position is out of range.
+    """
     ranks = get_process_group_ranks(group)
     if group_rank_id not in range(len(ranks)):
         raise InputError(

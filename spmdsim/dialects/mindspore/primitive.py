@@ -117,10 +117,12 @@ class Primitive(DialectObject):
     def add_prim_attr(self, name: str, value: Any) -> Primitive:
         """Set an attribute of the primitive, and return the primitive itself.
 
-        - ``repeated_num_in_dev_matrix_right_``: which devices repeat the work if a strategy has fewer blocks than
-          devices. True (MindSpore's default): neighbours. False: the devices repeat all blocks in order, because the
-          repeating axis is the first one of the device matrix.
-        - ``layout``: a strategy in numbers, as a dict ``{"dev_matrix": ..., "input_tensor_map": ...}``.
+        - ``repeated_num_in_dev_matrix_right_``: where the copies of a block lie if a strategy has fewer blocks than
+          devices. With 2 blocks on 4 devices, True (MindSpore's default) gives the devices the blocks 0 0 1 1. False
+          gives 0 1 0 1, because the repeating axis is the first one of the device matrix. A strategy that is set
+          already is applied again.
+        - ``layout``: a strategy in numbers, as a dict ``{"dev_matrix": ..., "input_tensor_map": ...}``. It takes effect
+          at once, as with :meth:`shard`.
         - ``enable_nd_tp``: True lets a matrix product read its layouts as tensor parallelism in two or three dims.
 
         Args:
@@ -128,12 +130,17 @@ class Primitive(DialectObject):
             value: a bool; for ``layout`` a dict.
 
         Raises:
-            RuleError: If the attribute is another one, or ``enable_nd_tp`` is set on another operator than a product.
+            RuleError: If the attribute is another one, or ``enable_nd_tp`` is set on another operator than a
+                product (MatMul or BatchMatMul).
             ShardError: If the attribute ``layout`` is malformed.
         """
         if name == "layout":
             return self.shard(rules.configured_layouts(value))
-        if name == "enable_nd_tp" and self.row.out_strategy == "product" and self.row.ours == "matmul":
+        if name == "enable_nd_tp":
+            if self.row.ours != "matmul":
+                raise RuleError(
+                    f"the attribute 'enable_nd_tp' is only for MatMul and BatchMatMul, not for {self.name}"
+                )
             self.attrs[name] = bool(value)
             return self
         if name != "repeated_num_in_dev_matrix_right_":

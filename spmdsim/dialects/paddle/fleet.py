@@ -24,9 +24,9 @@ class DistributedStrategy:
 def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = None, **options: Any) -> None:
     """Join the job; later parallel layers are split over ``mp_degree`` ranks, by default all.
 
-    The degrees must satisfy ``dp_degree * mp_degree == number of ranks``. A degree that is missing, 0 or negative is
-    computed: with 8 ranks and ``mp_degree`` 4, ``dp_degree`` is 2. If both are missing, ``mp_degree`` is the number of
-    ranks.
+    The degrees must satisfy ``dp_degree * mp_degree == number of ranks``. If one of them is missing, 0 or
+    negative, it is computed: with 8 ranks and ``mp_degree`` 4, ``dp_degree`` is 2. If both are, ``mp_degree`` is the number
+    of ranks.
 
     Args:
         role_maker: not used: the interface has it.
@@ -35,7 +35,8 @@ def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = No
         options: not used.
 
     Raises:
-        InputError: If another degree than dp and mp is over 1, or the degrees do not multiply to the number of ranks.
+        InputError: If ``pp_degree``, ``sharding_degree`` or ``sep_degree`` is not 1 or -1, or the other degrees do not
+            multiply to the number of ranks.
     """
     size = current_world().size
     degrees = getattr(strategy, "hybrid_configs", None) or {}
@@ -53,6 +54,7 @@ def init(role_maker: Any = None, is_collective: bool = False, strategy: Any = No
         }
     )
     _joined[0] = True
+    # 0 without degrees: :func:`model_parts` then takes all ranks of the world in which it is called.
     _degrees.update(dp_degree=data, mp_degree=model if degrees else 0)
 
 

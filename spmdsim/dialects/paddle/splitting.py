@@ -51,11 +51,13 @@ class SplitLayout:
     def weight(self) -> Layout:
         """Layout of the weight, without padding rows: "mp" splits dim ``axis``.
 
-        Raises LayoutError if the last shard is shorter, as in 2.0's tables.
+        Raises LayoutError if the size of this dim is not a multiple of the number of partitions, because the last shard
+        is then shorter (Paddle 2.0 cuts embedding tables so). Call :meth:`weight_bounds` then.
         """
-        rows, even = self.size[self.axis], not self.size[self.axis] % self.num_partitions
+        rows = self.size[self.axis]
+        is_divisible = rows % self.num_partitions == 0
         refuse({
-            f"a layout needs blocks that differ by one row at most, got {self.part_sizes()} for {rows} rows; call weight_bounds(rank) instead": not even
+            f"a layout needs blocks that differ by one row at most, got {self.part_sizes()} for {rows} rows; call weight_bounds(rank) instead": not is_divisible
         }, LayoutError)  # fmt: skip
         return self.mesh(MODEL_AXIS, None) if self.axis == 0 else self.mesh(None, MODEL_AXIS)
 

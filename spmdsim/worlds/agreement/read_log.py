@@ -207,11 +207,13 @@ class ReadLog:
             key: the number of the position in the program (:class:`Read`).
 
         Returns:
-            Pairs of the sorted ranks and their tensor's provenance number. The list is empty if a rank did not read
-            there, or if no tensor was read by more than half of the ranks (in strict mode, no majority is needed).
+            Pairs of the sorted ranks and their tensor's provenance number. The list is empty if a rank did not read there.
+            Outside of strict mode it is also empty if no tensor was read by more than half of the ranks.
         """
         entries = [(rank, self._find(place, key)) for rank, place in zip(self._log.members, self._log.places)]
-        groups = sides((rank, entry[0]) for rank, entry in entries if entry is not None)
+        # An entry is a pair of a provenance number and a checksum.
+        provenance_numbers = {rank: entry[0] for rank, entry in entries if entry is not None}
+        groups = sides(provenance_numbers.items())
         readers = sum(len(ranks) for ranks, _ in groups)
         has_majority = self._strict or 2 * len(groups[0][0]) > readers
         return groups if readers == len(entries) and has_majority else []

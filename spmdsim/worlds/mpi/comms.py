@@ -124,6 +124,8 @@ class Comms:
         """
         group = self.comm.Get_group()
         subgroup = group.Incl(list(ranks))
+        # The tag tells groups of different sizes apart. It stays below 32767, the largest tag that every MPI library
+        # accepts.
         comm = self.comm.Create_group(subgroup, tag=len(ranks) % 1024)
         subgroup.Free()
         group.Free()

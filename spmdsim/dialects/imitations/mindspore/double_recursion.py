@@ -384,9 +384,10 @@ class _Search:
         return factors_cut
 
     def _number_state(self, kind: int, state: Cuts) -> int:
-        """Return the number of a state of an operator kind; a new state gets the next number.
+        """Return the number of a pair of an operator kind and its state; a new pair gets the next number.
 
-        A new state is stored with the numbers of its views, the blocks per dim of each operand and result.
+        The numbers continue over all kinds. A new pair is stored with the numbers of its views, the blocks per dim of
+        each operand and result.
 
         Args:
             kind: number of the kind; operators with equal bound rules are one kind.

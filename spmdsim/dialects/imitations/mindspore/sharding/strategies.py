@@ -332,8 +332,9 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
 
     Args:
         bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.
-        in_strategy: the cuts of the result, then an empty entry for each scalar operand.
-        devices: number or list of devices; None for the product of the cuts.
+        in_strategy: first the cuts of the *result* (not of an operand), then () for each scalar operand. For OneHot, whose
+            on and off values are scalars, an example is ``((4, 1), (), ())``.
+        devices: number or list of devices, against which the cuts are checked; None for the product of the cuts.
 
     Raises:
         ShardError: If a further entry is not empty.
