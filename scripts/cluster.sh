@@ -30,6 +30,12 @@ require_rights() {
         fail "this system does not allow namespaces or virtual network cards (unshare, ip link add type veth)"
 }
 
+require_path() { # mpi: Open MPI writes its path into the line for ssh without quotes
+    case $1:$ROOT in
+        openmpi:*" "*) fail "Open MPI starts no ranks on other hosts from a path with a space: $ROOT" ;;
+    esac
+}
+
 start_hosts() { # rate
     require_rights
     [ ! -e "$STATE/switch" ] || fail "the hosts run already; scripts/cluster.sh down stops them"
@@ -168,6 +174,7 @@ run_tests() { # options of pytest
         kinds=$2
         shift 2
     fi
+    for mpi in $kinds; do require_path "$mpi"; done
     trap stop_hosts EXIT
     start_hosts 100mbit
     for mpi in $kinds; do
@@ -185,7 +192,7 @@ case ${1:-} in
     on) shift && run_on "$@" ;;
     link) nsenter --target "$(cat $STATE/switch)" --net ip link set "port$2" "$3" ;;
     down) stop_hosts ;;
-    check) require_rights ;;
+    check) require_rights && require_path "${MPI:-openmpi}" ;;
     _packages) install_packages "$2" ;;
     _switch) run_switch "$2" ;;
     _host) build_host "$2" ;;

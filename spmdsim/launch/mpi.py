@@ -20,7 +20,7 @@ from math import ceil
 from pathlib import Path
 
 from spmdsim._version import __version__
-from spmdsim.errors import WorldError, many
+from spmdsim.errors import LauncherError, WorldError, many
 from spmdsim.launch.hosts import Host, format_hosts
 from spmdsim.launcher import LAUNCHER, Launched, detect, find_slurm_plugin, read_job_facts
 
@@ -113,6 +113,9 @@ class Launcher:
                 gets from a batch system or from its own settings.
             exported: names of the environment variables that ranks on other hosts need. Open MPI passes only its own
                 there unless they are named; other launchers pass all.
+
+        Raises:
+            LauncherError: If there are hosts, and the path of Open MPI has a space.
         """
         command = [self.path, "-n", str(n)]
         if self.vendor == "Slurm":
@@ -120,6 +123,11 @@ class Launcher:
             names = ",".join(host.name for host in hosts)
             return command + ([f"--nodes={len(hosts)}", f"--nodelist={names}"] if hosts else [])
         if self.vendor == "Open MPI":
+            if hosts and " " in self.path:  # It writes its path into the line for ssh without quotes.
+                raise LauncherError(
+                    f"--hosts: the path of Open MPI must have no space, got {self.path!r}; install it in another folder, or "
+                    "use MPICH"
+                )
             command += ["--host", format_hosts(hosts)] if hosts else []
             command += ["--oversubscribe"] if oversubscribe else []
             # It refuses to bind more ranks than a host has cores, which only the host knows.

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdsim.cli.main import main
+from spmdsim.errors import LauncherError
 from spmdsim.launch.diagnosis import HostFacts, _describe_host
 from spmdsim.launch.hosts import Host, parse_hosts, read_hostfile, spread_ranks
 from spmdsim.launch.mpi import Launcher, list_exported_variables
@@ -65,6 +66,14 @@ def test_hosts_that_are_refused(words, message, command, capsys):
     assert main([command[0], *words, *command[1:]]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
+
+
+def test_open_mpi_in_a_path_with_a_space_is_refused_on_hosts():
+    """Open MPI does not quote its path for ssh, so other hosts would run the first word of it."""
+    launcher = Launcher("/a b/mpirun", "Open MPI")
+    with pytest.raises(LauncherError, match=r"must have no space, got '/a b/mpirun'"):
+        launcher.make_command(2, False, [Host("node1", 2)])
+    assert launcher.make_command(2, False) == ["/a b/mpirun", "-n", "2"]
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 40))
