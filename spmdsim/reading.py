@@ -358,6 +358,7 @@ def _build(node: ast.AST) -> _Function:
 
     For example, the function for ``2 * n`` returns 6 for ``{"n": 3}``. It raises ValueError for a name without value,
     and if a number becomes too large. Results are of class Fraction. Comparisons, ``and`` and ``or`` give 1 or 0.
+    ``and``, ``or`` and the conditional expression compute only the operands that they need.
     :func:`arithmetic` lists the supported expressions.
 
     Args:

@@ -123,7 +123,7 @@ def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
 def place_arguments(answer: SearchResult, world: World, arrays: Arrays) -> dict[str, Tensor]:
     """Convert the arrays of inputs and parameters to tensors in the layouts of the search.
 
-    Parameters that the program trains require gradients. A missing array is not noticed here: the program fails later.
+    Parameters that the program trains require gradients. A missing array raises no error here; the program fails later.
 
     Args:
         answer: the result of the search.
@@ -229,10 +229,7 @@ class Parallelised:
 
 
 def _key(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the cache key of a call.
-
-    It has shape and element type of array arguments, and the text of all others.
-    """
+    """Return the cache key of a call: shape and element type of each array, ``repr`` of other arguments."""
     arrays = (hasattr(a, "shape") and hasattr(a, "dtype") for a in arguments)
     return tuple((tuple(a.shape), str(a.dtype)) if array else repr(a) for a, array in zip(arguments, arrays))
 
@@ -246,7 +243,8 @@ class ByteCount:
             share messages, ``to`` for those that do not.
         predicted: received bytes that the search predicted.
         counted: received bytes in the trace.
-        other_way: bytes by which the trace may differ, because steps ran with another algorithm than planned.
+        other_way: expected part of (counted - predicted), because steps ran with another algorithm than planned or
+            the data decided their bytes.
     """
 
     operator: str
@@ -256,10 +254,7 @@ class ByteCount:
 
     @property
     def agree(self) -> bool:
-        """True if the counted bytes are the predicted ones.
-
-        Steps with another algorithm than planned are taken into account.
-        """
+        """True if the counted bytes are the predicted ones plus the expected difference ``other_way``."""
         return self.predicted + self.other_way == self.counted
 
 
@@ -310,9 +305,12 @@ def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCou
     """Return the predicted and the counted bytes of each operator that receives any on a rank.
 
     Rows are in the order of the program: forward, backward, then gradients of parameters. Names that only the trace
-    has come last. A difference raises no error. A row's ``other_way`` is the part of a difference that is expected:
-    the bytes of steps that the data decide, less their predicted mean, and of steps that ran with another algorithm
-    than planned.
+    has come last. A difference raises no error. A row's ``other_way`` is the part of (counted - predicted) that is
+    expected. It is the sum of
+
+    - for steps that ran with another algorithm than planned: the bytes of the algorithm that ran minus the planned
+      bytes;
+    - for steps whose bytes the data decide: the bytes of these data minus the expected bytes.
 
     Args:
         answer: the result of the search.
@@ -324,12 +322,12 @@ def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCou
         if rank in event.ranks:
             position = event.ranks.index(rank)
             counted[event.operator] += event.nbytes[position]
+            predicted_in_step = event.planned[position]
             if isinstance(event.step, PartsStep):
-                # The data decide its bytes, so only their expectation was planned.
-                expected = event.step.nbytes(rank, element_type(event.dtype).itemsize)
-                other_way[event.operator] += event.planned[position] - expected
+                # The data decide the step's bytes, so the search predicted their expectation only.
+                predicted_in_step = event.step.nbytes(rank, element_type(event.dtype).itemsize)
             # ``due`` are the bytes of the algorithm that ran.
-            other_way[event.operator] += event.due[position] - event.planned[position]
+            other_way[event.operator] += event.due[position] - predicted_in_step
     names = [o.name for o in answer.graph.operators]
     order = [*names, *(f"{name}.backward" for name in reversed(names)), OUTSIDE, TOGETHER]
     unpredicted = [name for name in counted if name not in set(order)]

@@ -379,7 +379,7 @@ def _solve_models(
     Args:
         models: the models, or the errors that say why a mesh has none.
         memory: bytes that a rank may use at its peak; None for no limit.
-        watch: called with a label before each model.
+        watch: called with a label before each model that is solved; not called for errors in ``models``.
 
     Returns:
         ``(solutions, errors)``, both in the order of ``models``; solutions are pairs with their model.

@@ -507,11 +507,12 @@ def _run(command: str | None, argv: Sequence[str], rank: Launched | None) -> int
         rank: the rank of this process in a job, or None outside of jobs.
 
     Raises:
-        SpmdError: If the command raises it. If a word is misspelled, the message also names the command's ``--help``.
-        SystemExit: If the parser exits, with code 0 after ``--help`` or 2 for a wrong argument. Also if the user's
-            program exits with another code than 0.
-        InputError: If the user's program calls ``sys.exit(0)`` before the command is done, or printing fails. Also if
-            memory runs out outside of a job.
+        InputError: If a user's program calls ``sys.exit()`` or ``sys.exit(0)`` before the command is done, printing
+            fails, or memory runs out outside of a job.
+        SystemExit: If the parser exits, with code 0 after ``--help`` or 2 for a wrong argument, or if a user's program
+            exits with a code other than 0.
+        SpmdError: If the command raises another error. If a word is misspelled, the message also names the command's
+            ``--help``.
         MemoryError: If memory runs out in a job.
     """
     args: Any = None

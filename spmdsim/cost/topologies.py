@@ -49,16 +49,18 @@ class Torus(Topology):
         self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
 
     def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the part of each message's way along a dim, as four arrays.
-
-        They are ``(position, coordinate, hops, backwards)``. ``position`` is the rank at which the part begins, after
-        the way along the dims before. ``coordinate`` is that rank's coordinate in the dim, ``hops`` the number of
-        links, and ``backwards`` 1 for the negative direction, else 0. At equal distance it is 0.
+        """Return the section of each message's route that goes along a dim.
 
         Args:
             sources: the sender of each message.
             targets: the receiver of each message.
             dim: the number of the dim.
+
+        Returns:
+            ``(position, coordinate, hops, backwards)``, four arrays with an entry per message. ``position`` is the rank
+            at which the section starts, behind the sections along earlier dims. ``coordinate`` is the coordinate of this
+            rank in the dim. ``hops`` is the number of links. ``backwards`` is 1 for the negative direction, else 0; at
+            equal distance it is 0.
         """
         at = np.zeros_like(sources)
         for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
@@ -358,15 +360,23 @@ class Dragonfly(Topology):
         self.capacity[self.first_global :] = global_bandwidth or bandwidth
 
     def _gateway(self, group: Ints, target_group: Ints) -> Ints:
-        """Return the router of each group that has the global link to another group."""
+        """Return the number, inside its group, of the router with the global link to a target group.
+
+        Each router has ``per_router`` global links: router 0 to the next groups, router 1 to those behind them, and so
+        on. Numbers of groups wrap.
+
+        Args:
+            group: the group of each router.
+            target_group: for each of them, the group at the other end of the link.
+        """
         return (target_group - group - 1) % self.groups // self.per_router
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
-        """Return the links of each message: two of its hosts, and up to three between routers.
+        """Return the links that each message crosses: out, in, and up to three between routers.
 
-        The first two links lead out of the sender and into the receiver. Between routers, a message takes at most one
-        link inside the sender's group, one between the groups, and one inside the receiver's group. Inside a group it
-        takes the direct link of the two routers. A message from a rank to itself crosses no link.
+        Two links lead out of the sender and into the receiver. Between routers, a message takes at most one link inside
+        the sender's group, one between the groups, and one inside the receiver's group. Inside a group it takes the
+        direct link of the two routers. A message from a rank to itself crosses no link.
 
         Links are numbered in this order: from 0 out of ranks, from ``ranks`` into ranks, from ``first_local`` between
         routers of a group, from ``first_global`` between groups.
@@ -374,6 +384,11 @@ class Dragonfly(Topology):
         Args:
             sources: the sender of each message.
             targets: the receiver of each message.
+
+        Returns:
+            A flat list of pairs (message, link), up to five per message. The pairs are grouped by the kind of link, not
+            by message: out of senders, into receivers, inside the sender's group (or inside the common group),
+            between groups, inside the receiver's group.
         """
         per_group = self.routers * self.hosts
         a, b = sources // per_group, targets // per_group

@@ -351,10 +351,11 @@ def round_seconds(
     """Return the seconds of one round of messages on a topology; 0 if there are none.
 
     - On :class:`Nodes`, each message is priced by its busiest link.
-    - Messages of equal size take the time of the busiest link, its bytes divided by its capacity, and the
-      largest latency. This is exact: the messages of this link get the smallest share and arrive last.
-    - Other rounds are simulated by :func:`drain_seconds`.
-    - If these have more than ``HOP_LIMIT`` hops together, the busiest link gives a lower estimate instead.
+    - If all messages have equal size: the bytes on the busiest link divided by its capacity, plus the largest sum of
+      latency and extra of any message. The first term is exact, because the messages of this link get the smallest
+      share and arrive last.
+    - Otherwise :func:`drain_seconds` simulates the round. But if its messages cross more than ``HOP_LIMIT`` (2 million)
+      links together, the formula of equal sizes is used as an estimate; its first term is then a lower limit.
 
     Messages without bytes take their latency only, and do not count for equal sizes.
 

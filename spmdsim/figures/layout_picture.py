@@ -155,7 +155,10 @@ def _sign(reduction: PartialReduction) -> str:
 
 
 def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: PartialReduction | None) -> GridCell:
-    """Return the cell of a rank: its number, shard and addend, such as "3:1+2".
+    """Return the cell of a rank with the text "rank:shard", coloured by the shard.
+
+    If a reduction is pending, the sign of the reduction and the number of the rank's addend follow. So "3:1+2" is
+    rank 3, shard 1, addend 2.
 
     Args:
         layout: the layout.

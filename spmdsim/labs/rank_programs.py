@@ -298,7 +298,7 @@ class _Player:
 
         Returns:
             ``["done", encoded result]``, or ``["raised", type, text, file, line]`` with the name of the error's class and the
-            user's line. The name is "" for an error of MPI.
+            user's line. The name is "" for an error of MPI. ``SystemExit`` counts as raised; its text is the exit code.
         """
         try:
             value = self.function(*[self._decode(argument) for argument in arguments])

@@ -93,7 +93,7 @@ def examine(trial: bool = True, hosts: Sequence[Host] = ()) -> list[Diagnosis]:
         *_examine_launcher(job),
     ]
     if trial and not any(finding.state == "broken" for finding in findings):
-        findings += _start_trial(hosts) if job is None else _try_mpi()
+        findings += _run_trial(hosts) if job is None else _try_mpi()
     return findings
 
 
@@ -228,8 +228,10 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
         yield Diagnosis("launcher", "ok", f"{launcher.path} ({launcher.vendor})")
 
 
-def _start_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
-    """Start a job in which ranks try MPI, and return the diagnoses that its rank 0 makes.
+def _run_trial(hosts: Sequence[Host]) -> list[Diagnosis]:
+    """Run a job in which ranks try MPI, and return the diagnoses that its rank 0 makes.
+
+    The function waits until the job ends. It does not look at the job's exit code.
 
     - If the job answers: a diagnosis "ok" that it has started and ended, then those of rank 0.
     - If it does not answer within :data:`TRIAL_SECONDS` (60): one diagnosis "broken" with that time.
@@ -488,7 +490,7 @@ def _examine_transport() -> Diagnosis:
 def main() -> int:
     """Try MPI on all ranks, print the findings of rank 0 as a line of JSON, and return 0.
 
-    :func:`_start_trial` runs this on two ranks.
+    :func:`_run_trial` runs this on two ranks.
     """
     prepare()
     findings = [finding.to_dict() for finding in _try_mpi()]

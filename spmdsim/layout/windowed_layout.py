@@ -257,10 +257,11 @@ class Windowed(Layout):
         return f"{self.base.placement_text()}W({','.join(str(d) for d, window in enumerate(self.windows) if window)})"
 
     def reads(self, shape: Sequence[int], rank: int) -> tuple[range, ...]:
-        """Return, for each dimension of ``shape``, the elements that ``rank`` owns, as a range.
+        """Return, for each dimension of ``shape``, the range of elements that ``rank`` owns.
 
-        They are those that the windows of the rank's positions read (:meth:`Window.reads`), or the rank's block if the
-        dimension has no window. A range of a wrapping window may begin below 0 or end beyond the size.
+        - With a window: all elements that the windows at the rank's positions read (:meth:`Window.reads`). If windows
+          wrap, the range may begin below 0 or end beyond the size.
+        - Without a window: the rank's block.
         """
         counts = [n if window is None else window.size for n, window in zip(shape, self.windows)]
         return tuple(

@@ -455,10 +455,13 @@ def _may_have_loaded_mpi(process: int) -> bool:
 def end_before_mpi(code: int) -> None:
     """End the job if this rank fails before it starts MPI; else return at once.
 
-    If the rank has a supervisor, return at once: the supervisor ends the job. Otherwise the job may stay, because a
-    launcher that speaks PMI does not end it for such a rank, and the other ranks wait in MPI's start. So wait 1 s, and
-    0.1 s more per rank (for at most 20 ranks), print a line, and ask the launcher to end the job. The function returns;
-    the caller still has to exit.
+    Return at once also if the process is in no job, or if it has a supervisor, which ends the job. Without a supervisor
+    the job could wait for ever: the other ranks wait in MPI's start, and a launcher that speaks PMI does not end the
+    job for a rank that fails before MPI's start. So wait, print a line, and ask the launcher to end the job. The
+    function returns; the caller still has to exit.
+
+    The wait is 1 s plus 0.1 s times this rank's number, at most 3 s in total. If all ranks fail, they thus print one
+    after the other, and the job ends before most of them print.
 
     Args:
         code: the exit code of this rank; 0 if it does not fail.
@@ -466,7 +469,8 @@ def end_before_mpi(code: int) -> None:
     job = detect()
     if not code or job is None or has_started_mpi() or find_job_folder() is not None:
         return
-    time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 20))  # where all fail, one says so
+    # Ranks wait for different times, so that few of them print if all fail.
+    time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 20))
     write(f"rank {job.rank} of {job.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
 

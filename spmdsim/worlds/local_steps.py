@@ -332,13 +332,14 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
 def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables: Sequence[Any]) -> list[Any]:
     """Return the rows that each member of a group wants, in the group's order.
 
-    Members that want equal rows in equal columns share the array.
+    Members that want the same rows (one object ``wants[k]``) and own the same columns get one shared array, so callers
+    must not change it.
 
     Args:
         step: the step.
         frame: the group's members, and which rows and columns each owns.
-        wants: the wanted rows of each member; members with equal ids have one object.
-        tables: the shard of the table of each rank of the world.
+        wants: the rows that each member wants; members that look up the same ids of the group have one object.
+        tables: the shards of the table, one per rank of the world.
     """
     shared: dict[tuple[int, str], np.ndarray] = {}
     results = []

@@ -423,18 +423,20 @@ class ChoiceModel:
     def _add_reader(
         self, value: Value, storage: StorageStates, variable: int, reader: int, operand: int, count: int
     ) -> None:
-        """Add the price and the memory of moving a tensor from its stored layout to one of its readers.
+        """Add a pair price: the moves of a tensor from its stored layouts to one of its readers.
 
-        A parameter that is stored apart must be stored as it is used, or finer; other pairs are :data:`IMPOSSIBLE`.
-        Memory is the copy that the reader stores for the backward pass, if any.
+        The price is in seconds, for each stored layout and each layout that the reader wants, times ``count``. It is
+        for the forward pass; with recomputation the tensor may move twice. The bytes of the copy that the reader stores
+        for the backward pass, if any, are added as the pair's memory, also times ``count``. A parameter that is stored
+        apart must be stored as it is used, or finer; other pairs are :data:`IMPOSSIBLE`.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.
-            storage: its states.
-            variable: its variable.
-            reader: index of the operator that reads it.
-            operand: number of the operand.
-            count: the number of tied tensors.
+            storage: the layouts in which the tensor may be stored.
+            variable: the number of the variable that chooses among them.
+            reader: the index of the operator that reads the tensor.
+            operand: the number of the operand.
+            count: the number of tied tensors: those of repeated layers, which share one choice.
         """
         wanted = self.states[reader].inputs[operand]
         prices = self._count_forward_moves(value) * self._price_table(storage.layouts, wanted, value)
@@ -573,7 +575,8 @@ class ChoiceModel:
     ) -> np.ndarray | None:
         """Return the bytes of the redistributed copy that an operator stores.
 
-        Where the operator reads the tensor in its stored layout, there is no copy, and the bytes are 0.
+        The bytes are those of the largest shard. If the operator reads the tensor in its stored layout, it stores no
+        copy, and the bytes are 0.
 
         Args:
             value: the tensor.

@@ -642,6 +642,8 @@ def _decide_window(
     try:
         answer = eliminate(small)
     except TooWideError:
+        # This ends, because one variable with the hubs always fits: hubs are decided in branches, and variables outside
+        # of the window have one state, so the largest table has one entry per state of the variable.
         for half in (chosen[: len(chosen) // 2], chosen[len(chosen) // 2 :]):
             current = _decide_window(problem, around, current, half)
         return current

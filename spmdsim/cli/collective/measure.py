@@ -197,8 +197,8 @@ class MeasuredCase:
     def _count_wrong(self, block: Array, ranks: range, first: int) -> int:
         """Return the number of elements of a block that differ from the sum of the ranks' inputs.
 
-        Element ``i`` of rank ``r``'s input is ``(i + 3 r) % PERIOD + 1``. So one period of expected values is compared
-        with the whole block. A NaN counts as wrong.
+        Element ``i`` of rank ``r``'s input is ``(i + 3 r) % PERIOD + 1``. So one period of expected sums is
+        converted to the type of the case, and compared with the whole block. A NaN counts as wrong.
 
         Args:
             block: elements of this rank's output.

@@ -356,8 +356,8 @@ LEGEND = (
 def list_algorithms(args: argparse.Namespace) -> int:
     """Print a table of the algorithms of ``args.collective``, or of each collective; return 0.
 
-    A legend of the symbols in the cost formulas follows. ``--json`` prints the facts of each algorithm instead. If a
-    picture of ``--svg`` or ``--html`` is written, no table is printed.
+    A legend of the symbols in the cost formulas follows. ``--json`` prints the facts of each algorithm instead, also if
+    a picture of ``--svg`` or ``--html`` is written. Without ``--json``, a command that writes a picture prints no table.
 
     Raises:
         SpmdError: If the collective is unknown.

@@ -51,9 +51,10 @@ def _fold_and_exchange(
 ) -> Rounds:
     """Yield rounds in which survivors of a fold exchange and reduce blocks at given distances.
 
-    A fold pairs ranks until a power of two survives. First, the dropped rank of each pair sends its vector to the
-    survivor, which reduces it. At the end each survivor has two blocks, and gives the dropped rank its own. Block b
-    is chunk b, and belongs to rank b.
+    A fold pairs some ranks (``rank`` and ``rank ^ 1``), and one rank of each pair drops out, so that a power of two is
+    left. First, the dropped rank sends its whole vector to its partner, which reduces it. Then the survivors exchange.
+    At the end, each survivor of a pair has the results of both ranks, and sends the dropped rank the block of that
+    rank. Block b is chunk b, and belongs to rank b.
 
     Args:
         rank: the rank whose rounds are yielded.

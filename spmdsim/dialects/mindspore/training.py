@@ -126,8 +126,8 @@ def grad(
 
     Args:
         fn: as in :func:`value_and_grad`.
-        grad_position: as there.
-        weights: as there.
+        grad_position: as in :func:`value_and_grad`.
+        weights: as in :func:`value_and_grad`.
         has_aux: True to return ``(gradients, further results)``: ``fn`` returns a tuple, and the results after the loss
             follow as a tuple.
 
@@ -146,8 +146,8 @@ def grad(
 def _scaled_gradient(source: Tensor | Parameter, times: float) -> Tensor | None:
     """Return ``times`` the gradient that a backward pass has left in an input or a parameter.
 
-    * If the loss does not depend on the source: zeros in its layout; replicated for a parameter that no operator has
-      used.
+    * If the loss does not depend on the source: zeros in the layout of the source's gradient (the dual of the source's
+      layout). For a parameter that no operator has used, the zeros are replicated.
     * If the element type has no gradient, such as int32: None.
 
     Args:

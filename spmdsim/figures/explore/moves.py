@@ -303,6 +303,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     Returns:
         A dict. Lists with an entry per rank are in mesh order, and arrays are flat lists.
 
+    - "text": the strategy as text.
     - "layouts": texts of the layouts of x, w and the product before the reduction.
     - "x", "w", "y": the bounds of each rank's shard.
     - "local": each rank's local product.

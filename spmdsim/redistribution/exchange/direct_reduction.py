@@ -347,49 +347,71 @@ def _reduction_sums(src: Layout, dst: Layout, shape: tuple[int, ...]) -> Sums:
 def _assign_elements(problem: Sums) -> tuple[int, list[list[int]], list[list[dict[int, int]]]]:
     """Round the fractional shares of a reduction to whole elements; keep the largest load low.
 
-    This is done for each number of ``LOOSE`` (0, 1, 3), in order:
-
-    1. Each share is rounded down, and reduced by the number.
-    2. The remaining elements are dealt out one by one, those with the fewest possible adders first. Several ranks may
-       share the adding of such an element.
-    3. Receptions move from busy ranks to others (:func:`_relieve`, :func:`_put_outside`) while that is possible.
-
-    It ends when the busiest rank receives no more than the fractional shares predict. If that never happens, the number
-    whose busiest rank receives least is taken. Cached.
+    :func:`_round_shares` does this for each number of ``LOOSE`` (0, 1, 3), in order, until the busiest rank receives
+    no more than the fractional shares predict. If that never happens, the number whose busiest rank receives least is
+    taken. Cached.
 
     Args:
         problem: the elements of the reduction, grouped by owners.
 
     Returns:
         ``(most, shares, receptions)``: the receptions of the busiest rank; the shares ``[group][rank]``; and for each
-        group one dict per single element, with the receptions of its adders by rank.
+        group one dict ``{rank: number of addends and sums that it receives}`` per element that is dealt out singly. An
+        element without receptions has ``{rank: 0}`` for the first rank that can add it.
     """
-    extras = problem.extras
-    least = int(np.ceil((problem.want + (problem.shares * extras).sum(axis=0)).max() - 1e-6))
+    predicted_load = problem.want + (problem.shares * problem.extras).sum(axis=0)
+    least = int(np.ceil(predicted_load.max() - 1e-6))
     best: tuple[int, list[list[int]], list[list[Single]]] | None = None
     for withheld in LOOSE:
-        shares = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - withheld, 0)
-        load = dict(zip(problem.ranks, (problem.want + (shares * extras).sum(axis=0)).tolist()))
-        remaining = (problem.volumes - shares.sum(axis=1)).tolist()
-        singles = [
-            _singles(cells, count, inside)
-            for cells, count, inside in zip(problem.groups, remaining, problem.inside)
-        ]
-        all_singles = [single for group_singles in singles for single in group_singles]
-        for single in sorted(all_singles, key=lambda single: len(single.inside)):
-            single.deal(load, single.cell.fewest)
-        while max(load.values()) > least and (
-            _relieve(all_singles, load, least)
-            or any(_put_outside(single, load, least) for single in all_singles)
-        ):
-            pass
-        if best is None or max(load.values()) < best[0]:
-            best = max(load.values()), shares.tolist(), singles
+        rounded = _round_shares(problem, withheld, least)
+        if best is None or rounded[0] < best[0]:
+            best = rounded
         if best[0] <= least:
             break
     assert best is not None  # for the type checker
-    receptions = [[single.receptions or {single.inside[0]: 0} for single in group] for group in best[2]]
-    return best[0], best[1], receptions
+    most, shares, singles = best
+    return (
+        most,
+        shares,
+        [[single.receptions or {single.inside[0]: 0} for single in group] for group in singles],
+    )
+
+
+def _round_shares(
+    problem: Sums, withheld: int, least: int
+) -> tuple[int, list[list[int]], list[list[Single]]]:
+    """Round fractional shares down, and deal out the elements that remain one by one.
+
+    1. Each share is rounded down and reduced by ``withheld``, but not below 0.
+    2. The elements that remain are dealt out one by one, first those that the fewest ranks can add at the lowest cost.
+       Several ranks may share such an element: each adds some of the addends.
+    3. Receptions move from busy ranks to others (:func:`_relieve`, :func:`_put_outside`), until no rank receives more
+       than ``least`` or no move helps.
+
+    Args:
+        problem: the elements of the reduction, grouped by owners.
+        withheld: the number of elements by which every rounded share is reduced.
+        least: the receptions of the busiest rank that the fractional shares predict.
+
+    Returns:
+        ``(most, shares, singles)``: the receptions of the busiest rank; the shares ``[group][rank]``; and for each
+        group the elements that are dealt out singly.
+    """
+    shares = np.maximum(np.floor(problem.shares + TINY).astype(np.int64) - withheld, 0)
+    load = dict(zip(problem.ranks, (problem.want + (shares * problem.extras).sum(axis=0)).tolist()))
+    remaining = (problem.volumes - shares.sum(axis=1)).tolist()
+    singles = [
+        _singles(cells, count, inside)
+        for cells, count, inside in zip(problem.groups, remaining, problem.inside)
+    ]
+    all_singles = [single for group_singles in singles for single in group_singles]
+    for single in sorted(all_singles, key=lambda single: len(single.inside)):
+        single.deal(load, single.cell.fewest)
+    while max(load.values()) > least and (
+        _relieve(all_singles, load, least) or any(_put_outside(single, load, least) for single in all_singles)
+    ):
+        pass
+    return max(load.values()), shares.tolist(), singles
 
 
 def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:

@@ -176,6 +176,8 @@ class TunedStep:
         - "by the model: ...", because nothing was tried yet, the tries are not complete, or no other implementation
           has a price close to the best.
 
+        The times are empty until the first trial is complete.
+
         Args:
             step: the step in words.
             ranks: the number of ranks of its group.

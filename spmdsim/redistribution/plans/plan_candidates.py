@@ -376,9 +376,10 @@ class _Finder:
         It can win only if
 
         * plans are compared by bytes, values have to be reduced, and the tensor has elements and dimensions;
-        * one mesh has at most :data:`FEW_SUMMED` ranks, or each of two meshes at most :data:`MOST_SUMMED`;
-        * the busiest rank of each of the ``others`` receives more than the lower bound, and more than the busiest
-          rank of the direct reduction.
+        * source and target are on one mesh of at most :data:`FEW_SUMMED` ranks, or on two meshes of at most
+          :data:`MOST_SUMMED` ranks each;
+        * in each of the ``others`` the busiest rank receives more elements than both lower bounds
+          (:func:`least_on_average`, :func:`lower_bound`), and more than the busiest rank of the direct reduction.
 
         Args:
             others: the other candidates; at least one.

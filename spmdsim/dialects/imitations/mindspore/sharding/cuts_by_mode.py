@@ -174,14 +174,15 @@ def data_source(
 def _shard_source(
     name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
 ) -> Sharded:
-    """Return the sharding of a data source; GetNext has results only, other operators also operands.
+    """Return the sharding of a data source.
 
-    Nothing is communicated: operands and results have equal layouts.
+    The tensors are the results. For all operators but GetNext they are also the operands, with equal shapes and
+    layouts. Nothing is communicated.
 
     Args:
         name: MindSpore's name of the operator.
-        shapes: global shapes of the tensors.
-        layouts: their layouts.
+        shapes: global shapes of the results.
+        layouts: the layouts of the results, one per result.
         repeated: number of devices with equal work.
         side: side of the device matrix on which their axis is, ``"left"`` or ``"right"``.
 
