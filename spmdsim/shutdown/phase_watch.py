@@ -62,7 +62,7 @@ KILL_SECONDS = 1.0
 CODE = 2
 #: Seconds for the other ranks to fail, too, before a rank that fails ends the job by its launcher; and more seconds for
 #: each rank, so that only the first of them prints the line.
-ALONE_SECONDS, APART_SECONDS = 1.0, 0.1
+ALONE_SECONDS, APART_SECONDS = 1.0, 0.3
 #: Seconds for a process to write its stacks.
 ANSWER_SECONDS = 1.0
 #: The place of a process in a function that is not written in Python.
@@ -460,8 +460,8 @@ def end_before_mpi(code: int) -> None:
     job for a rank that fails before MPI's start. So wait, print a line, and ask the launcher to end the job. The
     function returns; the caller still has to exit.
 
-    The wait is 1 s plus 0.1 s times this rank's number, at most 3 s in total. If all ranks fail, they thus print one
-    after the other, and the job ends before most of them print.
+    The wait is 1 s plus 0.3 s times this rank's number, but at most 2.8 s in total. If all ranks fail, the lowest one
+    prints its line, and the job ends before the next one prints.
 
     Args:
         code: the exit code of this rank; 0 if it does not fail.
@@ -469,8 +469,8 @@ def end_before_mpi(code: int) -> None:
     job = detect()
     if not code or job is None or has_started_mpi() or find_job_folder() is not None:
         return
-    # Ranks wait for different times, so that few of them print if all fail.
-    time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 20))
+    # A rank waits longer than the one before takes to end the job, so that one of them prints if all fail.
+    time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 6))
     write(f"rank {job.rank} of {job.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
 
