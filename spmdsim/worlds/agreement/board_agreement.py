@@ -112,11 +112,10 @@ class BoardAgreement(CallAgreement):
     def compare(self) -> None:
         """Compare this rank's calls and reads so far with the logs of the other ranks of each group.
 
-        A read is a call of ``full()`` or ``item()``.
+        A read is a call of ``full()`` or ``item()``. A group without a new call since its last comparison is left out.
 
-        Groups without a new call since their last comparison are left out. Ranks of other nodes are waited for until
-        they have begun this rank's last call; ranks of this node are not. Calls that another rank has not begun yet are
-        not an error.
+        - Ranks of other nodes: first wait until they have begun this rank's last call.
+        - Ranks of this node: do not wait. Calls that such a rank has not begun yet are compared later.
 
         Raises:
             DisagreementError: If calls or reads differ, or a rank of another node does not come before the deadline.
@@ -181,9 +180,11 @@ class BoardAgreement(CallAgreement):
 def making_world(comm: MPI.Comm, history: TensorHistory, deadline: float) -> Iterator[None]:
     """Wait until all ranks of a new world have come, then run the block that makes the world.
 
-    If an earlier world of these ranks has a shared board, making the world is a logged call of all ranks there. So
-    ranks in another call are named in an error. With one rank, or without such a board, the block runs at once. If the
-    block fails, the logged call is withdrawn.
+    The wait uses the shared board (the memory of the ranks' call logs) of an earlier world of these ranks:
+
+    - If such a board exists, this function logs a call there, such as "a new world of 4 ranks". All ranks must log an
+      equal call; a rank that makes another call is named in an error. If the block fails, the logged call is withdrawn.
+    - If none exists, or if there is only one rank, the block runs at once.
 
     Args:
         comm: the ranks of the new world; all of them must call this.

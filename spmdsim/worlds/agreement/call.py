@@ -122,11 +122,11 @@ class Call:
         ranks: Sequence[int],
         has_any_length: bool = False,
     ) -> Call:
-        """Return the call that ranks make to run a step.
+        """Return the call that ranks make to run a step of a redistribution.
 
-        Its number is the hash of all fields of the step, the element type and the algorithm. In two cases it is at
-        least ``NUMBERS``, else below it: with ``has_any_length``, and for a tensor of at least :data:`HEAVY` (1,024)
-        bytes. Messages of these calls can overrun the buffer of a rank in another call.
+        The call's number is a hash of all fields of the step, the element type and the algorithm: equal for equal
+        steps, and below ``NUMBERS``. ``NUMBERS`` is added if messages of the call can overrun the buffer of a rank in
+        another call. That is so if the tensor has at least :data:`HEAVY` (1,024) bytes, or with ``has_any_length``.
 
         Args:
             step: the step.

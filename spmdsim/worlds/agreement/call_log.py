@@ -115,12 +115,13 @@ class CallLog(GroupLog):
     def begin(self, call: Call, tensor: int = 0) -> int:
         """Log that this rank begins a call, and return the call's number in the group, from 0.
 
-        The call runs after this method returns:
+        The caller runs the call after this method returns. Before that, the method does one of these things:
 
-        - A local call is only logged.
-        - If the call's kind is new to the group, or in strict mode, wait for all ranks and compare first.
-        - If another rank is in a different call, and one of both could damage memory, compare without waiting.
-        - Otherwise only log it; :meth:`end` compares it later.
+        - For a local call: nothing more than logging.
+        - If the call's kind is new to the group, or in strict mode: wait until all ranks have begun their call with
+          this number, and compare.
+        - If another rank is in a different call, and one of the two calls could damage memory: compare without waiting.
+        - Otherwise: nothing more than logging; :meth:`end` compares later.
 
         Args:
             call: the call.
@@ -179,11 +180,12 @@ class CallLog(GroupLog):
         return now
 
     def end(self, number: int, error: BaseException | None = None) -> None:
-        """Log that a call has ended, and compare all calls now and then.
+        """Log that a call has ended; compare all calls so far if a comparison is due.
 
-        They are compared after every :data:`EVERY` calls, and when a comparison is due: 2 ms or 50 times the duration
-        of the last comparison after its end, whichever is longer. After an error of MPI, such as a message that is
-        longer than expected, they are compared at once. After other errors they are not compared.
+        - After a success: compare if ``number`` is a multiple of :data:`EVERY` (64), or if enough time has passed since
+          the last comparison. Enough are 2 ms, or 50 times the duration of the last comparison if that is longer.
+        - After an error of MPI, such as a message that is longer than expected: compare at once.
+        - After any other error: do not compare.
 
         Args:
             number: the number of the call in the group.
@@ -201,12 +203,14 @@ class CallLog(GroupLog):
             self.compare_and_make_space()
 
     def _is_unsafe(self, number: int, agreed: int) -> bool:
-        """Return True if another rank made a different call, and one of the two calls is heavy.
+        """Return True if another rank logged a different call ``number``, and one of the two calls is heavy.
 
-        Compare the calls that have the number ``number`` on both ranks. A heavy call (``Call.number`` of at least
-        ``NUMBERS``) can write behind the buffer of a rank in another call. Each rank first logs its call and then
-        looks. So of two ranks in different calls at least one stays out of MPI. Only ranks whose slot for this group is
-        known already are read.
+        A heavy call (``Call.number`` of at least ``NUMBERS``) can write behind the buffer of a rank in another call.
+        Each rank first logs its call and then looks at the others. So of two ranks in different calls, at least one
+        sees the difference before it enters MPI. Only ranks whose slot for this group is known already are read.
+
+        For example, this rank logs a large all-gather as call 7. If another rank logged a barrier as call 7, return
+        True. If the other rank has not begun call 7, return False: that rank will look later.
 
         Args:
             number: the number of this rank's call in the group.
@@ -226,9 +230,13 @@ class CallLog(GroupLog):
     def find_difference(self) -> int | None:
         """Return the number of the first call that another rank made differently, or None.
 
-        Read what the other ranks have logged; send nothing and wait for nothing. None means that this rank and each
-        other rank have logged equal calls, as far as both have logged them. Calls that were compared before are not
-        compared again. Write to the board how many calls are compared with all ranks. Threads may call it at once.
+        Read what the other ranks have logged; send nothing and wait for nothing. A call is compared with another rank's
+        once both ranks have logged it; an equal call is not compared again. None means that all calls compared so far
+        are equal. For example, this rank has logged calls 0 to 5. Rank 1 has logged calls 0 to 3, all equal, and rank 2
+        differs in call 4: the result is 4.
+
+        Also write to the board how many first calls are equal on all ranks: 4 in the example. Two threads may call this
+        method at once.
         """
         with self._lock:
             first, least = None, self.number
@@ -247,6 +255,9 @@ class CallLog(GroupLog):
     def _skip_equal(self, area: memoryview, start: int, since: int, until: int) -> int:
         """Return the number of the first call from ``since`` on that another rank made differently.
 
+        For example, with ``since`` 3 and ``until`` 6: 4 if call 3 is equal and call 4 differs, and 6 if calls 3, 4, 5
+        are equal.
+
         Args:
             area: the numbers of the other rank's area of the board.
             start: the index of the group's slot in them.
@@ -263,7 +274,9 @@ class CallLog(GroupLog):
     def has_space(self) -> bool:
         """Return True if the next :data:`EVERY` (64) calls overwrite no call that a rank must compare.
 
-        A rank's log has the last ``RING`` calls of the group.
+        A rank's log is a ring with the last ``RING`` (256) calls of the group. So each other rank must have compared
+        all calls but the last 128, which leaves a margin. For example, after 200 calls each must have compared at least
+        72.
         """
         least = self.number - layout.RING + 2 * EVERY
         return least <= 0 or all(self._count_compared(place) >= least for place in self.others)
@@ -279,13 +292,16 @@ class CallLog(GroupLog):
     def compare(self) -> None:
         """Compare all calls and reads so far with those that the other ranks have logged.
 
-        Do not wait for ranks that are behind. If calls differ, publish how this rank computed the call's tensor, and
-        wait up to :data:`GRACE` seconds until all ranks have done so. If nothing differs and all ranks of other nodes
-        have begun this rank's last call, update ``compared``.
+        Calls that another rank has not logged yet are not waited for.
+
+        - If a call differs: publish how this rank computed the call's tensor, wait up to :data:`GRACE` (1) seconds
+          until the other ranks have published theirs, and raise an error that describes the difference.
+        - If a read differs: raise an error that describes it.
+        - If nothing differs: set ``compared`` to the number of this rank's calls. Leave it if a rank of another node
+          has not begun this rank's last call, because the copy of its log is older than its data.
 
         Raises:
-            DisagreementError: If calls or reads differ; the text describes the differences. This rank claims the
-                report.
+            DisagreementError: If calls or reads differ. This rank claims on the board that it reports the reason.
         """
         self.board.refresh()
         number = self.find_difference()
@@ -306,7 +322,8 @@ class CallLog(GroupLog):
     def compare_and_make_space(self) -> None:
         """Compare all calls so far, and wait until the log has space for :data:`EVERY` (64) more calls.
 
-        Also set the time of the next comparison; see :meth:`end`.
+        The log overwrites its oldest calls. So a rank that is far ahead waits here until the slower ranks have compared
+        theirs (:meth:`has_space`). Also set the time of the next comparison; see :meth:`end`.
 
         Raises:
             DisagreementError: If calls or reads differ, ranks wait for one another in a circle, or a rank does not
@@ -364,7 +381,8 @@ class CallLog(GroupLog):
     def wait_for(self, number: int, places: Sequence[int]) -> None:
         """Wait until some ranks have begun a call; return at once if they have.
 
-        While this rank waits, its own latest call looks unfinished, so that the other ranks see where it is.
+        If this rank's latest call has ended, its end is erased from the log during the wait and written anew
+        afterwards. So the other ranks see this rank in that call, and can name it or find a circle of waiting ranks.
 
         Args:
             number: the number of the call in the group.
@@ -388,12 +406,14 @@ class CallLog(GroupLog):
                 self.write_end(last)
 
     def _poll(self, number: int, is_over: Callable[[], bool]) -> None:
-        """Wait until ``is_over()`` is true; compare all calls every :data:`LOOK` seconds.
+        """Wait until ``is_over()`` is true; compare all calls meanwhile.
 
-        If a host cannot be reached, the thread of :mod:`~.wait_watch` ends the job at the deadline: ranks that raise
-        errors could not agree by MPI on one report.
-
-        Yield the processor in the first :data:`AWAKE` seconds, and sleep :data:`NAP` seconds between polls after that.
+        - In the first :data:`AWAKE` (0.005) seconds, yield the processor between polls.
+        - Later, sleep :data:`NAP` (0.0005) seconds between polls. Every :data:`LOOK` (0.25) seconds compare all calls,
+          and look for ranks that wait for one another.
+        - After the deadline, raise an error. If a host cannot be reached, raise it :data:`LOST_SECONDS` (15) seconds
+          later: the thread of :mod:`~.wait_watch` ends the job before, because these ranks cannot agree on one report
+          by MPI.
 
         Args:
             number: the number of the call that other ranks have to come to, for errors.

@@ -46,12 +46,14 @@ class Comparison:
     def arrived(self) -> bool:
         """Return True if all ranks have posted the comparison; a waiting rank calls it repeatedly.
 
-        Otherwise return False: at once in the first :data:`SPIN` seconds, and after a sleep of 0.5 ms later.
+        If some have not:
+
+        - In the first :data:`SPIN` (0.005) seconds: yield the processor, and return False.
+        - Later: raise an error if waiting longer cannot help, else sleep 0.5 ms and return False.
 
         Raises:
             DisagreementError: If the deadline is over on this rank, another rank gave up, or ``look`` returns a reason.
-                Nothing is checked in the first :data:`SPIN` seconds. After the error the request stays open for ever,
-                because MPI may still write to its memory.
+                After the error the request stays open for ever, because MPI may still write to its memory.
         """
         if self._request.Test():
             return True
@@ -83,9 +85,9 @@ class Comparison:
     def _describe_absence(self) -> str:
         """Return a text about the ranks that did not come; the caller appends "to" and the call.
 
-        All ranks that give up return an equal text, because their deadlines are equal. A rank that comes when all
-        others have given up misses no rank: then the text is "others gave up before this rank came". Blocks up to
-        :data:`GRACE` seconds.
+        For example, "rank 2 on node1 did not come within 5 s". All ranks that give up return an equal text, because
+        their deadlines are equal. If this rank comes when all others have given up, it misses no rank; then the text is
+        "others gave up before this rank came". Blocks up to :data:`GRACE` (1) seconds.
         """
         absent = [world_ranks(self.comm)[rank] for rank in self._absent()]
         if not absent:
@@ -95,8 +97,9 @@ class Comparison:
     def _absent(self) -> list[int]:
         """Return the ranks that have not come, as sorted numbers in the communicator.
 
-        Send a message to all other ranks that this rank gives up, without waiting for its delivery. A rank whose
-        message to this rank does not arrive within :data:`GRACE` seconds has not come.
+        Each rank that gives up sends a message to all other ranks and does not wait for its delivery. So a rank has
+        come if its message arrives here within :data:`GRACE` (1) seconds; all others are absent. For example, ranks 0
+        and 1 of three give up, and rank 2 never came: both return [2].
         """
         comm, me = self.comm, self.comm.Get_rank()
         everyone = range(comm.Get_size())

@@ -51,9 +51,11 @@ def describe_exit(board: SharedBoard, place: int) -> str | None:
 def find_stuck_ranks(board: SharedBoard) -> set[int]:
     """Return the places of the ranks that can never continue; the set may be empty.
 
-    A rank is stuck if it is in a call that another rank has not begun, and the other rank is stuck, too, or has left
-    the program without failing. A rank that failed is not stuck, and ranks that wait for it are not either: it ends the
-    job after its report.
+    A rank in a call waits for the ranks of the call that have not begun it. It is stuck if one of these is stuck, too,
+    or has left the program without failing. For example, rank 0 waits for rank 1, rank 1 for rank 2, and rank 2 for
+    rank 0: all three are stuck. If rank 2 computes instead, none is stuck, because rank 2 may still come.
+
+    A rank that failed is not stuck, and ranks that wait for it are not either: it ends the job after its report.
 
     Args:
         board: the memory of the ranks' logs; it is read as it is, without refresh.
@@ -79,9 +81,11 @@ def find_stuck_ranks(board: SharedBoard) -> set[int]:
 def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
     """Return the result of `find_stuck_ranks` if two looks agree, else an empty set.
 
-    Ranks are read one after the other, so one look mixes several moments. A rank that is in one call in both looks was
-    in it all the time between. The second look comes :data:`AGAIN` seconds later, only if the first finds a rank. The
-    result is empty, too, if another node has not answered between the looks: its ranks may have gone on.
+    One look can be wrong: it reads rank after rank, and they go on meanwhile. So if the first look finds stuck ranks,
+    look again :data:`AGAIN` (0.05) seconds later. The result is empty in these cases:
+
+    - The looks find different ranks, or one of these ranks is in another call at the second look.
+    - Another node has not answered between the looks, because its ranks may have gone on.
 
     Args:
         board: the memory of the ranks' logs; copies of other nodes are refreshed in between.
@@ -105,10 +109,16 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
 def describe_absence(log: GroupLog, number: int, how: str = NEVER) -> str:
     """Return a sentence about the ranks that have not come to a call, and where they are.
 
-    It also names the first call that ranks made from different lines. If all ranks came, it says that, and names those
-    that do not run. If hosts cannot be reached, it names their ranks alone: others wait because of them. If ``how`` is
-    :data:`NEVER` and each missing rank is in another call, it begins with "ranks wait for one another". At most
-    :data:`MOST` (4) groups of ranks are described.
+    The first case that applies decides:
+
+    - Hosts cannot be reached: name their ranks alone, because the others wait for them.
+    - All ranks came: "all ranks came to …, and wait there", and the ranks whose processes do not run.
+    - ``how`` is :data:`NEVER`, and each missing rank is in another call: "ranks wait for one another: …".
+    - Otherwise: the missing ranks, ``how``, and what each does: "rank 1 did not come within 5 s to call 3 of ranks 0,
+      1: …".
+
+    The last two also name the first call that ranks made from different lines. At most :data:`MOST` (4) groups of ranks
+    are described.
 
     Args:
         log: the log of the group.
@@ -229,9 +239,9 @@ def _describe_last_call(log: GroupLog, place: int) -> str:
 def describe_different_lines(log: GroupLog) -> str:
     """Return a clause about the first logged call that ranks made from different source lines.
 
-    It begins with "; the calls are from other lines since call". Return "" if there is no such call. Only calls that
-    all ranks' logs still have are compared, and only ranks with a slot for the group. The cause of a mistake is often
-    near: a rank made one call more, or one call less, than the others.
+    An example is "; the calls are from other lines since call 2: rank 0 at a.py:7, rank 1 at a.py:9". It points to the
+    cause of many mistakes: a rank made one call more, or one call less, than the others. Return "" if there is no such
+    call. Only calls that all ranks' logs still have are compared, and only ranks with a slot for the group.
 
     Args:
         log: the log of the group.
@@ -305,18 +315,24 @@ def _describe_calls_before(log: GroupLog, number: int) -> str:
 def describe_ancestors(
     computed: Sequence[tuple[int, int]], text_of: Callable[[int, int], str | None]
 ) -> list[str]:
-    """Return, for each side of a disagreement, the calculation in which its tensor differs.
+    r"""Return, for each side of a disagreement, the calculation in which its tensor differs.
 
     A side is a group of ranks with equal tensors; one of its ranks stands for it. Follow the calculations to the first
-    operand that differs, as long as all sides used one operator at one line and have published that operand. The texts
-    have these forms:
+    operand that differs, as long as all sides used one operator at one line and have published that operand. In this
+    example, both sides added two tensors, and the second operand differs:
 
-    - "a tensor computed by add at a.py:3" if no operand was followed;
-    - "from " and the calculation of the operand if operands were followed; if the operands are plain numbers, the
-      calculation that uses them comes before "from ";
-    - "a tensor computed otherwise" for a side that published nothing.
+    >>> published = {
+    ...     (0, 8): "a tensor computed by add at a.py:3\t1\t2",
+    ...     (1, 9): "a tensor computed by add at a.py:3\t1\t3",
+    ...     (0, 2): "a tensor computed by exp at a.py:2",
+    ...     (1, 3): "a tensor computed by log at a.py:2",
+    ... }
+    >>> describe_ancestors([(0, 8), (1, 9)], lambda place, number: published.get((place, number)))
+    ['from a tensor computed by exp at a.py:2', 'from a tensor computed by log at a.py:2']
 
-    If all texts are equal, the tensors' numbers are added to them.
+    The texts begin with "from " if operands were followed. If the operands are plain numbers, the calculation that uses
+    them comes before "from ". A side that published nothing has "a tensor computed otherwise". If all texts are equal,
+    the tensors' numbers are added to them.
 
     Args:
         computed: the place of a rank and its tensor's provenance number, for each side; at least one side.

@@ -59,8 +59,8 @@ class GroupLog:
     def find_start(self, place: int) -> int | None:
         """Return the index of a rank's slot for this group; None if it has no slot there.
 
-        The slot is the range of numbers on the board in which the rank logs the group's calls. The index is remembered,
-        and searched again if the rank has reused the slot for another group.
+        The slot is the range of numbers on the board in which the rank logs the group's calls. The index is remembered.
+        If the rank has reused the slot for another group since, search for the group anew.
 
         Args:
             place: the rank's place: its index on the shared board of call logs.

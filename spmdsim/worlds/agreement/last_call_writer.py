@@ -70,11 +70,15 @@ class LastCallWriter:
     # -- signals ------------------------------------------------------------------------------------------
 
     def _hear(self) -> None:
-        """Handle SIGTERM and SIGUSR1, and start the daemon thread that writes the file.
+        """Let SIGTERM and SIGUSR1 write the file: set handlers, and start the daemon thread that writes.
 
-        Do nothing outside of the main thread. Set a handler in two cases: the signal has the system's default handler,
-        or SIGUSR1 is ignored (the start of the rank ignores it). Keep any other handler: it is the program's. The
-        thread learns of that signal by the wakeup descriptor of :mod:`signal`, which is replaced.
+        The main thread may be inside of MPI, where it runs no handler. So each signal becomes a byte in a pipe, which
+        the daemon thread reads (:func:`signal.set_wakeup_fd`; an earlier wakeup descriptor is replaced).
+
+        - If a signal has the system's default handler, set :meth:`_handle`. Do so, too, if SIGUSR1 is ignored, because
+          the start of the rank ignores it.
+        - Keep any other handler: it is the program's. The pipe gets the byte nevertheless.
+        - Outside of the main thread do nothing, because Python sets no handlers there.
         """
         if threading.current_thread() is not threading.main_thread():
             return  # no handlers can be set here
@@ -172,8 +176,9 @@ class LastCallWriter:
     def _write(self, reason: str, last: bool) -> None:
         """Write the file, and print its path unless the starter of the job prints it.
 
-        If the boards lack ranks of the job, the name gets ".rank" and the lowest rank before its suffix. The starter
-        prints the path when the job ends or the user asked for the file. An error is printed, not raised.
+        The starter is the process that launched the ranks. It prints the path when the job ends or when the user asked
+        for the file. If the boards lack ranks of the job, their nodes write files of their own. Then the lowest rank of
+        this file is in its name: "calls.json" becomes "calls.rank4.json". An error of writing is printed, not raised.
 
         Args:
             reason: why the file is written.
@@ -212,8 +217,8 @@ class LastCallWriter:
 def read_last_calls(board: SharedBoard, place: int) -> Iterator[LastCall]:
     """Yield the logged calls of one rank that are not overwritten yet.
 
-    They come group by group, oldest first. Reads of tensors are left out. A call that has not ended has the end 0.
-    Times are nanoseconds of the monotonic clock.
+    They come group by group, and oldest first in each group. Reads of tensors are left out. Times are nanoseconds of
+    the monotonic clock; a call that has not ended yet has the end time 0.
 
     Args:
         board: the memory of the ranks' logs.

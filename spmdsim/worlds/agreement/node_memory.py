@@ -62,15 +62,18 @@ def find_near_processes(processes: Sequence[ProcessPlace], rank: int) -> dict[in
 def make_board(comm: MPI.Comm, processes: Sequence[ProcessPlace]) -> tuple[SharedBoard, list[int]]:
     """Create a shared board for the ranks of a communicator; all of them must call it.
 
-    Ranks of one node share memory. If one of them cannot open it, each of them counts as a node of its own. Areas of
-    other nodes are copies, which a thread of this process keeps up to date over TCP.
+    The board is the memory of the ranks' call logs, with an area for each rank. The ranks of one node share their
+    areas. If one of them cannot open the shared memory, each rank of its node counts as a node of its own. Areas of
+    other nodes are copies, which a thread of each process sends over TCP.
 
     Args:
         comm: the communicator.
         processes: the machine and the process of each rank of ``comm``.
 
     Returns:
-        The board, and the place of each rank of ``comm`` on it: the rank's index among the sorted numbers in the job.
+        The board.
+        The place of each rank of ``comm`` on it: the rank's index among the sorted numbers in the job. For example, if
+        the ranks of ``comm`` have the numbers 6, 2, 4 in the job, their places are 2, 0, 1.
 
     Raises:
         WorldError: If a rank cannot reach ranks of another node; on all ranks.
@@ -153,8 +156,9 @@ def _share_memory(
 ) -> tuple[mmap.mmap | None, set[int]]:
     """Create a file for the areas of this node's ranks, and map it to memory.
 
-    All ranks of all nodes must call it. The first rank of the node creates the file. All ranks verify by random bytes
-    that they opened this file.
+    All ranks of all nodes must call it. The first rank of the node creates the file and writes random bytes to it. The
+    others open it by its path, and use it only if they read these bytes there. The file has no name in any folder
+    afterwards.
 
     Args:
         comm: the communicator of all ranks.

@@ -82,10 +82,11 @@ class Courier:
         _thread(self._accept, board)
 
     def reach(self, board: SharedBoard) -> str | None:
-        """Ask all other nodes until each has answered, and return a problem if one of them does not.
+        """Ask all other nodes until each has answered; return None, or why one of them does not answer.
 
-        It is the first such node's problem in words; None if all answer. A node may take :data:`FIRST_ANSWER` (20)
-        seconds, unless all of its processes refuse the connection.
+        An example of a reason is "no answer at 10.0.0.2:4711 (timed out)", from the first node with a problem. A node
+        may take :data:`FIRST_ANSWER` (20) seconds. If all processes of a node refuse the connection, return its problem
+        at once.
 
         Args:
             board: the board with the copies of the nodes' areas.
@@ -101,8 +102,9 @@ class Courier:
     def refresh(self, board: SharedBoard) -> None:
         """Bring the copies of all other nodes up to date; never raises.
 
-        Block until each node has answered, at most :data:`ANSWERS` seconds. A node that has not answered is not waited
-        for during the next :data:`RESTS` seconds; a late reply of it is read. Threads take turns.
+        Ask all nodes at once, and block until each has answered, at most :data:`ANSWERS` (1) seconds. A node that has
+        not answered is not asked again for :data:`RESTS` (1) seconds, so that it does not block every call. Its late
+        reply is read at the next call. Threads take turns.
 
         Args:
             board: the board with the copies of the nodes' areas.
@@ -117,7 +119,10 @@ class Courier:
                 node.judge(board)
 
     def _receive_replies(self, board: SharedBoard, end: float) -> bool:
-        """Receive what has come from other nodes; return False if no more is awaited or comes in time.
+        """Receive once what has come from other nodes; return False if there was nothing.
+
+        If a reply is awaited, block until a connection can be used or the time ``end`` has come. Otherwise only look.
+        Unsent requests are sent, too. The caller repeats the method until it returns False.
 
         Args:
             board: the board with the copies of the nodes' areas.
@@ -199,11 +204,17 @@ class News:
         return (patch for place in self._near for patch in self._of(place))
 
     def _of(self, place: int) -> Iterator[bytes]:
-        """Yield the patches of one rank's area since this method last ran for the rank.
+        """Yield, as patches, what changed in one rank's area since this method last ran for the rank.
 
-        See :meth:`patches` for their order. Texts that are new since then are sent, or all texts if the rank has begun
-        its texts anew. Of each group, the calls since the last patches are sent, and the call before them again,
-        because it may have ended. The head of the area is always sent, with the state of the rank's process in it.
+        The patches are, in this order:
+
+        1. The new texts; all texts if the rank has begun its texts anew.
+        2. For each group: its new calls that are still in the ring, and the call before them again, because it may have
+           ended. Then the head of the group: its number, and how many calls the rank has begun and compared. It is
+           always sent.
+        3. The head of the area, with the state of the rank's process. It is always sent.
+
+        For example, if calls 0 to 4 were sent and the rank has begun call 6, calls 4, 5 and 6 are sent.
 
         Args:
             place: the rank's place: its index on the shared board of call logs.
@@ -272,7 +283,10 @@ class Connection:
         self.is_waiting, self.asked = True, time.monotonic_ns()
 
     def exchange(self) -> bytes | None:
-        """Send and receive what is possible now; return the reply if it is complete, else None.
+        """Send and receive what is possible without blocking; return the reply if it is complete.
+
+        Return None if the reply is not complete yet: the bytes so far are kept, and the next run of this method goes
+        on.
 
         Raises:
             OSError: If the process refuses the connection, its host cannot be reached, or the connection breaks.
@@ -333,9 +347,10 @@ class OtherNode:
         return [connection for connection in self._connections.values() if connection.is_waiting]
 
     def ask(self) -> None:
-        """Begin a round: send a request to a process that has answered, or else to the next one.
+        """Begin a round: send a request to one process of the node.
 
-        Do nothing if the node did not answer in the last round, and that ended less than :data:`RESTS` seconds ago.
+        Take a process that has answered before; if there is none, connect to the next one. Do nothing if the node did
+        not answer in the last round, and that round ended less than :data:`RESTS` (1) seconds ago.
         """
         if time.monotonic() < self._retry:
             return
@@ -348,7 +363,10 @@ class OtherNode:
             self._connect_next()
 
     def _connect_next(self) -> None:
-        """Connect to the next process to which no connection exists, and send a request, if there is one."""
+        """Begin a connection to the node's next address, and ask there; do nothing if none is left.
+
+        Addresses are tried in turn. An address is left out if it has a connection already, or failed in this round.
+        """
         for _ in self._endpoints:
             index = self._next % len(self._endpoints)
             self._next += 1
@@ -364,7 +382,10 @@ class OtherNode:
     def receive(self, connection: Connection, board: SharedBoard) -> None:
         """Receive what has come on a connection, and write a complete reply to the board; never raises.
 
-        If the connection fails, connect to the next process. After a reply, close the connections to other processes.
+        - If the connection fails: close it, and connect to the next process.
+        - If the reply is complete: write it, and close the connections to all other processes, because their replies
+          would be older.
+        - Otherwise keep what has come.
 
         Args:
             connection: one of :meth:`connections`.
@@ -388,10 +409,18 @@ class OtherNode:
                 self._connections.pop(other_index).close()
 
     def judge(self, board: SharedBoard) -> None:
-        """End a round: if no process has answered, write the state of the node's ranks to the board.
+        """End a round: if no process has answered in it, write the state of the node's ranks to the board.
 
-        It is ``ENDED`` if all processes refuse the connection. After :data:`PATIENCE` seconds without an answer it is
-        ``LOST`` if the host confirms nothing, else ``SILENT``.
+        - ``ENDED`` at once if all processes refuse the connection.
+        - ``LOST`` after :data:`PATIENCE` (3) seconds without an answer if no connection is open: the host cannot be
+          reached.
+        - ``SILENT`` after these seconds if a connection is open: the host is there, but its processes do not answer.
+
+        Otherwise the state stays. If no process has answered, the node is not asked again for :data:`RESTS` (1)
+        seconds.
+
+        Args:
+            board: the board with the copies of the node's areas.
         """
         if not self.is_awaited:
             return
@@ -421,10 +450,12 @@ class OtherNode:
         return f"no answer at {host}:{address.port} ({why})"
 
     def _write(self, reply: bytes, asked: int, board: SharedBoard) -> None:
-        """Write the patches of a reply to the board.
+        """Write the patches of a reply to the board, with the times of calls on this node's clock.
 
-        The times of calls are shifted to this node's clock. The shift assumes that the other clock was read in the
-        middle between request and reply; the fastest exchange so far decides.
+        The shift between the clocks assumes that the other clock was read in the middle between request and reply. For
+        example, the request left at 100 ns and the reply came at 300 ns; it says that the other clock showed 1200. So
+        1200 there is 200 here, and 1000 is subtracted from all times. Of all exchanges so far, the fastest one decides.
+        The time 0 stays 0.
 
         Args:
             reply: the bytes of a complete reply.

@@ -30,9 +30,11 @@ class ProcessPlace(NamedTuple):
 def find_own_place(rank: int) -> ProcessPlace:
     """Return the machine and the process id of this process, which is rank ``rank`` of the job.
 
-    The machine is the id of the system's boot and the namespace of its process ids. It is empty if /proc does not tell
-    them. If ``SPMDSIM_RANKS_PER_NODE`` is set, " part" and the number of the rank's node are appended, so that one
-    machine plays several nodes.
+    The machine is a text that is equal for processes that see each other: the id of the system's boot and the namespace
+    of its process ids. It is empty if /proc does not have them.
+
+    If ``SPMDSIM_RANKS_PER_NODE`` is set, one machine plays several nodes: " part" and the number of the rank's node are
+    appended. For example, with 2 ranks per node, rank 3 gets " part 1".
 
     Raises:
         SpmdError: If the setting is wrong.

@@ -76,8 +76,12 @@ class ReadLog:
     def add(self, provenance_number: int, value: int) -> None:
         """Log on the board that this rank reads a whole tensor; compare nothing yet.
 
+        The read is logged with a key for its position in the program: the user's lines, the number of calls so far, the
+        number of calculations since the last call, and the number of reads directly before it at this position. Ranks
+        that read at one position have equal keys.
+
         Do nothing if this rank has forgotten how the tensor was computed. Of reads that wait to be compared, only the
-        latest :data:`WAITING` are kept.
+        latest :data:`WAITING` (128) are kept.
 
         Args:
             provenance_number: the provenance number of the tensor.
@@ -102,12 +106,15 @@ class ReadLog:
         self._write(key, provenance_number, value)
 
     def find_disagreement(self, at_end: bool = False) -> str | None:
-        """Compare the reads that all ranks have passed with the reads of both neighbours.
+        """Compare this rank's reads with those of both neighbours; return the first disagreement in words.
 
-        A read is passed when all ranks have begun their next call. Each read is compared once. Write a doubt to the
-        board if a neighbour's value and calculation differ from this rank's, its calculation is unknown here, and
-        enough ranks read the same tensor (:meth:`_group_readers`). Ranks disagree once the neighbour doubts this rank's
-        read, too; a later call of this method finds that out.
+        Two steps show that neighbours disagree:
+
+        1. Compare each read once, when all ranks have begun their next call. Doubt a neighbour's read if its value and
+           its tensor differ from this rank's, this rank does not know that tensor's calculation, and all ranks read
+           there, most of them one tensor (:meth:`_group_readers`). The doubt is written to the board.
+        2. If the neighbour doubts this rank's read, too, they disagree. Its doubt may come later, so each run of this
+           method looks again, until the neighbour has made :data:`~.shared_board.RING` (256) more calls.
 
         Args:
             at_end: True if all ranks have ended the program, so that all reads are compared.
@@ -178,12 +185,13 @@ class ReadLog:
     def _find(self, place: int, key: int, guess: int = 0) -> tuple[int, int] | None:
         """Return the provenance number and the checksum of an entry with a key, or None.
 
-        None means that the rank has no entry with this key, or has overwritten it.
+        None means that the rank has no entry with this key, or has overwritten it. If ranks read in one order, the
+        entry has one number on all of them, so the entry ``guess`` is looked at before all others.
 
         Args:
             place: the rank's place: its index on the shared board of call logs.
             key: the key of a read or of a doubt.
-            guess: the number of the entry to look at first; any other entry is found, too, but more slowly.
+            guess: the number of the entry to look at first.
         """
         start = self._board.find_group(place, self._key)
         if start is None:
@@ -203,12 +211,14 @@ class ReadLog:
     def _group_readers(self, key: int) -> list[tuple[list[int], int]]:
         """Group the ranks by the tensor that they read at a position; the largest group comes first.
 
+        For example, [([0, 1, 3], 17), ([2], 25)] if ranks 0, 1, 3 read the tensor 17 and rank 2 read the tensor 25.
+
         Args:
             key: the number of the position in the program (:class:`Read`).
 
         Returns:
-            Pairs of the sorted ranks and their tensor's provenance number. The list is empty if a rank did not read there.
-            Outside of strict mode it is also empty if no tensor was read by more than half of the ranks.
+            Pairs of the sorted ranks and their tensor's provenance number. The list is empty if a rank did not read
+            there. Outside of strict mode it is also empty if no tensor was read by more than half of the ranks.
         """
         entries = [(rank, self._find(place, key)) for rank, place in zip(self._log.members, self._log.places)]
         # An entry is a pair of a provenance number and a checksum.
@@ -221,10 +231,9 @@ class ReadLog:
     def _describe(self, read: Read, place: int, provenance_number: int) -> str | None:
         """Return the message for a read on which the ranks disagree, or None if they need not agree.
 
-        They need not agree in these cases:
-
-        - A rank did not read at this position, or no tensor has a majority (:meth:`_group_readers`).
-        - Neither of the two tensors is the majority's; this case does not count in strict mode.
+        They need not agree if a rank did not read at this position. Outside of strict mode, they also need not agree in
+        two cases: no tensor was read by more than half of the ranks, or that tensor is neither this rank's nor the
+        neighbour's.
 
         Args:
             read: this rank's read.

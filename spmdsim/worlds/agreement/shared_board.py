@@ -76,7 +76,13 @@ class LoggedCall(NamedTuple):
 
 
 def locate(start: int, column: int, number: int) -> int:
-    """Return the index of a column of a call, in the group slot that begins at ``start``."""
+    """Return the index of a column of a call, in the group slot that begins at ``start``.
+
+    A slot has a head of 4 numbers, then a row of 5 columns for each of the last :data:`RING` (256) calls.
+
+    >>> locate(1000, LINE, 3), locate(1000, LINE, 259)
+    (1021, 1021)
+    """
     return start + _GROUP_HEAD + number % RING * COLUMNS + column
 
 
@@ -138,7 +144,8 @@ class SharedBoard:
     def open_group(self, key: int, places: Sequence[int]) -> int:
         """Take a slot for the calls of a group, and publish the group's places there.
 
-        If more than :data:`CLOSED_GROUPS` groups are closed, reuse the slot that was closed first.
+        A slot is the range of numbers in this rank's area in which it logs the group's calls. Take a new slot. If more
+        than :data:`CLOSED_GROUPS` (32) groups are closed, reuse the slot that was closed first instead.
 
         Args:
             key: the number of the group.
@@ -148,7 +155,7 @@ class SharedBoard:
             The index of the slot's first number in this rank's area.
 
         Raises:
-            WorldError: If this rank is in :data:`GROUPS` groups.
+            WorldError: If all :data:`GROUPS` (2048) slots are in use.
         """
         if len(self._closed) > CLOSED_GROUPS:
             slot = self._closed.popleft()
@@ -189,8 +196,12 @@ class SharedBoard:
     def is_first_to_report(self) -> bool:
         """Claim the report of why the job ends; return True if this rank shall write it.
 
-        Return False at once if another rank has claimed it. Otherwise wait :data:`AT_ONCE` seconds: of several ranks
-        that claim it meanwhile, the one with the lowest place shall write. The others withdraw their claims.
+        - If another rank has claimed it: return False at once.
+        - Otherwise claim it and wait :data:`AT_ONCE` (0.05) seconds, or :data:`LOST_AT_ONCE` (1.5) if a host cannot be
+          reached. Then look for ranks that claimed it meanwhile. If one of them has a lower place, withdraw the claim
+          and return False; else return True.
+
+        For example, ranks 1 and 2 claim it at one time: rank 1 writes the report.
         """
         self.refresh()
         if any(self.state(place, REPORTS) for place in self.places() if place != self.me):
@@ -210,8 +221,8 @@ class SharedBoard:
     def publish(self, number: int, text: str) -> None:
         """Write to this rank's area the text that a number stands for, unless it is there.
 
-        A text has at most 1000 bytes in UTF-8; the rest is cut off. If the area is full, its texts are dropped, and
-        only the latest 1024 are written again.
+        A text has at most 1000 bytes in UTF-8; the rest is cut off. If the area has no room for the text, start the
+        texts anew: write only the latest 1024 again, this one among them, and count the restart in ``TEXT_RESTARTS``.
 
         Args:
             number: the number; the caller sees to it that equal numbers have equal texts.
@@ -281,8 +292,8 @@ class SharedBoard:
     def _publish_line(self, frame: FrameType, function: int) -> int:
         """Publish the text of the source line that a user's frame is at, and return its number.
 
-        The number is a hash of the text. It is remembered for the frame's current instruction. When :data:`LINES` (65,536)
-        numbers are remembered, all are forgotten first.
+        The number is a hash of the text, such as "model.py:12". It is cached for the frame's current instruction. The
+        cache is emptied when it has :data:`LINES` (65,536) numbers.
 
         Args:
             frame: the frame.
@@ -393,7 +404,8 @@ class SharedBoard:
     def current_call(self, place: int) -> tuple[int, int] | None:
         """Return ``(group's number, call's number in the group)`` of the call that a rank is in.
 
-        Return None if the rank's latest call has ended, or if it has made none.
+        Return None if the rank's latest call has ended, or if it has made none. A call has not ended if its end time in
+        the log is before its begin time.
 
         Args:
             place: the rank's place.
@@ -408,8 +420,9 @@ class SharedBoard:
     def read_call(self, place: int, start: int, number: int) -> LoggedCall:
         """Return a call that the rank at ``place`` has logged.
 
-        A text that nobody published is "a call without words" or "an unknown place". It is not checked that the slot
-        still has the call (:meth:`readable_calls`).
+        The log has numbers for the call's words and for its line; the texts are looked up. Without a text, they become
+        "a call without words" and "an unknown place". The caller must know that the slot still has the call
+        (:meth:`readable_calls`).
 
         Args:
             place: the place of the rank.
@@ -442,8 +455,8 @@ class SharedBoard:
     def _read_texts(self, place: int, used: int) -> dict[int, str]:
         """Return the texts in a rank's area by the numbers that they stand for.
 
-        A length out of range means that the rank has begun its texts anew in the meantime; the texts before it are
-        returned. Bytes that are not UTF-8 are replaced.
+        The rank may start its texts anew while this rank reads them. Then a length is out of range; return the texts
+        before it. Bytes that are not UTF-8 are replaced.
 
         Args:
             place: the rank's place.

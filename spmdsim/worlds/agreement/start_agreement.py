@@ -70,9 +70,12 @@ def agree_on_start(
 ) -> dict[str, Any]:
     """Return the settings of a new world after all ranks have agreed on them; all must call it.
 
-    The ranks also agree on versions and on their program, unless the setting "check" is False on all of them. If the
-    communicator has all ranks of the job, the names of shared memory that the ranks do not need any more are removed. A
-    communicator of one rank compares nothing.
+    Each rank reads its settings and compares them with the other ranks':
+
+    - With several ranks, also compare versions and the text of the program. Only settings must be equal if the setting
+      "check" is False on all ranks.
+    - With one rank, compare nothing.
+    - If the communicator has all ranks of the job, remove the names of shared memory that no rank needs any more.
 
     Args:
         comm: the ranks.
@@ -121,9 +124,13 @@ def agree_on_start(
 def _require_equal_facts(facts: Sequence[Facts], job: Sequence[int], settings: Sequence[str]) -> None:
     """Raise DisagreementError if facts about the ranks' start differ that must be equal.
 
-    If no rank compares its calls (``check``), only settings must be equal. The path of the program may always differ,
-    and a module that some ranks have not loaded is not compared. If settings are wrong on a rank, the error states its
-    mistake instead.
+    A fact is a name and a value, such as "numpy": "2.0". The rules are:
+
+    - If settings are wrong on a rank, the error states its mistake and nothing else.
+    - The name of the program's file may always differ.
+    - The text of a module must be equal if all ranks have loaded the module.
+    - All other facts must be equal. A fact that only some ranks have, such as a variable of the environment, differs.
+    - If "check" is False on all ranks, only settings must be equal.
 
     Args:
         facts: the facts of each rank.
@@ -188,8 +195,9 @@ def _name_setting(setting: str) -> str:
 def _describe_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings as facts: a name and the ``repr`` of a value each.
 
-    The name has the environment variable of the setting if there is one, such as "check (SPMDSIM_CHECK)". A dataclass
-    gives one fact per field, such as "tuning (SPMDSIM_TUNE) of threshold".
+    The name has the environment variable of the setting if there is one: {"check": True} becomes
+    {"check (SPMDSIM_CHECK)": "True"}. A dataclass gives one fact per field, such as "tuning (SPMDSIM_TUNE) of
+    threshold".
 
     Args:
         settings: the values by name.
@@ -228,8 +236,9 @@ def _collect_facts() -> dict[str, str]:
 def _collect_texts() -> dict[str, str]:
     """Return facts about the texts of the program and of the loaded modules.
 
-    Modules are those of this package and the user's own: neither of the standard library nor of a folder of installed
-    packages. Modules without a ".py" file are left out.
+    An example is {"the text of module model": "12 bytes with checksum 0a1b2c3d"}. Modules are those of this package and
+    the user's own, which are neither in the standard library nor in a folder of installed packages. Modules without a
+    ".py" file are left out.
 
     Returns:
         The facts by name. The fact of the program and of each module is the length and checksum of its file. The fact

@@ -91,9 +91,11 @@ class WaitWatch:
     def _compare_at_end(self, log: CallLog, is_last: bool) -> None:
         """End the job if this rank's calls or reads differ from those of other ranks; else return.
 
+        It also ends if all ranks have left and one of them has not made this rank's last call.
+
         Args:
             log: the log of one group.
-            is_last: True if all ranks have left, so that all must have made this rank's last call, too.
+            is_last: True if all ranks have left. Otherwise a missing call may still come and is no reason.
         """
         if (number := log.find_difference()) is not None:
             self._end_job(self._describe_difference(log, number))
@@ -115,10 +117,13 @@ class WaitWatch:
     def _run(self) -> None:
         """Look at the board every few moments until :meth:`stop` is called; runs in its own thread.
 
-        If another rank differs in a call, publish how this rank computed the tensor of that call. If this rank stays in
-        one call and is the lowest rank that has come to it, print every :data:`SECONDS_BETWEEN_LINES` seconds which
-        ranks are missing. End the job if waiting longer cannot help (:meth:`_find_reason`). A rank that polls outside
-        of MPI raises the error itself, unless a host cannot be reached.
+        At each look:
+
+        - If another rank differs in a call, publish how this rank computed the tensor of that call.
+        - If this rank stays in one call and waiting longer cannot help (:meth:`_find_reason`), end the job. A rank that
+          polls outside of MPI raises the error itself, unless a host cannot be reached.
+        - If this rank stays in one call and is the lowest rank that has come to it, print every
+          :data:`SECONDS_BETWEEN_LINES` (10) seconds which ranks are missing.
         """
         board, printed_lines = self._board, 0
         before: tuple[int, int] | None = None
@@ -144,15 +149,15 @@ class WaitWatch:
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
         """Return the reason why this rank must not wait longer in a call, or None.
 
-        Return None if it may wait, or if another rank reports the reason. It must not wait in three cases:
+        There is a reason in three cases:
 
-        - Calls of ranks differ, after :data:`PATIENT` seconds or at the deadline if that is earlier.
-        - Ranks wait for each other in a circle, after :data:`SURE` seconds; the rank with the lowest place reports it,
-          the others report it after twice that time.
-        - The deadline is over.
+        1. Calls of ranks differ, and :data:`PATIENT` (3) seconds or the deadline are over, whichever is earlier.
+        2. Ranks wait for each other in a circle, and :data:`SURE` (2) seconds are over.
+        3. The deadline is over.
 
-        In the first and the third case, the lowest rank that has come to the call reports at once, and the others four
-        looks later.
+        So that one rank reports, one is the first to get the reason: in cases 1 and 3 the lowest rank that has come to
+        the call, in case 2 the rank of the circle with the lowest place. The others get it later: by four looks in
+        cases 1 and 3, after twice the time in case 2. Return None before that, and without a reason.
 
         Args:
             log: the log of the group.
