@@ -223,10 +223,11 @@ class ReadLog:
         entries = [(rank, self._find(place, key)) for rank, place in zip(self._log.members, self._log.places)]
         # An entry is a pair of a provenance number and a checksum.
         provenance_numbers = {rank: entry[0] for rank, entry in entries if entry is not None}
+        if len(provenance_numbers) < len(entries):  # A later read has replaced the entry, maybe on all ranks.
+            return []
         groups = sides(provenance_numbers.items())
-        readers = sum(len(ranks) for ranks, _ in groups)
-        has_majority = self._strict or 2 * len(groups[0][0]) > readers
-        return groups if readers == len(entries) and has_majority else []
+        has_majority = self._strict or 2 * len(groups[0][0]) > len(entries)
+        return groups if has_majority else []
 
     def _describe(self, read: Read, place: int, provenance_number: int) -> str | None:
         """Return the message for a read on which the ranks disagree, or None if they need not agree.
