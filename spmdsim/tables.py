@@ -218,8 +218,8 @@ def _narrow(widths: list[int], least: list[int], room: int) -> None:
 def _wrap(text: str, width: int | None) -> list[str]:
     """Return a text in lines of at most ``width`` characters, broken between words.
 
-    A longer word has a line of its own; short texts in brackets count as a word. A text without words gives one empty
-    line.
+    A text that fits is returned unchanged. A word longer than ``width`` has a line of its own; short texts in brackets
+    count as a word. A longer text without words gives one empty line.
 
     Args:
         text: the text; several blanks become one if it is broken.

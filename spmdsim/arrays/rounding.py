@@ -132,7 +132,8 @@ class Measured:
 
     Attributes:
         truth: the result in the wider type.
-        spread: per element, the difference of the runs in the program's type; inf where only the truth is finite.
+        spread: per element, the error that rounding causes, estimated from runs in the program's type; inf where only
+            the truth is finite.
         name: the type of the truth.
         own_type: the coarsest type in which the program computes.
     """
@@ -189,16 +190,17 @@ class Measured:
 def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> np.ndarray:
     """Return each element's error: ``sqrt(4 * response + max(own_error, usual_error))``.
 
-    It is the error that rounding causes. The three terms are mean squares per element:
+    It is the error that rounding causes. The first run has the unchanged operands. Then come pairs: one run with
+    operands moved up by some units, one with operands moved down. The three terms are squares per element:
 
-    - response: how far the result follows its operands. For each pair of runs with moved operands, it is half of their
-      difference, divided by the units of the move.
-    - own_error: how far rounding alone moves the result. It is the distance from the truth of the unchanged run, and
-      of the mean of each pair, in which the moves cancel. The squares of these means count twice, because a mean of
-      two runs has half of a run's variance.
-    - usual_error: the lower limit of own_error, for an element that is exact by chance. It is a ratio times
-      ``response + (u * value) ** 2``. For nine tenths of the elements, own_error is at most this ratio times that sum.
-      The limit is at most the largest own_error.
+    - response: how far the result follows its operands. It is the mean over the pairs of
+      ``((up - down) / 2 / units) ** 2``.
+    - own_error: how far rounding alone moves the result. It is a mean over the unchanged run and the pairs. The
+      unchanged run adds the square of its difference from ``true``. A pair adds twice the square of the difference of
+      its mean from ``true``: the moves cancel in the mean, and a mean of two runs has half of a run's variance.
+    - usual_error: a lower limit of own_error, for elements that are exact by chance; see :func:`_compute_usual_error`.
+
+    Elements whose ``response`` is infinite or NaN have no usable error; the result is infinite or NaN at them.
 
     If ``u`` is 0, the result is the root mean square of the differences between the runs and the truth.
 
@@ -217,12 +219,25 @@ def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> n
         response = response + (difference(up, down) / 2 / units) ** 2
     own_error, response = own_error / (1 + len(MOVES)), response / len(MOVES)
     values = np.abs(true).astype(np.float64)
-    weight = response + (u * np.where(np.isfinite(values), values, 0.0)) ** 2
-    is_usable = (weight > 0) & np.isfinite(weight) & np.isfinite(own_error)
-    usual = float(np.quantile(own_error[is_usable] / weight[is_usable], USUAL)) if is_usable.any() else 0.0
+    scale = response + (u * np.where(np.isfinite(values), values, 0.0)) ** 2
+    return np.asarray(np.sqrt(4 * response + np.maximum(own_error, _compute_usual_error(own_error, scale))))
+
+
+def _compute_usual_error(own_error: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return each element's usual error: ``ratio * scale``, but at most the largest finite ``own_error``.
+
+    Elements are usable if ``own_error`` and ``scale`` are finite and ``scale`` is above 0. The ratio is chosen so that
+    ``own_error`` is at most ``ratio * scale`` for the share `USUAL` (nine tenths) of them; without usable elements it
+    is 0. Where ``scale`` is infinite or NaN, the result is ``scale``.
+
+    Args:
+        own_error: the square of the error that rounding alone causes, per element.
+        scale: the square to which errors are proportional, per element: ``response + (u * true) ** 2``.
+    """
+    is_usable = (scale > 0) & np.isfinite(scale) & np.isfinite(own_error)
+    ratio = float(np.quantile(own_error[is_usable] / scale[is_usable], USUAL)) if is_usable.any() else 0.0
     largest = own_error.max(initial=0.0, where=np.isfinite(own_error))
-    least_error = np.where(np.isfinite(weight), np.minimum(usual * weight, largest), weight)
-    return np.asarray(np.sqrt(4 * response + np.maximum(own_error, least_error)))
+    return np.where(np.isfinite(scale), np.minimum(ratio * scale, largest), scale)
 
 
 def measure(program: Callable[[Cast], Any], dtype: Any, world: World | None = None) -> Measured:

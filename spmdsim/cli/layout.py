@@ -281,7 +281,8 @@ def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
 
     The first of these options that is set counts:
 
-    1. ``--shard``: the number of blocks per dimension, such as "(2,4)";
+    1. ``--shard``: the number of blocks per dimension, such as "(2,4)", for ``--n`` devices (default: the product of
+       these numbers), with ``--repeat`` as in MindSpore (default: right);
     2. ``--placement`` with ``--sbp``: OneFlow's ranks, and an entry per mesh axis;
     3. ``--device-matrix`` with ``--tensor-map``: MindSpore's axes, and the axes that split each dimension;
     4. ``--mesh`` with ``--dims``: a mesh and a layout in any other notation.
@@ -297,11 +298,11 @@ def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
     """
     from spmdsim.dialects.mindspore import check_even, from_cuts
 
-    if args.placement and not args.shard:
-        return _parse_sbp(args, shape)
     if args.shard:
         cuts = _parse_cuts(args)
         layout: Layout = from_cuts(cuts, args.n or math.prod(cuts), args.repeat or "right")
+    elif args.placement:
+        return _parse_sbp(args, shape)
     else:
         text = args.tensor_map if args.device_matrix else args.dims
         if text is None:

@@ -330,7 +330,8 @@ def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]
         parse: a function of a mesh, which raises an SpmdError if the mesh does not fit the text.
 
     Raises:
-        InputError: If there are several meshes and ``parse`` fails on all. It has the message of the last failure.
+        InputError: If there are several meshes and ``parse`` fails on all. It has the message of the last failure, and
+            advice to give ``--mesh``.
         SpmdError: The error of ``parse``, if it fails on the only mesh.
     """
     for mesh in candidates[:-1]:

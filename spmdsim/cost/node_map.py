@@ -218,7 +218,14 @@ def _number_labels(labels: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashab
 
 
 def _parse_labels(text: str) -> list[str]:
-    """Return a host per rank from a text such as ``"a:2,b"``; raise InputError if a word is no host."""
+    """Return the host of each rank: ``"a:2,b"`` gives ``["a", "a", "b"]``.
+
+    Args:
+        text: the words ``host`` or ``host:ranks``, with commas between them. Blanks around a word are ignored.
+
+    Raises:
+        InputError: If a word is neither ``host`` nor ``host:ranks``.
+    """
     labels: list[str] = []
     for word in text.split(","):
         match = _WORD.fullmatch(word.strip())

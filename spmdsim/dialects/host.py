@@ -142,8 +142,8 @@ def equal_on_all_ranks(data: Any, world: World) -> np.ndarray:
 
     The check compares type, shape and a checksum of every k-th element, with k = max(1, size // ``SAMPLE``). It runs
     for the first ``FIRST`` arrays of a world, then for every ``EVERY``-th array. Lock step (one process plays all
-    ranks) and single numbers need no check. All ranks of the world must call it, in equal order, because the ranks
-    exchange the checksums.
+    ranks) and arrays of one element need no check. All ranks of the world must call it, in equal order, because the
+    ranks exchange the checksums.
 
     Args:
         data: a number, nested lists or an array.

@@ -25,8 +25,8 @@ FILLS = (
 #: Number of cells that fills and stripes distinguish; more cells have no fill.
 MOST_FILLS = 4 * len(FILLS)
 
-MOST_BYTES = 1 << 20
-"""Largest size of one picture in bytes, because larger ones make a page slow."""
+MOST_CHARACTERS = 1 << 20
+"""Largest number of characters of one picture, because longer ones make a page slow."""
 
 #: Colours of thin lines, in the order of FILLS, for light and dark backgrounds.
 INKS = ("#3d97cc", "#d08f00", "#009e73", "#a89400", "#c2659a", "#2b7fc0", "#d55e00", "#888888")

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from spmdsim.errors import InputError, UsageTypeError, many
-from spmdsim.figures.canvas import MOST_BYTES, ROW, STYLE, Canvas, svg, width_of
+from spmdsim.figures.canvas import MOST_CHARACTERS, ROW, STYLE, Canvas, svg, width_of
 from spmdsim.pictured import ShortRepr
 from spmdsim.tables import Table, escape_words, join_text, strip_lines
 from spmdsim.wrong_calls import explained
@@ -83,7 +83,7 @@ class Figure(ShortRepr):
         Tables have at most ``most_rows`` rows. Screen readers get the notes, or without notes the words of the drawing.
 
         Raises:
-            InputError: If the SVG has more than ``MOST_BYTES`` characters.
+            InputError: If the SVG has more than ``MOST_CHARACTERS`` characters.
         """
         image, y = Canvas(), 12.0
         for k, line in enumerate((self.title, *self.notes)):
@@ -115,7 +115,7 @@ class Figure(ShortRepr):
             heading: the HTML element of the title, such as ``h2``.
 
         Raises:
-            InputError: If the HTML has more than ``MOST_BYTES`` characters.
+            InputError: If the HTML has more than ``MOST_CHARACTERS`` characters.
         """
         lines = [f"<{heading}>{escape_words(self.title)}</{heading}>"]
         lines += [f'<p class="{_kind(line)}">{escape_words(line)}</p>' for line in self.notes]
@@ -141,12 +141,12 @@ def _check_size(text: str, title: str) -> str:
     """Return the picture ``text`` unchanged.
 
     Raises:
-        InputError: If it has more than ``MOST_BYTES`` characters; ``title`` names the picture in the error, with at
-            most 80 characters.
+        InputError: If it has more than ``MOST_CHARACTERS`` characters; ``title`` names the picture in the error, with
+            at most 80 characters.
     """
-    if len(text) > MOST_BYTES:
+    if len(text) > MOST_CHARACTERS:
         raise InputError(
-            f"the picture of {title[:80]} must have at most {MOST_BYTES:,} bytes, got {len(text):,}; "
+            f"the picture of {title[:80]} must have at most {MOST_CHARACTERS:,} characters, got {len(text):,}; "
             "show a part of it"
         )
     return text
@@ -158,7 +158,7 @@ def page(title: str, figures: Sequence[Figure]) -> str:
     The text is a complete document. If the only figure has the title of the page, the title appears once.
 
     Raises:
-        InputError: If a figure has more than ``MOST_BYTES`` characters.
+        InputError: If a figure has more than ``MOST_CHARACTERS`` characters.
     """
     is_titled = len(figures) == 1 and figures[0].title == title
     body = "".join(figure_of_page.fragment("h1" if is_titled else "h2") for figure_of_page in figures)

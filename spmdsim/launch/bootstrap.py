@@ -162,6 +162,9 @@ def start_supervisor(job: Launched | None) -> None:
     - a supervisor watches this process already;
     - the system cannot watch processes.
 
+    The supervisor forwards signals to the rank. If the supervisor ends, the rank is killed. If the supervisor itself
+    fails, the exit code is 1. If the job logs calls, SIGUSR1 is ignored from now on, also without a fork.
+
     Args:
         job: the job, as the launcher describes it; None outside of a job, where nothing is watched.
     """

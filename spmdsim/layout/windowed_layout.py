@@ -116,7 +116,7 @@ class Window:
 
         An element outside of the dimension gets the value of an element inside, of which it is the mirror image. With
         5 elements and "reflect", element -1 is a copy of element 1, element 5 one of element 3. If all elements are
-        inside, the range is returned unchanged.
+        inside, the range is returned unchanged. The elements outside stay in the range; the caller cuts them off.
 
         Args:
             low: first element of the range, below 0 if the range begins outside.
@@ -161,7 +161,8 @@ class Window:
         the largest block, and is at most ``n``:
 
         * :attr:`spread` above 1: the positions divided by the spread, rounded up;
-        * other windows: one window, and a stride for each further position.
+        * windows of one element: the positions, whatever the stride;
+        * wider windows: one window, and a stride for each further position.
 
         Args:
             n: number of elements of the dimension.

@@ -208,13 +208,13 @@ def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> 
 
 
 def price_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
-    """Return the modelled seconds of an exchange, from the bytes and messages of its busiest rank.
+    """Return the modelled seconds of an exchange from the largest counts of any rank.
 
     If nothing is received, it is 0. Otherwise:
 
     * By bytes alone (:attr:`Prices.bytes_only`): 1.2e-10 s for each byte that the busiest receiver receives.
-    * On a machine: the model's time for the larger number of bytes of the busiest receiver and the busiest sender, and
-      for the messages of the rank that receives most messages.
+    * On a machine: the model's time for the most bytes that any rank receives or sends, and for the most messages that
+      any rank receives. These may be different ranks.
 
     Args:
         ends: the splits before and after.

@@ -78,6 +78,8 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 def check_size(size: int, vendor: str, job: Launched | None) -> None:
     """Raise LauncherError if MPI has another number of ranks than the launcher has started.
 
+    The message names the command that starts a job with this MPI.
+
     Args:
         size: the number of ranks of MPI.
         vendor: the vendor of MPI's library, for the message.

@@ -180,7 +180,8 @@ def _moves(
     """Return the redistributions that a strategy needs, as ``(source, target, shape, dtype)``.
 
     The list has one for each operand, also if its layout does not change, and one for each result with pending
-    reductions, which carries them out. The element type of a result is taken to be the widest of the operands.
+    reductions, which carries them out. The element type of a result is taken to be the widest of the operands, or
+    float64 without operands.
 
     Args:
         bound: the operator's rule with the operands' shapes.

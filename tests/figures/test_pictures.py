@@ -23,7 +23,7 @@ from spmdsim.collectives import schedule_of, unroll
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.figures import Figure, figure
-from spmdsim.figures.canvas import FILLS, INKS, MOST_BYTES, STYLE
+from spmdsim.figures.canvas import FILLS, INKS, MOST_CHARACTERS, STYLE
 from spmdsim.figures.cost_figures import positions
 from spmdsim.figures.figures import DRAWN
 from spmdsim.figures.plot import Line, Plot, plot_canvas
@@ -94,7 +94,7 @@ def test_a_picture_is_valid_and_a_repr_is_short(name, capsys):
     assert root.get("role") == "img" and root.get("aria-label")
     title = next(root.iter("{http://www.w3.org/2000/svg}title")).text
     assert title and title == root.get("aria-label")
-    assert len(image) <= MOST_BYTES and len(page) <= MOST_BYTES
+    assert len(image) <= MOST_CHARACTERS and len(page) <= MOST_CHARACTERS
     assert "prefers-color-scheme" in image and "@media print" in image
     for text in (image, page):
         assert not re.search(r"nan|inf\b|<script|href=|@import|url\(", re.sub(r">[^<]*<", "><", text))
@@ -129,8 +129,8 @@ def test_values_of_other_packages_are_refused():
 
 
 def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr("spmdsim.figures.figures.MOST_BYTES", 500)
-    with pytest.raises(InputError, match="must have at most 500 bytes"):
+    monkeypatch.setattr("spmdsim.figures.figures.MOST_CHARACTERS", 500)
+    with pytest.raises(InputError, match="must have at most 500 characters"):
         figure(MESH).svg
 
 

@@ -457,7 +457,8 @@ def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: M
     An element beyond an end is a copy of an element inside of the tensor, or a fill value. The gradient of a copy is
     added to the gradient of its original; the gradient of a fill value is dropped. For example, gradients [1, 2, 4]
     whose first element is a copy of the second one give [3, 4]. Dims are handled in the reverse order of
-    `_extend_block`.
+    `_extend_block`. The elements of ``frame.mirrored``, which `_extend_block` cuts off, are first inserted with
+    gradient 0. If there is nothing to insert or to remove, ``gradient`` itself is returned, not a copy.
 
     Args:
         gradient: the gradient of the enlarged block; not changed.

@@ -243,9 +243,10 @@ def _write_window(context: Context, x: Array, value: Array, start: Shape, stop: 
 def _write_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    """Return the gradients by the tensor, 0 inside the window, and by the value.
+    """Return the gradient by the tensor and the gradient by the value.
 
-    The gradient by the value is this rank's addend: 0 for elements of other ranks.
+    The gradient by the tensor is ``dy`` with 0 inside the window. The gradient by the value has the value's shape. It
+    is this rank's addend: ``dy`` for the elements that lie in this rank's block, and 0 elsewhere.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

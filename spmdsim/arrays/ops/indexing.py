@@ -222,6 +222,9 @@ def apply_cut(x: Tensor, cut: Cut) -> Tensor:
 def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
     """Return the `Cut` of an index: bounds, steps and the shape of the result.
 
+    The Cut also says if the whole tensor is selected, which of ``parts`` is the array (None without one), and the dim
+    of the result that the array looks up.
+
     Args:
         sizes: the shape of the tensor.
         parts: one int, slice or index array per dim; None inserts a dim of length 1. At most one is an array; its dim

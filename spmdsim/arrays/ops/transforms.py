@@ -125,7 +125,7 @@ def _transform_rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tup
 
 
 def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
-    """Apply NumPy's transform to this rank's block; an empty block gives an empty result.
+    """Apply NumPy's transform to this rank's block; a block without elements gives zeros.
 
     Args:
         x: this rank's block, with all entries of ``dim``.
@@ -134,7 +134,7 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
         dim: the dimension.
         norm: "backward", "ortho" or "forward", as in NumPy.
     """
-    if x.size or not n:
+    if x.size or not n:  # if n is 0, NumPy raises its error
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
     shape = [*x.shape]
     shape[dim] = n // 2 + 1 if kind == "rfft" else n

@@ -100,7 +100,7 @@ def add_lower_lines(
 
     That happens if the price is not concave. "Clearly" means by more than the share :data:`LOOSE` (1 %). A further
     line goes through the price at the size. It has the slope of the cheapest line there, or goes through the origin,
-    whichever is flatter.
+    whichever is flatter. It counts as a line for the sizes after it. Without lines, the first further line is flat.
 
     Args:
         price: seconds as a function of bytes.

@@ -234,6 +234,7 @@ class _Model:
 
     Attributes:
         spans: for each variable, the range (first, end) of its states' columns.
+        rows, columns, factors: the positions and values of the constraint matrix's entries, one array per ``_put``.
         prices: the seconds of each column.
         memory: the bytes of each column.
         left: the lower bound of each row.
@@ -286,17 +287,19 @@ class _Model:
     def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
         """Add the columns and rows of a price that several variables pay once for each label.
 
-        States have labels, and payers whose labels are equal pay together. The integer program expresses that so:
+        ``shared.variables`` has the selector first, then the payers. Each state has a label. A payer pays the price of
+        the pair (its label, the selector's label); payers with equal labels pay once together. The integer program
+        gets these columns:
 
-        * Each payer has a cell (a column) for each combination of its label and the selector's label. The cells add up
-          to the states with these labels.
-        * Each combination also has a paid cell, whose cost is the price. It is at least as large as the cell of every
-          payer. So two payers with equal labels need the price once, not twice.
+        * Paid cells: a column per pair, whose cost is the price of the pair.
+        * Cells of each payer: a column per pair, without cost. It is 1 if the payer and the selector have these labels.
+
+        For the rows, see :meth:`_add_payer`.
 
         Args:
             shared: the price.
-            row: the number of rows so far.
-            count: the number of columns so far.
+            row: the number of rows so far, which is the number of the first new row.
+            count: the number of columns so far, which is the number of the first new column.
 
         Returns:
             The prices of the new columns, the new number of rows and of columns, and the lower bound of each new row.
@@ -305,29 +308,45 @@ class _Model:
         n, m = shared.prices.shape
         paid_cells = count + np.arange(n * m).reshape(n, m)
         prices, count = [shared.prices.ravel()], count + n * m
-        selector_span, selector_labels = self.spans[shared.variables[0]], shared.labels[0]
         lower_bounds: list[np.ndarray] = []
-        for v, payer_labels in zip(shared.variables[1:], shared.labels[1:]):
-            payer_cells = count + np.arange(n * m).reshape(n, m)
+        for payer in range(1, len(shared.variables)):
+            row = self._add_payer(shared, payer, row, count, paid_cells)
             count += n * m
             prices.append(np.zeros(n * m))
-            # The payer's cells add up to the states with these labels: along rows the payer's, along columns the
-            # selector's.
-            for grid, span, labels in (
-                (payer_cells, self.spans[v], payer_labels),
-                (payer_cells.T, selector_span, selector_labels),
-            ):
-                sums = row + np.arange(len(grid))
-                self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
-                self._put(row + labels, np.arange(*span), -1.0)
-                row += len(grid)
-            # Each of the payer's cells minus the paid cell is at most 0.
-            rows_below = row + np.arange(n * m)
-            self._put(rows_below, payer_cells.ravel(), 1.0)
-            self._put(rows_below, paid_cells.ravel(), -1.0)
-            row += n * m
             lower_bounds.append(np.concatenate([np.zeros(n + m), np.full(n * m, -np.inf)]))
         return np.concatenate(prices), row, count, np.concatenate(lower_bounds)
+
+    def _add_payer(
+        self, shared: SharedPrice, payer: int, row: int, count: int, paid_cells: np.ndarray
+    ) -> int:
+        """Add the rows of one payer of a shared price; return the new number of rows.
+
+        With n labels of payers and m of the selector, these rows are:
+
+        * n equations: the cells of one of the payer's labels add up to the payer's states with this label;
+        * m equations: the cells of one of the selector's labels add up to the selector's states with this label;
+        * n * m inequalities: a cell is at most the paid cell of its pair. So two payers with equal labels need the
+          price once, not twice.
+
+        Args:
+            shared: the price.
+            payer: the payer's position in ``shared.variables``.
+            row: the number of the first new row.
+            count: the number of the payer's first cell.
+            paid_cells: the numbers of the paid cells, of shape (n, m).
+        """
+        payer_cells = count + np.arange(paid_cells.size).reshape(paid_cells.shape)
+        for position, grid in ((payer, payer_cells), (0, payer_cells.T)):
+            state_columns, state_labels = self.spans[shared.variables[position]], shared.labels[position]
+            sums = row + np.arange(len(grid))
+            self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
+            self._put(row + state_labels, np.arange(*state_columns), -1.0)
+            row += len(grid)
+        # Each of the payer's cells minus the paid cell is at most 0.
+        rows_below = row + np.arange(paid_cells.size)
+        self._put(rows_below, payer_cells.ravel(), 1.0)
+        self._put(rows_below, paid_cells.ravel(), -1.0)
+        return row + paid_cells.size
 
     def _put(self, rows: np.ndarray, columns: np.ndarray, factor: float) -> None:
         """Add entries of the constraint matrix at these rows and columns, all equal to ``factor``."""

@@ -262,7 +262,8 @@ def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str,
             others.
     """
     digits_of = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
-    digits_of |= dict(zip(*[iter(operation["rest"].split())] * 2))
+    words = operation["rest"].split()
+    digits_of |= dict(zip(words[::2], words[1::2]))
     for word, digits in digits_of.items():
         if len(digits) > 19 or int(digits) > MOST[word]:
             raise _wrong(text, begin, f"{word} {one_line(digits, 20)} is too large")

@@ -210,13 +210,14 @@ def _run_mean(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
 def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Return the first operand in another shape; the ``run`` of Reshape, ExpandDims and Squeeze.
 
-    If the primitive has no strategy, a tensor keeps its layout as far as possible; see `ops.reshape`. If it has one, or
-    if the operand is an array or a parameter, the operand is laid out first; see `Primitive.apply`.
+    If the primitive has no strategy, a tensor keeps its layout as far as possible; see `ops.reshape`. If it has a
+    strategy, or if the operand is an array or a parameter, `Primitive.apply` first brings the operand into the layout
+    that the strategy asks for.
 
     Args:
         primitive: the primitive.
         operands: the tensor, parameter or array.
-        attrs: the attributes, from which the row computes the shape.
+        attrs: the attributes; the primitive's row in the table of operators computes the new shape from them.
 
     Raises:
         ShardError: If the strategy does not fit.

@@ -414,7 +414,11 @@ class Tensor(metaclass=_Kind):
 
     @staticmethod
     def from_numpy(array: np.ndarray) -> HostTensor:
-        """Return a NumPy array with MindSpore's methods. Raises UsageTypeError if it is no array."""
+        """Return a NumPy array with MindSpore's methods, which shares the array's memory.
+
+        Raises:
+            UsageTypeError: If ``array`` is no NumPy array.
+        """
         if not isinstance(array, np.ndarray):
             raise UsageTypeError(
                 f"from_numpy: array must be an array of NumPy, got a {type(array).__name__}; nearest: Tensor(x)"

@@ -228,7 +228,8 @@ class Optimizer(DialectObject, nn.Optimiser):
         """Return a parameter's new value, with its own regularizer and factor of the learning rate.
 
         A parameter without a regularizer has the optimiser's. Decoupled decay (of AdamW) acts on parameters whose name
-        ``apply_decay_param_fun`` accepts, or on all.
+        ``apply_decay_param_fun`` accepts, or on all. The optimiser's ``rate`` is set for the call and restored after
+        it.
 
         Args:
             parameter: the parameter; it is not changed.

@@ -24,7 +24,7 @@ def schedules(offer: Offer) -> list[dict[str, Any]]:
       means.
     - "origin": "own" (the user's), "library" or "wrong".
     - "reduces": True if the collective reduces.
-    - "ranks": by rank count the schedule for each offered number of ranks that the algorithm supports; see
+    - "ranks": a dict from each offered number of ranks that the algorithm supports to its schedule; see
       :func:`schedule_facts`.
 
     Args:
@@ -111,16 +111,21 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
 
 
 def _initial_facts(schedule: Schedule) -> dict[str, Any]:
-    """Return initial values and instructions of a schedule whose messages do not match.
+    """Return the start and the instructions of a schedule whose messages do not match.
 
-    The dict replaces "cells", "states" (only the state before the first round), "values" (the ranks) and "moves" of
-    :func:`schedule_facts`. "moves" has, per rank and round, the instructions as one text.
+    The dict has these entries, to be used instead of the entries of :func:`schedule_facts`:
+
+    - ``cells``: the chunks that any rank owns at the start, sorted.
+    - ``states``: one state, before the first round: for each rank ``[chunk, number of the value, 0]`` of each chunk.
+    - ``values``: one value per rank, its own input, as ``[text of the rank, 1]``.
+    - ``moves``: for each rank and each of its rounds the instructions, joined to one text.
     """
     ranks, table = range(schedule.size), RoundTable(schedule)
     inputs = [list(schedule.starts_with(rank)) for rank in ranks]
+    state = [[[chunk, rank, 0] for chunk in chunks] for rank, chunks in enumerate(inputs)]
     return {
         "cells": sorted({chunk for chunks in inputs for chunk in chunks}),
-        "states": [[[[chunk, rank, 0] for chunk in chunks] for rank, chunks in enumerate(inputs)]],
+        "states": [state],
         "values": [[str(rank), 1] for rank in ranks],
         "moves": [["; ".join(m.describe() for m in moves) for moves in rounds] for rounds in table.rounds],
     }

@@ -488,9 +488,12 @@ def count_rows(traffic: RankTransfers) -> int | None:
     """Return the number of rows of an all_gather's result, or None without equal rows.
 
     The members' blocks follow one another along one dimension. A row consists of this dimension and the dimensions
-    after it; the number of rows is the product of the dimensions before it. For example, two blocks of 3 x 2 make a
-    3 x 4 matrix of 3 rows, and two blocks of 2 x 4 make a 4 x 4 matrix of one row. All blocks must have equal shapes,
-    with elements, in the order of the members.
+    after it; the number of rows is the product of the dimensions before it. For example, two blocks of 3 x 2 side by
+    side make a matrix of 3 x 4: each of its 3 rows has elements of both blocks. Two blocks of 2 x 4 below each other
+    make a matrix of 4 x 4. It counts as one row, because no dimension comes before the gathered one.
+
+    The result is None if blocks are empty, differ in shape, are not in the order of the members, or do not add up to
+    the target. A group of one member gives None, too.
 
     Args:
         traffic: the transfers of an all_gather; ``gathered`` must not be None.

@@ -55,6 +55,9 @@ REDUCED = "reduction, then exchange"
 SPREAD = "exchange, then all_gather"
 SUMMED = "direct reduction"
 
+#: The relative difference up to which prices count as equal.
+PRICE_TOLERANCE = 1e-9
+
 #: The largest number of ranks with which the direct reduction is a candidate: on one mesh, and on each of two meshes.
 FEW_SUMMED, MOST_SUMMED = 64, 512
 
@@ -335,7 +338,7 @@ class _Finder:
         plans = [] if self.reduced else self._build_exchanges((), src, self._arrivals)
         if plans and plans[0].kind == LOCAL and not self.everything:
             return plans
-        bound = min([plan.seconds for plan in plans], default=math.inf) * (1 + 1e-9) + 1e-12
+        bound = min([plan.seconds for plan in plans], default=math.inf) * (1 + PRICE_TOLERANCE) + 1e-12
         paths = self._search(dst, math.inf if self.everything else bound)
         plans += self._collectives(paths, True)
         plans += self._collectives_on_finer_shape(plans)
@@ -437,51 +440,55 @@ class _Finder:
     def _exchanges_after_reduction(self, paths: Paths, others: list[Candidate]) -> list[Candidate]:
         """Return plans that reduce all pending axes by collectives and then exchange.
 
-        Plans that cannot beat one of ``others`` are left out, unless ``everything`` is True: reductions are tried
-        from the cheapest on, until one alone takes longer than the best plan. Without pending axes the list is empty.
+        Reductions are tried from the cheapest on, each with every arrival: a layout to which an exchange leads, and
+        from which further steps may lead to the target. Without pending axes the list is empty.
+
+        Unless ``self.everything`` is True, plans that cannot beat the best plan so far are left out. The search ends at
+        the first reduction that alone takes longer than the best plan.
 
         Args:
             paths: the result of a search; its paths to states without pending axes are used.
             others: the candidates so far.
         """
         plans: list[Candidate] = []
-        for mid in sorted(paths.reduced, key=lambda plan: plan.seconds):
+        for reduction in sorted(paths.reduced, key=lambda plan: plan.seconds):
             best = None if self.everything else min(others + plans, key=lambda plan: plan.order, default=None)
-            if best is not None and _without_penalty(mid) > best.seconds * (1 + 1e-9):
+            if best is not None and _without_penalty(reduction) > best.seconds * (1 + PRICE_TOLERANCE):
                 break
-            arrivals = [arrival for arrival in self._arrivals if self._may_win(mid, arrival, best)]
+            arrivals = [arrival for arrival in self._arrivals if self._may_win(reduction, arrival, best)]
             if arrivals:
-                steps = build_steps(mid.steps, self.src, self.shape, self.kept)
+                steps = build_steps(reduction.steps, self.src, self.shape, self.kept)
                 plans += self._build_exchanges(tuple(steps), steps[-1].dst, arrivals)
         return plans
 
-    def _may_win(self, mid: PathState, arrival: Arrival, best: Candidate | None) -> bool:
+    def _may_win(self, reduction: PathState, arrival: Arrival, best: Candidate | None) -> bool:
         """Return True if an exchange after a reduction can be cheaper than ``best``; don't build the plan.
 
         The price is the sum of the prices of the path, of its local copies, and of the exchange. A quick lower bound
-        of the exchange is tried first; its exact price is computed only if the plan can still win. Prices within a
-        relative 1e-9 count as equal; then the plan with fewer steps wins.
+        of the exchange is tried first; its exact price is computed only if the plan can still win. Prices within
+        :data:`PRICE_TOLERANCE` (a relative 1e-9) count as equal; then the plan with fewer steps wins.
 
         Two cases need no price: without ``best``, the result is True; on one mesh, a state with the target's splits
         needs no exchange, so the result is False.
 
         Args:
-            mid: the path to a state without pending axes.
+            reduction: the path to a state without pending axes.
             arrival: the layout to which the exchange leads.
             best: the best plan so far, or None.
         """
-        src, dst, dims = self.src, arrival.layout, mid.state.dims
+        src, dst, dims = self.src, arrival.layout, reduction.state.dims
         if self.one_mesh and dims == dst.dims:
             return False
         if best is None:
             return True
-        steps = len(mid.steps)
-        path_seconds = _without_penalty(mid) + self.prices.copying(mid.copied * self.itemsize)
+        steps = len(reduction.steps)
+        path_seconds = _without_penalty(reduction) + self.prices.copying(reduction.copied * self.itemsize)
         ends = Ends(src.mesh, dims, dst.mesh, dst.dims, self.shape)
         for quick_or_exact in (least_exchange, price_exchange):
             seconds = quick_or_exact(ends, self.itemsize, self.prices)
             loses_ties = (steps + 1 + len(arrival.next_steps), seconds > 0) >= best.order[2:]
-            if path_seconds + seconds > best.seconds * (1 - 1e-9 if loses_ties else 1 + 1e-9):
+            tolerance = -PRICE_TOLERANCE if loses_ties else PRICE_TOLERANCE
+            if path_seconds + seconds > best.seconds * (1 + tolerance):
                 return False
         return True
 
@@ -536,6 +543,6 @@ class _Finder:
         ]
 
 
-def _without_penalty(mid: PathState) -> float:
+def _without_penalty(reduction: PathState) -> float:
     """Return the seconds of a path without the penalty per step."""
-    return mid.seconds - len(mid.steps) * STEP_PENALTY
+    return reduction.seconds - len(reduction.steps) * STEP_PENALTY

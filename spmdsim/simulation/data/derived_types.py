@@ -243,7 +243,7 @@ class Datatype(Handle):
         aligned to 8 bytes.
 
         If a member has bounds that the program set itself (``Create_resized``), only members with set bounds count,
-        and nothing is rounded.
+        and nothing is rounded. This type then counts as resized, too (``resized``), in the types built from it.
 
         Args:
             members: pairs of a start, in elements of this type's dtype, and the type of the value at this start.

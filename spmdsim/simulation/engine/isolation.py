@@ -225,7 +225,7 @@ class Isolation:
     def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
         """Replace one rank's own modules in ``sys.modules`` by another rank's.
 
-        If the first rank has loaded modules in its turn, they are stored first.
+        If ``before`` loaded modules while it ran, ``before.modules`` is brought up to date first.
 
         Args:
             before: the rank that ran; its ``modules`` may be updated.
@@ -401,13 +401,15 @@ class _Loader:
 
 
 def may_draw_numbers(origin: str | None) -> bool:
-    """Return True if a source file contains the word "random", or cannot be read.
+    """Return True if a source file contains the letters "random" anywhere, or cannot be read.
 
     Args:
         origin: path of the file; None counts as a file that cannot be read.
     """
+    if origin is None:
+        return True
     try:
-        with open(str(origin), "rb") as stream:
+        with open(origin, "rb") as stream:
             return b"random" in stream.read()
     except OSError:
         return True

@@ -162,7 +162,7 @@ def _scatter_call(self: Any, sendbuf: Any, recvbuf: Any, root: int, split: Any, 
         recvbuf: the block of this rank; on the root it may be MPI.IN_PLACE or None: its block is not copied.
         root: the root.
         split: ``split_equally`` or ``split_by_counts``, to split the root's buffer into one block per rank.
-        even: True if all blocks must be equal in type and size.
+        even: True if all blocks must be equal in type and size; the ranks then compare both.
 
     Raises:
         MPIError: If the root is outside of the communicator. Also the errors of ``split`` and ``message_buffer``.

@@ -243,7 +243,7 @@ class SharedBoard:
     def _append(self, number: int, text: str) -> bool:
         """Write a text to this rank's area; return False if the area has no room for it.
 
-        The text is cut to 1000 bytes.
+        Nothing is written then. The text is cut to 1000 bytes; the cut may split a character.
 
         Args:
             number: the number that stands for the text.

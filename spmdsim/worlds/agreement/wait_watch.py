@@ -117,16 +117,13 @@ class WaitWatch:
     def _run(self) -> None:
         """Look at the board every few moments until :meth:`stop` is called; runs in its own thread.
 
-        At each look:
+        Each look does this:
 
-        - If another rank differs in a call, publish how this rank computed the tensor of that call.
-        - If this rank stays in one call and waiting longer cannot help (:meth:`_find_reason`), end the job. A rank that
-          polls outside of MPI raises the error itself, unless a host cannot be reached.
-        - If this rank stays in one call and is the lowest rank that has come to it, print every
-          :data:`SECONDS_BETWEEN_LINES` (10) seconds which ranks are missing.
+        1. If another rank differs in a call, publish how this rank computed the tensor of that call.
+        2. If this rank is still in the call of the last look, check its wait; see :meth:`_check_wait`.
         """
         board, printed_lines = self._board, 0
-        before: tuple[int, int] | None = None
+        last_call: tuple[int, int] | None = None
         since = 0.0
         while not self._done.wait(self._tick):
             board.refresh()
@@ -134,17 +131,38 @@ class WaitWatch:
             _publish_differences(logs.values())
             current = board.current_call(board.me)
             watched = None if current is None else logs.get(current[0])
-            if current is None or watched is None or current != before:
-                before, since, printed_lines = current, time.monotonic(), 0
-                continue
-            waited = time.monotonic() - since
-            may_raise = watched.is_polling and not board.lost_places()
-            text = None if may_raise else self._find_reason(watched, current[1], waited)
-            if text is not None and board.current_call(board.me) == current:
-                self._end_job(text)
-            elif waited > (printed_lines + 1) * SECONDS_BETWEEN_LINES and self._is_first(watched, current[1]):
+            if current is None or watched is None or current != last_call:
+                last_call, since, printed_lines = current, time.monotonic(), 0
+            elif self._check_wait(watched, current, time.monotonic() - since, printed_lines):
                 printed_lines += 1
-                write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
+
+    def _check_wait(
+        self, watched: CallLog, current: tuple[int, int], waited: float, printed_lines: int
+    ) -> bool:
+        """End the job if waiting longer cannot help; else return True if a line is printed.
+
+        :meth:`_find_reason` decides if waiting can help. A rank that polls outside of MPI raises the error itself, so
+        the job is not ended here, unless a host cannot be reached.
+
+        The line names the missing ranks. The lowest rank that has come to the call prints a line every
+        :data:`SECONDS_BETWEEN_LINES` seconds.
+
+        Args:
+            watched: the log of the call.
+            current: the key of the log, and the number of the call.
+            waited: the seconds since this rank was first seen in the call.
+            printed_lines: the number of lines printed during the call.
+        """
+        board = self._board
+        may_raise = watched.is_polling and not board.lost_places()
+        text = None if may_raise else self._find_reason(watched, current[1], waited)
+        if text is not None and board.current_call(board.me) == current:
+            self._end_job(text)
+            return False
+        if waited <= (printed_lines + 1) * SECONDS_BETWEEN_LINES or not self._is_first(watched, current[1]):
+            return False
+        write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
+        return True
 
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:
         """Return the reason why this rank must not wait longer in a call, or None.

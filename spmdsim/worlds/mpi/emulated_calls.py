@@ -438,15 +438,15 @@ class EmulatedCalls:
                 if not pending.arrived():
                     return
             except WorldError as error:
-                self._end(f"{error.message} to {self._title()}")
+                self._fail(f"{error.message} to {self._title()}")
             self.end()
         if looks == 0 or pending is not None:
             self._since = time.monotonic()
         elif looks % EVERY == 0:
             if self._comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP):
-                self._end(f"others gave up before this rank came to {self._title()}")
+                self._fail(f"others gave up before this rank came to {self._title()}")
             if time.monotonic() - self._since > self._deadline:
-                self._end(f"messages did not come within {self._deadline:g} s in {self._title()}")
+                self._fail(f"messages did not come within {self._deadline:g} s in {self._title()}")
         os.sched_yield()
 
     def end(self) -> None:
@@ -462,15 +462,15 @@ class EmulatedCalls:
         try:
             equal = pending.equal()
         except WorldError as error:
-            self._end(f"{error.message} to {self._title()}")
+            self._fail(f"{error.message} to {self._title()}")
         if not equal:
-            self._end(self._describe_disagreement())
+            self._fail(self._describe_disagreement())
 
     def refuse(self, why: str) -> None:
         """Raise DisagreementError with this reason for every later call."""
         self._broken, self._pending = why, None
 
-    def _end(self, text: str) -> NoReturn:
+    def _fail(self, text: str) -> NoReturn:
         self.refuse(text)
         raise DisagreementError(text) from None
 

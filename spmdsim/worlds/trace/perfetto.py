@@ -97,8 +97,8 @@ def _lines(trace: Trace) -> dict[int, int]:
 def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the records that name the lanes of each rank, sorted by rank and lane.
 
-    Lane 0 has operators and collectives, further lanes the collectives that started early. Lanes without a slice have
-    no record.
+    Lane 0 is called "operators and collectives". Every further lane is called "begun early" and has collectives that
+    started early. Lanes without a slice have no record.
 
     Args:
         events: records in Chrome's format; only slices ("ph" is "X") count.

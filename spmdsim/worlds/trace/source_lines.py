@@ -134,10 +134,10 @@ _numbers = count(1)
 
 
 def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
-    """Return the innermost frame of the user's code, and the number of its function.
+    """Return the innermost frame of the user's code, and a number that stands for its function.
 
-    The search goes from ``frame`` to its callers. Returns ``(None, 0)`` if no frame is the user's. Numbers count
-    functions from 1 in this process; a function may get another number later, when the cache was cleared.
+    The search goes from ``frame`` to its callers; if no frame is the user's, the result is ``(None, 0)``. The numbers
+    start at 1 and are valid in this process. If the cache is cleared, a function may get another number.
 
     Args:
         frame: the first frame; None gives ``(None, 0)``.

@@ -495,8 +495,8 @@ class _Inference:
     def _gather(self, dim: int) -> None:
         """Append a Concat that removes the split of a dim.
 
-        The dim is removed from ``open`` (the unfinished dims with their axes) if its target is not split; else its axis
-        becomes -1.
+        If the target does not split the dim, the dim is finished and removed from ``open`` (the unfinished dims with
+        their axes). Otherwise ``open[dim]`` becomes -1: the dim is whole, and its target axis must still split it.
 
         Args:
             dim: an open dim that an axis splits.

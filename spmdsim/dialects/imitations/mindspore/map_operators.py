@@ -124,11 +124,13 @@ def _check_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | 
 
 
 def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
-    """Return True if MindSpore finds a common form of two layouts; else it gathers everything.
+    """Return True if MindSpore can bring two layouts to one shape and one device matrix.
+
+    If it cannot, its redistribution gathers the whole tensor first.
 
     Args:
-        before: a `MapLayout`, or ``[device matrix, map, shape]``.
-        after: the other layout.
+        before: the layout at the start, a `MapLayout` or ``[device matrix, map, shape]``.
+        after: the layout at the end, of equal form.
 
     Raises:
         PlanError: If a layout is malformed.

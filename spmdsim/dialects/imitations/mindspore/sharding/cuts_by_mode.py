@@ -119,22 +119,23 @@ def data_source(
 ) -> Sharded:
     """Derive the sharding of tensors from a data set: each dim is split as its strategy states.
 
-    A sharding has the layouts of operands and results, and the collectives. The device matrix is the longest
-    strategy: the one with the most dims. For example, the cuts ((4, 2), (4,)) have the device matrix (4, 2);
-    the cuts of the second tensor could also be (1,), but not (2,).
+    A sharding has the layouts of operands and results, and the collectives. The strategy with the most dims is the
+    device matrix. Each cut of a tensor must be 1 or the number at the same position of the device matrix. For example,
+    the cuts ((4, 2), (4,)) have the device matrix (4, 2); the second tensor could also have (1,), but not (2,).
 
     Semantics: ``ops_info/virtual_dataset_info.cc``, ``get_next_info.cc``.
 
     Args:
         name: MindSpore's name of the operator.
         shapes: global shapes of the tensors.
-        in_strategy: cuts or layouts per tensor; None, or only empty cuts, splits dim 0 over all devices.
-        devices: number or list of devices; None for the product of the longest strategy.
+        in_strategy: cuts or layouts per tensor; None, or only empty cuts, splits dim 0 over all devices. Layouts are
+            checked and used unchanged.
+        devices: number or list of devices; None for the product of the longest strategy, or 1 without cuts.
         repeat: side of the device matrix for the axis along which devices do equal work, ``"left"`` or ``"right"``.
 
     Raises:
-        ShardError: If a cut is neither 1 nor the cut of this dim in the longest strategy, the cuts do not divide the
-            devices, or there is not one layout per tensor.
+        ShardError: If a cut is neither 1 nor the number at its position of the device matrix, the cuts do not divide
+            the devices, or there is not one layout per tensor.
         RuleError: If cuts do not divide the shapes.
         LayoutError: If a layout splits unevenly, or is for another number of devices.
     """
@@ -151,13 +152,7 @@ def data_source(
         cuts = [_cut_first_dim(shape, len(ranks)) for shape in shapes]
     check_cuts(cuts, shapes, len(ranks))
     matrix = _longest(cuts)
-    for i, entry in enumerate(cuts):
-        wrong = [d for d, cut in enumerate(entry) if cut not in (1, matrix[d])]
-        if wrong:
-            raise ShardError(
-                f"in_strategy must cut a dim of all tensors equally or into 1, but tensor {i} has cuts {entry} "
-                f"and another tensor {matrix}, which differ in dim {wrong[0]}"
-            )
+    _check_same_cuts(cuts, matrix)
     if len(ranks) % math.prod(matrix):
         raise ShardError(
             f"in_strategy {matrix} makes {many(math.prod(matrix), 'block')}; their number must divide the "
@@ -169,6 +164,22 @@ def data_source(
         return Layout(mesh, [f"dim{d}" if cut == matrix[d] else None for d, cut in enumerate(entry)])
 
     return _shard_source(name, shapes, tuple(map(layout, cuts)), len(ranks) // math.prod(matrix), repeat)
+
+
+def _check_same_cuts(cuts: Sequence[tuple[int, ...]], matrix: tuple[int, ...]) -> None:
+    """Raise ShardError if a tensor's cut is neither 1 nor the number at its position of the device matrix.
+
+    Args:
+        cuts: the number of blocks per dim, for each tensor.
+        matrix: the device matrix, as long as the longest entry of ``cuts``.
+    """
+    for i, entry in enumerate(cuts):
+        wrong = [d for d, cut in enumerate(entry) if cut not in (1, matrix[d])]
+        if wrong:
+            raise ShardError(
+                f"in_strategy must cut a dim of all tensors equally or into 1, but tensor {i} has cuts {entry} "
+                f"and another tensor {matrix}, which differ in dim {wrong[0]}"
+            )
 
 
 def _shard_source(
