@@ -179,7 +179,7 @@ class ChoiceModel:
 
         If operators are not tied, each one is a group. ``operator`` is the index of the first operator that the group
         is tied to; it may be yielded for several groups. ``seconds`` and ``memory`` are arrays with the work and the
-        bytes of the whole group in each state.
+        bytes of the whole group in each state: 12 equal operators have 12 times the seconds and bytes of one.
         """
         untied = tuple((operator,) for operator in self.graph.operators)
         for operators in self.graph.equal_operators if self.settings.tie else untied:
@@ -386,7 +386,8 @@ class ChoiceModel:
 
         - The gradient shares a message: the message is priced in ``messages``. The pair with a reader whose gradient
           arrives in another layout is :data:`IMPOSSIBLE`.
-        - The storage is joint: one table has the price of each combination of the readers' strategies.
+        - The storage is joint (states do not choose where gradients are added): one table has the price of each
+          combination of the parameter's state and the readers' strategies.
         - Otherwise the state names in ``sums`` the layouts in which gradients are added, and pays for their moves. A
           reader whose gradient arrives in another layout pays for its own move.
 
@@ -611,7 +612,8 @@ class ChoiceModel:
         """Return a lower bound on the seconds of every choice, from the cheapest solution.
 
         Prices of messages that gradients share may be too high: by the share ``messages.share`` and by
-        ``messages.seconds`` in addition. Both are taken off the price of the solution.
+        ``messages.seconds`` in addition. Both are taken off the price of the solution: with 10 s, a share of 0.25 and
+        2 s in addition, the bound is (10 - 2) / 1.25 = 6.4 s.
 
         Returns:
             The bound. None if the solution is not optimal, if the model leaves out choices, or if nothing above 0

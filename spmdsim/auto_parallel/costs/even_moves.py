@@ -188,6 +188,10 @@ def _partly_divisible_dims(
 
     The list is empty if no dimension is divisible, or if a layout splits a dimension unevenly.
 
+    For example, a (16, 3, 6) tensor is split in its first dimension, and each divisor is 8. So ``sizes`` has 8, 1 and
+    2. The form has the first dimension with size 8. No unsplit dimension is divisible, so it also has the third one
+    with size 2; the second one, with 1, is left out.
+
     Args:
         src: the layout before.
         dst: the layout after.
@@ -229,6 +233,9 @@ def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozen
     >>> mesh = Mesh((2, 4), ("dp", "tp"))
     >>> _required_divisors(mesh("dp", None), mesh(None, "tp"))[2:]
     (frozenset(), (2, 4))
+
+    If values are reduced, both axes are free, and each dimension may be split into 8 blocks:
+
     >>> _required_divisors(mesh("dp", None, partial="tp"), mesh("dp", None))[3]
     (8, 8)
     """

@@ -59,7 +59,8 @@ def gradient_sums(
     """Return the states of the variable that decides where gradients of several readers are added.
 
     A state is a target, and a set of layouts in which gradients are added before the sum moves to the target. Such a
-    layout must be possible for at least two readers, and the move from it must cost seconds. If there are more than
+    layout must be possible for at least two readers, and the move from it must cost seconds. A set has at most half
+    as many layouts as there are readers, because at least two readers share each layout. If there are more than
     :data:`MOST_SUMS` (400) states, states with many layouts are left out, and the result is not ``complete``.
 
     Args:
@@ -103,7 +104,8 @@ def joint_price(
 ) -> SharedPrice:
     """Return the price that readers pay together for the moves of their gradients.
 
-    Each distinct layout in which gradients arrive is paid for once, as its move to the target.
+    Each distinct layout in which gradients arrive is paid for once, as its move to the target. For example, the
+    gradients of three readers arrive in the layouts A, A and B: the price is that of a move from A and one from B.
 
     Args:
         variables: the variable that decides the target, then those of the readers.

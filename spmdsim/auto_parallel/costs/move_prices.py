@@ -56,10 +56,10 @@ def fit_lines(
 ) -> list[Line]:
     """Return lines ``(start, slope)`` whose minimum approximates a concave price from above.
 
-    A tangent is computed at each of ``sizes``. Where two neighbouring tangents meet, another one is added if they are
-    more than the share :data:`CLOSE` (0.1 %) above the price there. So the minimum is that close to the price at the
-    sizes of tangents and where two of them meet. Lines with a negative start or slope, and lines equal to an earlier
-    one up to rounding, are left out.
+    A tangent is computed at each of ``sizes``: the line through the price there and at a size 25 % larger. Where two
+    neighbouring tangents meet, another one is added if they are more than the share :data:`CLOSE` (0.1 %) above the
+    price there. So the minimum is within 0.1 % of the price at the sizes of tangents and where two of them meet.
+    Lines with a negative start or slope, and lines equal to an earlier one up to rounding, are left out.
 
     Args:
         price: seconds as a function of bytes.
@@ -107,6 +107,8 @@ def add_lower_lines(
         straight: the lines.
         sizes: the sizes in bytes to check, in this order.
 
+    At 8 bytes, the line is at 9 s and the price at 4 s, so a line through the origin is added:
+
     >>> add_lower_lines(lambda r: 1 + r if r < 8 else 0.5 * r, [(1.0, 1.0)], (4.0, 8.0))
     [(1.0, 1.0), (0.0, 0.5)]
     """
@@ -136,6 +138,8 @@ def largest_excess(
         straight: the lines; at least one.
         sizes: sizes in bytes, ascending; only the range from the first to the last counts.
         unit: sizes of messages are multiples of this number of bytes.
+
+    The two lines meet at 4 bytes and 3.5 s, where the price is 3 s:
 
     >>> round(largest_excess(lambda r: r ** 0.5 + 1, [(1.5, 0.5), (3.0, 0.125)], (1.0, 16.0)), 2)
     0.17
@@ -456,7 +460,8 @@ class SharedMessages:
         - No other gradient can share its message: the variable itself pays the seconds of the gradient alone.
         - Another gradient can: the pair of the variable and the hub pays. A hub is the variable of a kind of message.
           In its state 0 the price is that of the gradient alone. In each further state it is the gradient's price
-          along one line (:meth:`MessageLines.prices_along`).
+          along one line (:meth:`MessageLines.prices_along`). With two lines, a gradient may cost [5, 1, 2] ms in the
+          hub's three states.
 
         Prices are seconds times the number of tied parameters times ``1 - overlap``.
         """
@@ -492,8 +497,10 @@ class SharedMessages:
         A hub is a variable that all gradients of this kind pair with. It is added to the problem on the first call.
         Its state 0 is "every gradient alone" and costs nothing. Each further state is one line
         ``start + slope * bytes`` of the message's price: the hub pays the start, each gradient its slope times bytes.
-        If the gradients fill more than one bucket, the starts are counted only roughly; ``seconds`` then grows by the
-        most that they can be counted too high.
+
+        If the gradients fill more than one bucket, there are several messages with a start each. Then each gradient
+        also pays the share of a start by which it fills a bucket. That is an estimate, so ``seconds`` grows by all of
+        these starts, the most that the estimate can be too high.
 
         Args:
             merge: the reduction of the message.
@@ -519,7 +526,7 @@ class SharedMessages:
 
         Ranks that are replicas of all gradients in a message can share its work. So for each set of replica axes,
         lines are fitted to the price: tangents from the smallest to the largest size of a message, and more lines at
-        sizes where the price jumps. A line is left out if it also exists for a part of its axes. ``share`` grows to
+        sizes where the price jumps. A line is left out if an equal line needs fewer of these axes. ``share`` grows to
         the largest share by which the lines are above the price.
 
         Args:
@@ -548,8 +555,9 @@ class SharedMessages:
         """Return the sets of axes along which all gradients of a message can be replicas.
 
         The sets are the intersections of the gradients' replica axes. Axes of the reduction and axes of size 1 are
-        left out. The smallest set comes first. Ranks that are replicas can share the work, but only in the model of a
-        machine; other cost models have the empty set only.
+        left out. The smallest set comes first. For example, one gradient is replicated along "pp" and "tp", another
+        along "tp" and "ep": the sets are (tp), (pp, tp) and (tp, ep). Ranks that are replicas can share the work, but
+        only in the model of a machine; other cost models have the empty set only.
 
         Args:
             merge: the reduction of the message.
@@ -571,8 +579,8 @@ class SharedMessages:
     ) -> Iterator[float]:
         """Yield the sizes in bytes on both sides of each point where the price of messages may not be concave.
 
-        Nothing is yielded if the cost model has no limits; see :func:`list_limits`. Sizes are not sorted and may
-        repeat.
+        For a limit at 250 bytes and a unit of 4 bytes, they are 248 and 252. Nothing is yielded if the cost model has
+        no limits; see :func:`list_limits`. Sizes are not sorted and may repeat.
 
         Args:
             merge: the kind of message.
@@ -618,6 +626,9 @@ class MessageLines(NamedTuple):
         - If they fill several buckets, the gradient may be in a bucket of another kind. So no line costs more than the
           gradient alone. A line that cannot be used costs as much as the cheapest of the other lines and the gradient
           alone.
+
+        For example, a line has the start 2 s and the slope 0.1 s per byte. In one bucket, a gradient of 100 bytes
+        costs 10 s along it, because the hub pays the start. With several buckets and 8 s alone, it costs 8 s.
 
         Args:
             nbytes: bytes of the gradient on a rank.

@@ -355,7 +355,8 @@ class StepMemory:
     def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
         """Add up the gradients of a tensor that have arrived, and update the peak.
 
-        The gradients are no longer counted as underway afterwards; the caller counts the sum.
+        At the peak exist: all gradients that have arrived, the buffers of the largest move, and the sum if there are
+        several gradients. The gradients are no longer counted as underway afterwards; the caller counts the sum.
 
         Args:
             value: the tensor.

@@ -75,7 +75,8 @@ class SharedPrice(NamedTuple):
         """Return the price of every combination of states, as an array with a dimension per variable.
 
         The dimensions are in the order of :attr:`around`. Each payer pays the price of its label and the selector's,
-        unless an earlier payer has the label. The size of the array is not limited here.
+        unless an earlier payer has the label. In the example of the class, ``both.table()[0, 0, 1]`` is 1 + 4 = 5,
+        and entry ``[0, 1, 1]`` is 4, because both payers have label 1. The size of the array is not limited here.
         """
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
         selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))
@@ -255,7 +256,7 @@ class ChoiceProblem:
         """Return the problem whose price is ``per_second * seconds + per_byte * bytes``.
 
         The bytes stay as they are; arrays of bytes are shared with this problem. With ``per_second`` 0, shared prices
-        are left out.
+        are left out. For example, with ``per_byte`` 1e-9 a GB of memory costs as much as a second.
         """
         pairs = {key: per_second * m for key, m in self.pairs.items()}
         for key, m in self.memory_pairs.items():

@@ -91,8 +91,9 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
     """Return, for each variable, the states that may be part of an optimum, as ascending arrays.
 
     A state is left out if another state of its variable is at least as good, whatever the other variables choose. For
-    example, with the prices [1, 5] and pair prices between 0 and 2, the second state is left out. Prices within a
-    relative 1e-12 count as equal. Of equally good states the first one stays, so at least one state always stays.
+    example, with the prices [1, 5] and pair prices between 0 and 2, the second state is left out: it costs at least
+    5, and the first one at most 3. Prices within a relative 1e-12 count as equal. Of equally good states the first
+    one stays, so at least one state always stays.
 
     The first round checks all variables. Each further one checks variables that have a pair price or a shared price
     with a variable that lost a state.
@@ -134,10 +135,12 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
 def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
     """Return a shared price as an array ``[state of i, combination of the other variables]``.
 
-    If it would have more than :data:`LARGEST_COMPARED` (20 million) entries, return a cautious square array instead:
-    entry ``[t, s]`` is 0 for t = s, and else the most that the shared price can be. The caller removes a state only if
-    another one is at least as good in every column. In the column of the removed state, the other one costs this most.
-    So it must save at least as much in other prices, and no state that may be part of an optimum is removed.
+    The caller removes a state if another state is at least as good in every column.
+
+    If the array would have more than :data:`LARGEST_COMPARED` (20 million) entries, a square array replaces it: 0 on
+    the diagonal, and elsewhere the most that the shared price can be. For example, with two states and at most 6
+    seconds it is ``[[0, 6], [6, 0]]``. Column 0 then allows state 1 to replace state 0 only if state 1 saves 6
+    seconds in other prices. So fewer states are removed, but never one that may be part of an optimum.
 
     Args:
         shared: the price that several variables pay together.
@@ -162,6 +165,9 @@ def _unbeaten_states(
     State b beats state a if b is at least as good in each measure (seconds, and bytes if they count), and better in
     one, whatever remaining states the neighbours take. Of states that are equal in all measures, the earlier one beats
     the later. Differences up to 1e-12 of the largest price are rounding errors. At least one state remains.
+
+    For example, with the prices [1, 5, 1] and no neighbours, only state 0 remains: state 1 costs more, and state 2
+    costs as much, but comes later.
 
     Args:
         measures: a pair ``(prices, neighbours)`` for the seconds, and one for the bytes if they count. It has the
@@ -196,17 +202,19 @@ def _unbeaten_states(
 def _least_excess(
     row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, float]:
-    """Return the least by which each state is dearer than each other one, and its rounding error.
+    """Return by how much each state at least costs more than each other one, and the rounding error.
 
-    "Least" is over all states of the neighbours that remain.
+    The difference of two states depends on the states of the neighbours; the least one of all combinations is
+    returned. For example, with the prices [1, 5] and one neighbour with the pair prices [[0, 2], [2, 0]], state 1
+    costs 4 + 2 or 4 - 2 more than state 0. So the entry ``[1, 0]`` is 2.
 
     Args:
         row: the prices of the states.
         neighbours: for each neighbour, its states that remain, and the pair's prices ``[state, neighbour's state]``.
 
     Returns:
-        ``(worse, slack)``: the array ``[a, b]`` of the least excess of state a over state b, and 1e-12 of the largest
-        price that is not :data:`IMPOSSIBLE`.
+        ``(worse, slack)``: the array ``[a, b]`` with the least of "price of a minus price of b", and 1e-12 of the
+        largest price that is not :data:`IMPOSSIBLE`.
     """
     worse = row[:, None] - row[None, :]
     scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
@@ -219,6 +227,8 @@ def _least_excess(
 
 def _least_difference(prices: np.ndarray) -> np.ndarray:
     """Return ``min over x of prices[a, x] - prices[b, x]``, as an array ``[a, b]``.
+
+    For example, ``[[0, 2], [2, 0]]`` gives ``[[0, -2], [-2, 0]]``.
 
     Large tables are computed row by row, so that temporary arrays fit into the cache.
     """
@@ -288,9 +298,10 @@ class _Elimination:
         self._add_table((variable,), prices)
 
     def simplify(self, candidates: Sequence[int]) -> None:
-        """Remove the candidates whose neighbours have a common table already.
+        """Remove the candidates whose neighbours have a table in common without the candidate.
 
-        No table grows then.
+        The removal replaces the candidate by a table over its neighbours, which is no larger than that other table.
+        For example, a candidate that pairs with variables 3 and 4 is removed if these two also pair with each other.
         """
         for v in candidates:
             around = {*self._list_neighbours(v)}
@@ -341,6 +352,9 @@ class _Elimination:
 
         For each combination of the neighbours' states, the new table has the sum of all tables of the variable in its
         best state. The variable's tables go to ``order``, from which :meth:`run` reads the optimum.
+
+        For example, the variable has the prices [0, 3] and one neighbour with the pair prices [[5, 0], [1, 1]]. The
+        sum is [[5, 0], [4, 4]], so the neighbour gets the table [4, 0].
 
         Args:
             v: the variable.
@@ -434,14 +448,17 @@ class _Branches:
     def run(self) -> list[int]:
         """Return the states of all variables in the optimum, by branch and bound over the hubs.
 
-        A branch has some hubs decided. Its lower bound is computed, and an assignment close to it. The branch ends
+        A branch is a choice of states for some hubs; the first branch has none. For each branch:
 
-        * if its bound is not below the best price so far;
-        * or if the assignment attains the bound: no hub costs more than its own lower bound (see
-          :meth:`_decide_hubs`).
+        1. Compute a lower bound of its price. End the branch if the bound is not below the best price so far.
+        2. Complete the assignment that belongs to the bound: each undecided hub takes its cheapest state. The
+           cheapest assignment so far is stored.
+        3. End the branch if no hub costs more than its own lower bound (see :meth:`_decide_hubs`), because the
+           assignment then attains the bound.
+        4. Else decide the hub that is farthest above its bound: one new branch per state of the hub, the state of the
+           assignment first.
 
-        Otherwise the hub that is farthest above its bound is decided: one new branch per state of the hub, its
-        cheapest state first. Differences up to a relative 1e-12 do not count.
+        Differences up to a relative 1e-12 do not count.
 
         Raises:
             TooWideError: If the elimination of a branch needs too large a table.
@@ -464,12 +481,15 @@ class _Branches:
         return best[1]
 
     def _solve_relaxed(self, decided: dict[int, int]) -> tuple[float, list[int]]:
-        """Return a lower bound in seconds with some hubs decided, and the states that attain it.
+        """Return a lower bound in seconds with some hubs decided, and the other variables' states there.
 
         * A decided hub adds the prices of its state.
-        * An undecided hub may have a different state for each neighbour, which makes the bound too low, but never too
-          high: it adds its least price, and to each state of a neighbour the least pair price.
+        * An undecided hub adds its least price, and to each state of a neighbour the least pair price. These prices
+          may belong to different states of the hub, so the sum is never above the real price.
         * The other variables are decided by elimination.
+
+        For example, a hub has the prices [1, 3] and one neighbour with the pair prices [[4, 0], [2, 5]]. Undecided,
+        it adds 1, and [0, 2] to the neighbour's states. Decided as state 1, it adds 3, and [0, 5].
 
         Args:
             decided: the state of each decided hub, by hub.
@@ -501,7 +521,10 @@ class _Branches:
 
         The price of a hub's state is its seconds plus its pair prices with the states of the other variables. The
         lower bound of a hub adds the least of its seconds and the least of each pair's prices, which may belong to
-        different states. So the prices [1, 3] and [4, 0] have the sums 5 and 3, and the bound 1.
+        different states.
+
+        For example, a hub has the seconds [1, 3], and the pair prices [4, 0] with its only neighbour's state. Its
+        states cost 5 and 3, so it is set to state 1. Its lower bound is 1 + 0, so it is 2 above the bound.
 
         Args:
             states: the state of each variable; those of hubs are overwritten.
@@ -536,7 +559,8 @@ def improve(
 
     Groups of neighbouring variables, called windows, are decided again while the other variables stay, see
     :func:`_decide_all_windows`. States that cannot be part of an optimum are left out first, so that windows have few
-    states. The solution is not marked as optimal.
+    states. A variable whose given state is left out starts in its cheapest remaining state. If the search finds no
+    lower price, the solution has the given states. It is never marked as optimal.
 
     Args:
         problem: the problem.
@@ -562,8 +586,9 @@ def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
     """Decide all windows again, round by round, until a round does not lower the price.
 
     A window is a variable, its centre, and the variables nearest to it, :data:`WINDOW` (64) in all; all hubs are
-    decided with it. Every 32nd variable is a centre unless it is a hub, so windows overlap. There are at most
-    :data:`ROUNDS` (3) rounds. If all variables that are no hubs fit into one window, this window is decided once.
+    decided with it. Every 32nd variable is a centre unless it is a hub, so windows overlap: with 200 variables, the
+    centres are 0, 32, 64, ..., 192. There are at most :data:`ROUNDS` (3) rounds. If all variables that are no hubs
+    fit into one window, this window is decided once.
 
     Args:
         problem: the problem.
@@ -595,8 +620,8 @@ def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
 def _nearest_variables(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
     """Return up to :data:`WINDOW` variables nearest to one, itself included, in ascending order.
 
-    The distance is the number of pairs between two variables. Paths through hubs do not count, because hubs pair with
-    nearly all variables.
+    The distance is the smallest number of pairs on a path between two variables. Paths through hubs do not count,
+    because hubs pair with nearly all variables. On a chain, the window has about 32 variables on each side.
 
     Args:
         around: the neighbours of each variable.
@@ -617,10 +642,10 @@ def _decide_window(
 ) -> list[int]:
     """Decide some variables and all hubs again while the others stay; return the better states.
 
-    The variables of the window, ``chosen`` and all hubs, form a smaller problem, which elimination solves. Pair prices
-    and shared prices with outside variables count with the current states of these. If the tables are too large, the
-    two halves of ``chosen`` are decided one after the other. ``current`` is returned if the new states are not
-    cheaper.
+    The variables of the window, ``chosen`` and all hubs, form a smaller problem, which elimination solves. Variables
+    outside of the window stay in their current states, and pair prices and shared prices with them count. If the
+    tables are too large, the two halves of ``chosen`` are decided one after the other. ``current`` is returned if the
+    new states are not cheaper.
 
     Args:
         problem: the problem.
@@ -660,8 +685,9 @@ def _add_shared(
     """Add the shared prices (``problem.shared``) of a window's variables to the window's problem.
 
     Variables outside of the window that take part are added to ``small`` with their current state only, at price 0.
-    Prices in which no variable of the window takes part are left out. Prices of pairs and of single variables are not
-    added.
+    For example, variables 2, 5 and 9 pay together, and 2 and 5 are in the window: 9 becomes a variable of ``small``
+    with one state. Prices in which no variable of the window takes part are left out. Prices of pairs and of single
+    variables are not added.
 
     Args:
         problem: the whole problem.

@@ -65,8 +65,9 @@ def solve_integer(
 ) -> Solution:
     """Return the cheapest assignment that stores at most ``limit`` bytes, by the solver HiGHS.
 
-    Its price may be above the optimum by the share ``gap`` (1e-9). If the time ran out, it may be further above, and
-    is not marked as optimal.
+    If HiGHS ends within ``seconds_allowed``, the price is at most the share ``gap`` (1e-9) above the optimum, and the
+    solution is marked as optimal. If the time runs out, the best assignment so far is returned, not marked as
+    optimal.
 
     Args:
         problem: the problem.
@@ -217,8 +218,8 @@ def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitE
 def smallest_memory(problem: ChoiceProblem) -> float:
     """Return the bytes of the assignment of a problem with the least memory.
 
-    Assignments with an :data:`IMPOSSIBLE` pair do not count; of impossible states of one variable, the bytes alone
-    count. It is computed by elimination, or by HiGHS if the tables are too large.
+    Assignments with an :data:`IMPOSSIBLE` pair price do not count. Prices of single states are ignored, even if they
+    are impossible. The bytes are computed by elimination, or by HiGHS if the tables are too large.
     """
     light = problem.weighted(1.0, 0.0)
     for key, prices in problem.pairs.items():
@@ -295,6 +296,9 @@ class _Model:
         * Cells of each payer: a column per pair, without cost. It is 1 if the payer and the selector have these labels.
 
         For the rows, see :meth:`_add_payer`.
+
+        For example, the selector and two payers have label 0. The cells ``[0, 0]`` of both payers are 1. So the one
+        paid cell ``[0, 0]`` is 1, too, and ``prices[0, 0]`` is paid once.
 
         Args:
             shared: the price.

@@ -177,8 +177,9 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
     """Time whole collectives; return the calibration with the interval of prediction errors.
 
-    The interval is the 5th and 95th percentile of measured / predicted. The returned calibration also has the checks;
-    the given one is not changed. All ranks call it.
+    The interval is the 5th and 95th percentile of measured / predicted: with (0.9, 1.5), nine of ten measured times
+    were 0.9 to 1.5 times the predicted ones. The returned calibration also has the checks; the given one is not
+    changed. All ranks call it.
 
     Args:
         pace: communicator, time limit and progress.

@@ -184,6 +184,11 @@ class MeasuredCase:
         The elements from ``start`` to ``stop`` are the sum of the inputs of ``ranks``; the block is a copy if ``ranks``
         has one rank. ``first`` is the index of the block's first element in these inputs. Collectives that concatenate
         have a block per rank, others one block. If the rank has no output, the list is empty.
+
+        For example, rank 1 of 2 ranks with messages of 6 elements has these blocks:
+
+        * in an all_gather: ``(0, 3, range(0, 1), 0)`` and ``(3, 6, range(1, 2), 0)``;
+        * in a reduce_scatter: ``(0, 3, range(0, 2), 3)``.
         """
         if not self.output_count:
             return []
@@ -339,7 +344,8 @@ def measure_call(
         comm: the mpi4py communicator of the ranks.
         warmup: number of calls before the measurement.
         iterations: number of timed calls in all batches together, at least 1.
-        batches: number of batches, at most one per call. Their numbers of calls differ by at most 1.
+        batches: number of batches, at most one per call. Their numbers of calls differ by at most 1: 10 calls in 4
+            batches are 3, 3, 2 and 2.
         choose: a function of the list of the batches' seconds; by default the median.
         most: the most seconds of all timed calls. If the last call of the warmup shows on any rank that they would
             take longer, fewer calls are timed, on all ranks equally many and at least 1. Without a warmup it has no

@@ -246,7 +246,8 @@ def _print_links(
 def _print_rough_count_warning(n: int) -> None:
     """Print a warning if ``n`` ranks are more than ``EXACT_UP_TO`` (32); else print nothing.
 
-    Above it, each message of a symmetric algorithm counts as large as the largest message of its round.
+    With more ranks, each message of a symmetric algorithm is priced as if it had the size of the largest message of
+    its round, so predictions may be too high.
     """
     from spmdsim.cost.link_load import EXACT_UP_TO
 

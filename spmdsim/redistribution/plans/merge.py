@@ -62,8 +62,9 @@ class Merge:
         """Return the merged collective as a step on a one-dimensional tensor.
 
         An all_gather makes a tensor of ``elements`` times the number of the group's ranks. An all_reduce keeps
-        ``elements``. A reduce_scatter splits them along :attr:`axes`. Only :attr:`axes` are reduced; :meth:`steps` adds
-        the reduction along :attr:`unscattered_axes`.
+        ``elements``. A reduce_scatter splits them along :attr:`axes`. Only :attr:`axes` are reduced; :meth:`steps`
+        adds the reduction along :attr:`unscattered_axes`. For example, with 8 elements on each of 4 ranks, the tensor
+        has 32 elements for an all_gather, and 8 for the others. After a reduce_scatter each rank owns 2 of them.
 
         Args:
             elements: the number of elements that each rank owns before the step.

@@ -174,7 +174,8 @@ def build_candidates(task: PlanTask, everything: bool = False) -> tuple[Candidat
 def _split_largest(dims: list[list[str]], axes: list[str], mesh: Mesh, shape: Shape) -> None:
     """Append ``axes`` to the entry of the dim in which shards are longest; to the first one of equals.
 
-    For a scalar, nothing changes.
+    For a scalar, nothing changes. For example, an (8, 8) tensor whose first dim is split by an axis of size 4 has
+    shards of 2 x 8, so the axes are appended to the second dim.
 
     Args:
         dims: the axes that split each dim; changed in place.

@@ -69,6 +69,9 @@ def find_finer_form(
         shape: the global shape before.
         to_shape: the global shape after.
 
+    The dimension of 8 becomes 2 x 2 x 2, and that of 4 becomes 2 x 2. Axis "b" splits the 4 before (now dimension 3),
+    and the halves that "a" leaves after (now dimension 1):
+
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> found = find_finer_form(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
     >>> found.shape, found.src.placement_text(), found.dst.placement_text()
@@ -105,6 +108,8 @@ def _group_dims(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group
     They go from left to right. Each group has the dimensions of ``shape`` and those of ``to_shape``; their sizes have
     equal products. Remaining dimensions of size 1 at the end are the last group; one of its sides is then empty. None
     if the numbers of elements differ or are 0.
+
+    4 x 6 is 2 x 12, and no shorter run has equal products; the 5 stays:
 
     >>> _group_dims((4, 6, 5), (2, 12, 5))
     [((0, 1), (0, 1)), ((2,), (2,))]
@@ -259,7 +264,9 @@ class _Side:
 def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
     """Extend the cuts of dimensions and of axes by one another until nothing changes.
 
-    Return False if a cut does not divide another one.
+    Return False if a cut does not divide another one. For example, the dimensions (4, 6) become (2, 12), and an axis
+    of size 4 splits the 4. The cuts of the group are 24, 12, 6, 1. The 12 is inside of the axis, so the axis is cut
+    into 2 x 2.
 
     Args:
         sides: the sides before and after; their ``axis_cuts`` are extended in place.
