@@ -339,7 +339,7 @@ class _Model:
             count: the number of the payer's first cell.
             paid_cells: the numbers of the paid cells, of shape (n, m).
         """
-        payer_cells = count + np.arange(paid_cells.size).reshape(paid_cells.shape)
+        payer_cells: np.ndarray = count + np.arange(paid_cells.size).reshape(paid_cells.shape)
         for position, grid in ((payer, payer_cells), (0, payer_cells.T)):
             state_columns, state_labels = self.spans[shared.variables[position]], shared.labels[position]
             sums = row + np.arange(len(grid))
