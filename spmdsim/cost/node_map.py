@@ -20,9 +20,6 @@ _WORD = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<ranks>[1-9]\d*
 #: Largest number of nodes that a line names.
 MOST_NAMED = 16
 
-#: What :meth:`NodeMap.of` accepts: a map, ranks per node, hosts as text, or a label per rank.
-Nodes: TypeAlias = "NodeMap | int | str | Sequence[Hashable] | np.ndarray"
-
 
 class NodeMap(Pictured):
     """The node of each rank. Nodes are numbered in the order of their first rank; immutable and hashable.
@@ -215,6 +212,10 @@ def _number_labels(labels: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashab
     number_of: dict[Hashable, int] = {}
     counted = [number_of.setdefault(label, len(number_of)) for label in labels]
     return list(number_of), np.array(counted, np.int64)
+
+
+#: What :meth:`NodeMap.of` accepts: a map, ranks per node, hosts as text, or a label per rank.
+Nodes: TypeAlias = NodeMap | int | str | Sequence[Hashable] | np.ndarray
 
 
 def _parse_labels(text: str) -> list[str]:

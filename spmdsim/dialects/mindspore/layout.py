@@ -309,7 +309,7 @@ def from_placements(
             of axes, or ``ndim`` is negative.
     """
     if ndim < 0:
-        raise LayoutError(f"the number of tensor dims must be 0 or more, got {ndim}")
+        raise LayoutError(f"the number of tensor dims must be 0 or positive, got {ndim}")
     for axis, placement in zip(alias_name, placements):
         if isinstance(placement, Shard) and not -ndim <= placement.dim < ndim:
             dims_text = f"the tensor has {many(ndim, 'dim')}, -{ndim}..{ndim - 1}"
