@@ -412,9 +412,9 @@ def why_lines(answer: WhyNot) -> tuple[str, str]:
 def why_table(answer: WhyNot) -> Table:
     """Return the table of the operators of ``answer`` whose strategy or time differs.
 
-    A row has the name, both strategies ("before => after", or "" if they are equal), and the differences of the times
-    of :data:`PARTS` and of their sum. A difference is positive if the given strategy is slower than the one before. An
-    operator with equal strategies is left out if its sum differs by at most 1e-12 of the step's time.
+    A row has the operator's name and both strategies, as "before => after", or "" if they are equal. The time
+    differences follow (given strategy minus the one before), for each of :data:`PARTS` and for their sum. An operator
+    with equal strategies is listed only if its sums differ by more than 1e-12 of the step's time.
 
     Of more than :data:`MOST_ROWS` (60) rows, the table has the first 59, a row with the number of rows that are left
     out, and the last one.

@@ -135,13 +135,15 @@ def mesh_strategies(
     Args:
         bound: the operator's rule.
         mesh: the mesh.
-        partial: include strategies that pass pending sums on.
-        full: if some strategies use every axis of size > 1, return only those.
+        partial: include strategies whose operands have pending reductions, which the operator passes on. A strategy
+            that makes a pending sum itself, such as ``k:x`` below, is always included.
+        full: return only strategies that use every axis of size > 1, if there are any, else all.
         even: return only strategies with blocks of equal size.
         nested: include strategies that split a factor by several axes.
 
     Raises:
-        InputError: If there are more than :data:`MOST_STRATEGIES` strategies, estimated as (factors + 1) ** axes.
+        InputError: If there are more than :data:`MOST_STRATEGIES` strategies, estimated as
+            (splittable factors + 1) ** (axes of size > 1).
 
     >>> from spmdsim.core import Rule, bind
     >>> matmul = bind(Rule.parse("m k, k n -> m n"), ((8, 8), (8, 8)))

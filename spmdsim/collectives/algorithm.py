@@ -46,7 +46,8 @@ NAMES: dict[str, str] = {
 def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
     """Return the value of each name of :data:`NAMES`, which expressions may use, as a fraction.
 
-    For example, for 6 ranks in groups of 4: n = 6, p = 4 (a power of two), q = 5/6, g = 4 and h = 2 groups.
+    For example, for 6 ranks in groups of 4: n = 6, p = 4 (the largest power of two not above n), q = (n - 1) / n = 5/6,
+    g = 4 and h = 2 (groups).
 
     Args:
         size: the number of ranks.

@@ -237,14 +237,15 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
 
 
 def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
-    """Draw a tensor of three dimensions, seen from the front, above and the right.
+    """Draw the shards of a 3-D tensor as equal boxes with gaps, seen from front, above and right.
 
-    All shards have one size, and there are gaps between them. Shards in front have their owners; shards behind have
-    their number on a visible side. Dimension 0 goes back, 1 down, and 2 to the right.
+    Dimension 0 goes to the back, 1 down, and 2 to the right. Boxes in front name the ranks that own the shards. A box
+    behind has its shard number on the top or right side, if the side is visible. Boxes with a pending reduction are
+    hatched. A pointer over a box shows the bounds of the shard.
 
     Args:
         layout: the layout of the tensor.
-        shape: its global shape. A pointer on a shard shows the bounds of the shard.
+        shape: its global shape.
     """
     canvas = Canvas()
     depth_cuts, height_cuts, width_cuts = layout.cuts

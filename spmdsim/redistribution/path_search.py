@@ -136,18 +136,19 @@ class Target:
     # -- reductions ---------------------------------------------------------------------------------
 
     def _reductions(self, state: State) -> list[StateStep]:
-        """Return the steps that reduce pending axes, from a state that has some and allows no slice.
+        """Return the candidate steps that reduce pending axes; ``state`` has some, and allows no slice.
 
-        A dimension needs those pending axes next that follow its axes in the target
+        A dimension needs those pending axes next that come directly after its present axes in the target
         (:func:`~spmdsim.redistribution.grid.next_axes`). The steps are in this order, possibly with repetitions:
 
         * reduce_scatter over all axes that dimensions need next, if several dimensions need some;
         * reduce_scatter over the axes that one dimension needs next, for each dimension that needs some;
-        * reduce_scatter over the pending axes inside nodes, if other axes are pending, too: fewer bytes leave a node;
+        * reduce_scatter over the pending axes inside nodes, in each dimension that they cut evenly (in every dimension
+          if none is), if other axes are pending, too: fewer bytes leave a node;
         * all_reduce over the pending axes that split nothing in the target, if others are pending, too;
         * all_reduce over all pending axes;
-        * reduce_scatter over all pending axes in each dimension that they cut evenly, else in every dimension; without
-          the steps that the second item has;
+        * reduce_scatter over all pending axes in each dimension that they cut evenly (in every dimension if none is),
+          except the steps of the second item;
         * the steps of :meth:`_reduce_scatter_steps`.
 
         For example, a and b are pending, and a splits dimension 0 of the target: reduce_scatter over a into dimension

@@ -49,7 +49,8 @@ def find_job_folder() -> Path | None:
 def prepare_host_folder() -> None:
     """Make the folder of this host's notes if the starter is on another host and receives notes.
 
-    Also remove this host's folders of earlier jobs, which their supervisors did not remove because they were killed.
+    Then also delete this host's folders of earlier jobs whose supervisors were killed before they could. Nothing is
+    done if the folder exists, as on the starter's host. Errors of the file system are ignored.
     """
     facts = read_job_facts()
     folder = facts.get(FOLDER)

@@ -506,13 +506,17 @@ class StackFrame(NamedTuple):
 def watch_shutdown(rank: int, size: int, seconds: float) -> None:
     """Start a child process that ends the job if this process's shutdown blocks for too long.
 
-    After ``seconds`` the child asks for the stacks of all threads by a signal.
+    After ``seconds`` the child gets the stacks of all threads by a signal, and looks for the line that blocks.
 
-    - The user's code or a thread blocks: the child prints the rank and the place, and ends the job with code 2.
-    - The process waits for other ranks (:func:`waiting_for_ranks`), does not answer, or still computes in a function
-      without lines of Python, such as the interpreter's clearing of many objects: the clock starts anew.
+    - A line of the user's code or of a non-daemon thread blocks, or a function without lines of Python that uses no
+      processor time: the child prints the rank and the place, and ends the job with code 2.
+    - Otherwise the clock starts anew: the process waits for other ranks (:func:`waiting_for_ranks`), does not answer,
+      or computes in a function without lines of Python, such as the interpreter's clearing of many objects.
 
-    Nothing is watched if the platform has no ``fork``, if ``seconds`` is infinite, or if no process can be started.
+    As a side effect, STACK_SIGNAL is ignored, and ``faulthandler`` writes to a pipe on it.
+
+    Nothing is watched if the platform has no ``fork`` or no ``faulthandler.register``, if ``seconds`` is infinite, or
+    if no process can be started.
 
     Args:
         rank: the rank of this process, for the message.

@@ -222,7 +222,8 @@ class World(AbstractWorld):
         """Run one step of a plan on the shards of the owned ranks, and record it if a trace is open.
 
         All ranks of the world must call it. If an emulated algorithm reduces 16-bit numbers, the shards are widened
-        first, and the results are rounded once at the end: in 16 bits, each message would round its sum.
+        first, and the results are rounded once at the end: in 16 bits, each message would round its sum. While a
+        program is recorded (``recorder.programs``), the recording runs the step itself or leaves it to this method.
 
         Args:
             step: the collective and its two layouts.

@@ -49,6 +49,7 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
         mesh: a mesh whose ranks the world must have. It counts only in the third case, if ``size`` is None.
 
     Raises:
+        UsageTypeError: If ``mesh`` is no Mesh.
         InputError: If ``SPMDSIM_RANKS`` is not a number of ranks.
         WorldError: If the launcher belongs to another MPI, mpi4py or its library is missing, or the world of case 1 or
             2 has another number of ranks than ``size``.

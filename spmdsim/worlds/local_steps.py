@@ -451,7 +451,10 @@ def make_empty_run(step: Step, dtype: np.dtype) -> Run:
 
 
 def make_zero_run(run: Run, dtype: np.dtype) -> Run:
-    """Return a function that calls ``run`` and returns a 0-d zero of type ``dtype`` instead."""
+    """Return a function that calls ``run`` for its effect only, and returns a 0-d zero.
+
+    The zero has the type ``dtype``. It is the result of a 0-d step on a rank outside of the target mesh.
+    """
 
     def run_and_return_zero(array: np.ndarray) -> np.ndarray:
         run(array)

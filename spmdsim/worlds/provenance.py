@@ -139,13 +139,16 @@ class Provenance:
         recipe.number = number_of(op.name, *[fact.compared for fact in facts], *derived_from(op, params))
 
     def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
-        """Record that a result is computed now, and return its provenance number.
+        """Record how a result is computed, and return its provenance number.
+
+        The number combines the numbers of the recipe and of the operands, and ``k``.
 
         Args:
-            recipe: what was derived from the call's layouts, shapes and types; its number and title are set on the first call.
-            operands: the operands; the number of the result depends on theirs.
+            recipe: the call without its data: layouts, shapes, types. Its number and title are set on the first call.
+            operands: the operands.
             k: the position of the result among the results of the call, from 0.
-            params: the parameters of the call.
+            params: the parameters of the call. Those in ``op.varying`` change the number; the recipe's number has the
+                others. They are stored only if ``op.shows_parameters``.
         """
         if not recipe.title:
             self.identify(recipe, params)
@@ -244,10 +247,10 @@ class Provenance:
         return next((table[number] for table in (*self._computed, *self._sources) if number in table), None)
 
     def ancestors(self, number: int) -> Iterator[tuple[int, str]]:
-        """Yield ``(number, text)`` of a tensor and of what it was computed from, nearest first.
+        """Yield ``(number, text)`` for a tensor and its recorded ancestors, breadth first.
 
-        The text says for other ranks how the tensor with this number was computed (:meth:`_packed`). Each tensor comes
-        once. Operands that are not recorded any more are left out; only for ``number`` itself the text is then "". At
+        The text tells other ranks how the tensor was computed (:meth:`_packed`). If ``number`` itself is no longer
+        recorded, the only pair is ``(number, "")``; other unrecorded operands are left out. Each tensor comes once. At
         most :data:`ANCESTORS` (200) pairs are yielded.
 
         Args:

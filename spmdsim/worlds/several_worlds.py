@@ -73,8 +73,8 @@ def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTen
     """Return the operands of an operator as tensors of one world, in their order.
 
     - If they share a world, return ``tensors`` itself.
-    - If all of their worlds were made by :func:`spmdsim.world` without a launcher, bring them into the largest one
-      (:func:`enlarge`).
+    - If all of their worlds are LockSteps that :func:`spmdsim.world` made without a launcher, move the tensors into the
+      largest one (:func:`enlarge`).
     - Otherwise raise WorldError.
 
     Args:
@@ -82,7 +82,7 @@ def in_one_world(name: str, tensors: Sequence[PlainTensor]) -> Sequence[PlainTen
         tensors: at least one tensor.
 
     Raises:
-        WorldError: If there are several worlds, and the program made one itself, such as ``LockStep(4)``.
+        WorldError: If worlds differ, and one of them was not made so, such as a ``LockStep(4)`` of the program.
     """
     first = tensors[0].world
     if all(tensor.world is first for tensor in tensors):

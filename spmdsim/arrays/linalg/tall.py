@@ -258,8 +258,8 @@ def _is_split_and_tall(x: Tensor) -> bool:
 def reduced_svd(x: Tensor) -> Singular:
     """Compute the factors of :func:`svd` with only as many columns as there are singular values.
 
-    A single split matrix is factored by :func:`qr` first, a wide one after it is transposed. Rows and columns of other
-    matrices are gathered.
+    For one 2-D matrix that is split and tall (or square), compute the factors of the R of :func:`qr`. A split wide
+    matrix is transposed first. All other matrices go to one operator, which gathers rows and columns.
 
     Args:
         x: matrices ``[..., m, n]``; integers become float64.

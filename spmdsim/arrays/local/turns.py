@@ -206,8 +206,9 @@ class Turns:
     def _run_unstarted(self) -> None:
         """Run the functions of ranks that have not started, one after the other, in this thread.
 
-        A function that waits at a collective lets another thread continue with the next ranks. The first error of a
-        function stops all others; it is stored, not raised.
+        If a function waits at a collective, another thread goes on with the remaining ranks. When no rank is unstarted,
+        let the next waiting one continue (:meth:`_start_next`). The first error is stored, not raised, and stops all
+        functions.
         """
         try:
             while self._unstarted:

@@ -360,9 +360,10 @@ def declare_unary(
         function: computes the result from one array; it also determines the result type.
         derivative: returns the slope. Its parameters are named ``x`` (the operand), ``y`` (the result), or both; for
             exp it is ``lambda y: y``. An array that it does not take is not saved for the backward pass. The gradient
-            is ``dy`` times the conjugate of the slope. None: no gradient, unless there is a ``vjp``.
+            is ``dy`` times the conjugate of the slope. None: ``vjp`` or no gradient.
         linear: "each" if the function is linear, as in :meth:`Rule.parse`.
-        vjp: ``vjp(dy, operands, result)`` computes the gradient instead of ``derivative``.
+        vjp: ``vjp(dy, operands, result)`` computes the gradient; used only if there is no ``derivative``. The operand
+            is saved for it, but the result is not, so it must not read the result.
         fractions: True to convert integers to floats before the call, as NumPy's ``exp`` does.
         real: True to refuse complex elements.
         says: the formula for the docstring, if the function is not NumPy's own.

@@ -322,13 +322,13 @@ def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
 
 
 def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:
-    """Return this rank's block of a tensor of zeros that has entries at some positions of a dim.
+    """Return this rank's block of zeros, with entries written at their positions along ``dim``.
 
-    If two entries have one position, the last one counts.
+    Positions in blocks of other ranks are skipped. If several entries have one position, the last one counts.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        x: the entries, all of this dim.
+        x: the entries; ``dim`` is not split.
         ids: the position of each entry along ``dim`` in the whole result, in the shape of ``x``.
         dim: the dimension.
         size: the size of the dim in the result; not used: the rule has it.

@@ -281,10 +281,11 @@ def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
 
     - it splits a factor that the rule lacks, or one in ``Rule.whole``;
     - it splits a factor that shares a dim with others, such as a in ``(a b)``, unevenly;
-    - it splits the minor factor b of ``(a b)``, but does not split a into single elements;
-    - one result would have different pending reductions, such as a sum and a maximum.
+    - it splits the minor factor b of ``(a b)``, unless a is split into as many blocks as it has elements;
+    - it gives a result several kinds of pending reductions, such as a sum and a maximum.
 
-    A factor that has its dims alone may have more blocks than elements.
+    Axes of size 1 may be given to a factor in ``Rule.whole``. A factor that shares no dim may be split unevenly, even
+    into more blocks than elements.
 
     Args:
         bound: the rule, bound to shapes.

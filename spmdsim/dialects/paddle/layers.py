@@ -255,10 +255,15 @@ class Split(Layer):
         return call_recorded(self.forward, x)
 
     def products(self, x: Any) -> Any:
-        """Return the layer's result with pending sums.
+        """Return the layer's result, of which sums over "mp" may be pending.
 
-        A row-parallel layer first splits the last dim of its input over "mp", the axis of the shards; the other dims
-        keep their other axes. If the layer has a bias, pending sums are reduced before it is added.
+        - An embedding has pending sums. With a padding row it goes through :func:`padded_embedding`.
+        - A row-parallel layer has pending sums. It first moves the input to the mesh of the weight, and splits its last
+          dim over "mp", the axis of the shards. The other dims keep their other axes; they are whole if the input is on
+          another mesh.
+        - A column-parallel layer has none.
+
+        If the layer has a bias, pending sums are reduced before it is added.
 
         Args:
             x: ids, or the input; a tensor.

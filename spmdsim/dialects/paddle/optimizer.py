@@ -149,7 +149,8 @@ class Optimizer(DialectObject, nn.Optimiser):
 
         Returns:
             ``([], pairs)``. The first list is always empty, as in Paddle. A pair is a parameter and its gradient, or in
-            a program the gradient's name, such as ``(w, "w@GRAD")``. Parameters without gradient are left out.
+            a program the gradient's name, such as ``(w, "w@GRAD")``. Parameters without gradient are left out; if the
+            loss is a variable, all chosen parameters are listed.
 
         Raises:
             InputError: If the loss has several elements, or no parameter is left to train.

@@ -135,15 +135,17 @@ def _refuse(
     further: str,
     communicated: dict[str, int],
 ) -> None:
-    """Raise NotCovered with a text that has the shapes of both results.
+    """Raise NotCovered: Paddle's result for one rank's shard differs from the global tensor's.
+
+    The text has the shapes of both results.
 
     Args:
         function: the function.
         shard: an operand.
-        paddles: Paddle's result.
-        shape: shape of the first rank's shard of this package's result.
+        paddles: Paddle's result, computed from the shard alone.
+        shape: shape of the first rank's shard of this package's result, computed from the global tensor.
         further: text about a pending sum, with a blank in front, or empty.
-        communicated: number of calls of each collective, whose names are in the text; empty for none.
+        communicated: number of calls of each collective that was called; only the names are in the text. May be empty.
 
     Raises:
         NotCovered: Always.

@@ -287,13 +287,14 @@ class Program(DialectObject):
             self.owned_parameters.append(parameter)
 
     def call(self, function: Callable[..., Any], args: Any, options: Any, *, trains: bool = False) -> Any:
-        """Record a call in the program, and return its result as far as it is known already.
+        """Record a call in the program, and return its result as far as it is known.
 
-        * Operands without variables: the result is computed at once, and has values.
-        * Operands with variables: values are known only when the program runs. The function computes shapes, once with
-          each of the two sizes in ``STAND_INS`` for the sizes that a feed decides. The result has variables; a size
-          that differs between the two depends on the feed.
-        * A training step (``trains``) with variables: nothing is computed; the result is None.
+        Every call is recorded, also one without variables; each run repeats it.
+
+        * No operand is a variable: the call is also made now (a training step too), and its result has values.
+        * Some operand is a variable: the result is a variable. Its shape is computed with each of the two sizes in
+          ``STAND_INS`` for the sizes that a feed decides. A size that differs between the two depends on the feed.
+        * Some operand is a variable, and ``trains``: nothing is computed; the result is None.
 
         Args:
             function: the function.

@@ -93,11 +93,13 @@ def page_data(offer: Offer) -> dict[str, Any]:
     Returns:
         A dict:
 
-    - "start": the mesh and the key of the layout with which the page opens; the key is "" for the page's own choice.
+    - "start": the mesh and the key of the first layout. If the offer has no layouts, the key is "", and the page
+      chooses.
     - "meshes": for each mesh its facts, and the :func:`derivation_facts` of its layouts, by number of dimensions and
       key.
     - "cases": for each pair of mesh and shape the redistribution plans, see :class:`PlanTable`, and the element type.
-    - "schedules", "operands", "products" and "searches": the results of the functions with these names.
+    - "schedules", "operands" and "searches": the results of the functions with these names.
+    - "products": the :func:`product_facts` of each mesh.
     """
     dtype = element_type(offer.dtype)
     meshes, cases = [], []

@@ -91,10 +91,11 @@ def flat_receives(
 def flat_sends(
     src: Layout, dst: Layout, shape: Sequence[int], to_shape: Sequence[int], rank: int
 ) -> tuple[tuple[int, np.ndarray], ...]:
-    """Return ``(peer, positions)`` for each rank to which ``rank`` sends elements.
+    """Return ``(peer, positions)`` for each rank that receives elements from ``rank``.
 
-    The rank itself is included. ``positions`` are row-major positions in the shard of ``rank``. Peers are in the
-    order of the target mesh. The transfers to all ranks are computed for it.
+    The rank itself is included if it keeps some. ``positions`` are row-major positions in the shard of ``rank``. Peers
+    are in the order of the target mesh. All receives of all ranks of the target mesh are computed, so the call is slow
+    for many ranks.
 
     Args:
         src: the layout before.

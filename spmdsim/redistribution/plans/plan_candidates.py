@@ -418,8 +418,9 @@ class _Finder:
         """Return the path of collectives on the finer shape of :func:`unfold_dims`, or an empty list.
 
         The finer shape has a dimension per axis, so the path can gather an axis that is not the last one of its
-        dimension. Local reshapes lead to this shape and back. The list has one candidate. It is empty without a finer
-        shape, or if the path does not take less time than each of ``others``.
+        dimension. Local reshapes lead to this shape and back. The list has one candidate. It is empty if there is no
+        finer shape, if no path is found, or (unless ``self.everything``) if the path does not take less time than each
+        of ``others``.
         """
         finer_form = unfold_dims(self.src, self.dst, self.shape, self.prices.inside_axes)
         if finer_form is None:

@@ -421,8 +421,8 @@ def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int
     """Return memory as a 1-D array of basic elements, their datatype, and the order in memory.
 
     For example, a 2 × 3 array of float32 stored row by row gives its 6 elements, FLOAT and ROWS. If the program names
-    another datatype, the bytes are read as its basic elements, and bytes at the end that make no complete element are
-    left out: the 24 bytes of this array give 3 elements with DOUBLE.
+    another datatype, the bytes are read as its basic elements; a remainder at the end is dropped: the 20 bytes of 5
+    float32 numbers give 2 elements with DOUBLE.
 
     Args:
         memory: an array or another object with memory. None and IN_PLACE give an empty array.

@@ -296,8 +296,8 @@ def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
 
     The reasons are, in this order: a collective with different arguments, a rank that waits for a finished rank, a
     message with another tag or communicator, a cycle, and ranks that test forever. Only the waits of the first
-    :data:`DETAILS` (64) blocked ranks are listed. If the reason has no cycle, the finding gets the cycle that
-    ``WaitGraph.find_cycle`` finds, if there is one.
+    :data:`DETAILS` (64) blocked ranks are listed; waits on no known rank are left out. If the reason has no cycle, the
+    finding gets the cycle that ``WaitGraph.find_cycle`` finds, if there is one.
 
     Args:
         scheduler: the simulation.

@@ -230,13 +230,13 @@ class CallLog(GroupLog):
     def find_difference(self) -> int | None:
         """Return the number of the first call that another rank made differently, or None.
 
-        Read what the other ranks have logged; send nothing and wait for nothing. A call is compared with another rank's
-        once both ranks have logged it; an equal call is not compared again. None means that all calls compared so far
-        are equal. For example, this rank has logged calls 0 to 5. Rank 1 has logged calls 0 to 3, all equal, and rank 2
-        differs in call 4: the result is 4.
+        Compare this rank's calls with those that the other ranks have logged, without messages and without waiting.
+        A call is compared once both ranks have logged it; an equal call is not compared again. None means that all
+        calls compared so far are equal. For example, this rank has logged calls 0 to 5. Rank 1 has logged calls 0 to 3,
+        all equal, and rank 2 differs in call 4: the result is 4.
 
-        Also write to the board how many first calls are equal on all ranks: 4 in the example. Two threads may call this
-        method at once.
+        Also write to the board the number of leading calls that are equal on all ranks: 4 in the example. Two threads
+        may call this method at once.
         """
         with self._lock:
             first, least = None, self.number

@@ -139,13 +139,14 @@ class WaitWatch:
     def _check_wait(
         self, watched: CallLog, current: tuple[int, int], waited: float, printed_lines: int
     ) -> bool:
-        """End the job if waiting longer cannot help; else return True if a line is printed.
+        """End the job if more waiting cannot help; otherwise perhaps print a line, and return True then.
 
-        :meth:`_find_reason` decides if waiting can help. A rank that polls outside of MPI raises the error itself, so
-        the job is not ended here, unless a host cannot be reached.
+        :meth:`_find_reason` decides if waiting can help. The job is ended only if this rank is still in the call. A
+        rank that polls outside of MPI raises the error itself, so the job is not ended, unless a host cannot be
+        reached.
 
-        The line names the missing ranks. The lowest rank that has come to the call prints a line every
-        :data:`SECONDS_BETWEEN_LINES` seconds.
+        Only the lowest rank that has come to the call prints, once per :data:`SECONDS_BETWEEN_LINES` seconds. The line
+        names the missing ranks.
 
         Args:
             watched: the log of the call.

@@ -382,7 +382,13 @@ class Counted(MPI.Intracomm):
         return super().Iallreduce(sendbuf, recvbuf, op)
 
     def _count_agreement(self, numbers: np.ndarray) -> None:
-        """Count a reduction of a few numbers as control traffic."""
+        """Count the bytes of an all-reduce of a few numbers as control traffic "agreement".
+
+        They are the bytes that this rank receives in a reduce_scatter and an all_gather; it sends as many.
+
+        Args:
+            numbers: the array that is reduced; only its size and type count.
+        """
         size, counts = self.rank_size[1], self._balanced(numbers.size)
         # As a reduce_scatter of balanced blocks and an all_gather of the reduced blocks.
         own_block = counts[self.rank_size[0]]

@@ -277,7 +277,9 @@ def derive_broadcast(
 def _call_once(
     call: Callable[[Any, Any], None], fresh: Callable[[], np.ndarray], source: Any, target: Any
 ) -> Run:
-    """Return a function that computes a new shard by one call of MPI.
+    """Return ``run(array)``, which calls MPI once and returns the result in new memory.
+
+    It allocates the result with ``fresh``, calls ``call([array, *source], [result, *target])`` and returns the result.
 
     Args:
         call: the communicator's method; it takes a send and a receive buffer and returns None.

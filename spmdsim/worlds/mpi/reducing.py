@@ -264,15 +264,15 @@ def derive_reduce_scatter(
 
 
 def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
-    """Return an array in which the blocks of a shard are at ``layout.offsets``.
+    """Return an array with the blocks of a shard, at ``layout.offsets`` unless gaps are removed.
 
     If the shard itself has its blocks there, return the shard; else a flat copy with one block after the other.
 
     Args:
         layout: the blocks.
         array: the shard, C-contiguous.
-        new_memory: True if the blocks must also lie one after the other, without other elements. The result is flat
-            then; it may still be a view of the shard.
+        new_memory: True to have the blocks one after the other without gaps, whatever ``layout.offsets`` says. The
+            result is flat then: a view of the shard if its blocks lie so already, else a copy.
     """
     if layout.direct and (layout.packed or not new_memory):
         return array.reshape(-1)[: sum(layout.counts)] if new_memory else array

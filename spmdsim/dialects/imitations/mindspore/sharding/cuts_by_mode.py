@@ -269,9 +269,10 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
         manual: True if ``manual_split`` is set.
 
     Raises:
-        ShardError: If the lookup axis is split and the table has more than two dims. For a split lookup axis with split
-            indices: if the lookup axis is not 0, another dim of the table is split, the indices are split beyond dim 1,
-            or the cuts do not use all devices.
+        ShardError: For a split lookup axis:
+            - if the table has more than two dims;
+            - with split indices: if the axis is not 0, another dim of the table is split, a dim of the indices after
+              dim 1 is split, or the product of the cuts of the indices and the table is not ``devices``.
     """
     if manual:
         return MANUAL
