@@ -437,11 +437,11 @@ class Tensor(SymbolicTensor):
 def _choose_world(world: World | None, layout: Layout) -> World:
     """Return the world of a new tensor, enlarged for the layout's mesh if it can grow.
 
-    A world that MPI or the program itself made does not grow; the caller checks the mesh.
+    A world that MPI or the program itself made does not grow; the caller checks the mesh. A world that
+    :func:`spmdsim.world` made in a process without a launcher may be replaced by a larger one.
 
     Args:
-        world: the world; None: the current world, :func:`spmdsim.world`. A world that this function made in a process
-            without a launcher may be replaced by a larger one.
+        world: the world; None: the current world, see :func:`spmdsim.world`.
         layout: the layout of the tensor.
 
     Raises:

@@ -362,9 +362,9 @@ def _lower_peak(
 def _list_changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """Yield changes of an assignment, each as ``(variable, new state)`` pairs.
 
-    With ``changed_variables`` 1, a change is of any variable; with 2, it is of two variables that have a price
-    together, such as the producer and the reader of a tensor. The present states are among the new ones. Hubs follow
-    from the other variables, so they have one state.
+    A new state may equal the present one. With ``changed_variables`` 1, each change is of one variable. With 2, it is
+    of two variables that have a price as a pair, such as the producer and the reader of a tensor; pairs with a hub are
+    left out. The state of a hub follows from the other variables, so a hub has one state here.
 
     Args:
         model: the choices.

@@ -284,15 +284,15 @@ MOST_HALF = 126
 
 
 def _whole_number_source(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
-    """Return a cached property: a source of integers in the shape of a source of the data.
+    """Return a cached property of :class:`ExactInputs`: a source of integers.
 
-    It belongs to :class:`ExactInputs`. See :meth:`ExactInputs._make_integer_source` for the numbers.
+    It has the shape of the source ``name`` of the data. See :meth:`ExactInputs._make_integer_source` for the numbers.
 
     Args:
         name: the name of the source in :class:`Inputs`, such as "x".
         seed: the seed of the numbers.
         most: the largest absolute value.
-        sparse: True for zeros in long columns.
+        sparse: True to put zeros into long columns (see ``_make_integer_source``).
     """
 
     def source(self: ExactInputs) -> Source:

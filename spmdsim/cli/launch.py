@@ -128,13 +128,14 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
         The variables by name:
 
         * with ``--nproc_per_node``: "WORLD_SIZE", "MASTER_ADDR" and "MASTER_PORT", as other launchers set them;
-        * in lock step without a number of ranks: the variable of :data:`RANKS`, with its value in this process or "".
-          So the script does not take the 1 of ``args.n`` for its number of ranks;
+        * in lock step without ``-n`` and ``--nproc_per_node``: the variable of :data:`RANKS`, unchanged from this
+          process, or "" if it is not set. Otherwise the script would take the 1 of ``args.n`` for its number of ranks;
         * otherwise none.
 
     Raises:
         InputError: If options contradict each other, have no effect or are not supported; or if the number of ranks
-            comes after the script, or ``--nnodes`` and ``--node_rank`` ask for a starter on each node.
+            stands only after the script; or if ``--nnodes`` or ``--node_rank`` is not its default, because one command
+            starts all ranks.
     """
     nproc = args.nproc_per_node
     variables: dict[str, str] = {}

@@ -216,8 +216,9 @@ def _parse_inputs(args: argparse.Namespace) -> Inputs:
             stands for the defaults of :class:`~spmdsim.cases.inputs.Inputs`.
 
     Raises:
-        InputError: If ``--shape`` is not three sizes of at least 0, a matrix would have more than :data:`MOST_ELEMENTS`
-            elements, both ``--x`` and ``--data`` name the left operand, or the element type is unknown.
+        InputError: If ``--shape`` is not three sizes of at least 0, a matrix (also the product) would have more than
+            :data:`MOST_ELEMENTS` elements, both ``--x`` and ``--data`` name the left operand, or the element type is
+            unknown.
     """
     from spmdsim.cases.inputs import Inputs
 

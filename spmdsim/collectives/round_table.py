@@ -326,7 +326,8 @@ def match_messages(table: RoundTable) -> Matching:
 
     The k-th send from one rank to another matches the k-th receive. Findings of the result are, first, messages
     without a partner, and receives of other chunks than are sent. With these there is no order. Otherwise the rounds
-    are ordered; then ranks that wait for each other are a finding.
+    are ordered; then ranks that wait for each other are a finding. If a pair of ranks has unequal numbers of sends and
+    receives, their chunks are not compared.
 
     Args:
         table: the rounds.

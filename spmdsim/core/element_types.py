@@ -183,12 +183,12 @@ def _precision(dtype: np.dtype) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-    """Return a rule restricted to what holds for operands and a result of these element types.
+    """Return the part of a rule that holds for operands and a result of these element types.
 
     A set of operands stays in ``linear`` only if the pending sums of all its operands may be converted to the result's
     type before they are reduced (:func:`is_additive`). If the result has bools, ``any`` replaces each ``sum``, because
-    bools have no sum: a product or a lookup leaves ``any`` pending, and an operator that passes a pending sum passes
-    ``any``. Averages of bools are not passed.
+    bools have no sum. So a product or a lookup leaves ``any`` pending, and an operator that passed a pending sum now
+    passes ``any``. Averages are no longer passed.
 
     Args:
         rule: the rule; it does not change.

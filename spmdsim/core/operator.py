@@ -267,12 +267,15 @@ def apply(
 
     All ranks must call it, because operands and results may be redistributed. The recipe (strategy, routes and
     local functions) is derived once per combination of operand metas, parameters (hashable values) and
-    strategy; a repeated call only looks it up. The last of the world's watchers sees the call, and may change
-    operator and strategy. An open trace records it.
+    strategy; a repeated call only looks it up.
+
+    The watcher that was added last, if any, is asked first and may change operator and strategy. After the run it gets
+    the original ones and the results. Open traces record the run.
 
     Args:
         op: the operator.
-        operands: the tensors, or objects with a ``tensor``. The world of the first tensor converts other values.
+        operands: tensors, objects with an attribute ``tensor``, or other values, which the world of the first tensor
+            converts.
         params: the parameters of the operator by name.
         strategy: the axes that split each factor, or a sharded operator; None for the strategy that the operands'
             layouts fit, or else the planner's cheapest one.

@@ -196,11 +196,11 @@ class Recipe:
         return self.finish_results(results) if self.moves_results else results
 
     def finish_results(self, results: list[T]) -> list[T]:
-        """Return the results in the layouts in which the caller receives them.
+        """Redistribute the results to the layouts in which the caller receives them.
 
-        All ranks must call it, because it communicates. If the operator reduces its results (``finish``) and its
-        gradient reads them (``saves_result``), store the redistributed shards in the results' node in place of the
-        former ones.
+        All ranks must call it. If the operator reduces its results at the end (``finish``) and its gradient function
+        reads them (``saves_result``), the results' node then holds the redistributed shards instead of those of the
+        local function.
 
         Args:
             results: the results in the layouts in which the local function leaves them.

@@ -223,7 +223,7 @@ def _link(value: Any, key: str, where: str) -> Link:
 
 
 def _parse_nodes(value: Any, key: str, where: str) -> NodeMap:
-    """Parse a list of hosts, one per rank.
+    """Parse the host names of the ranks: a list of texts, one name per rank, not empty.
 
     Args:
         value: the JSON value.

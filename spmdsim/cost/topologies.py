@@ -313,6 +313,7 @@ class FatTree(Topology):
         """
         side, level, subtree, copy, port = self._link(link)
         child = TopologyPlace(level, subtree * self.copies[level] + copy)
+        # A port of a switch leads to one copy of the parent, so copies of the parent are numbered by copy and port.
         above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
         parent = TopologyPlace(level + 1, above)
         return (parent, child) if side else (child, parent)

@@ -361,7 +361,7 @@ def _draw_transfers(plan: Plan) -> Canvas | None:
 def _draw_matrix(step: Step, itemsize: int) -> Canvas:
     """Draw a table of the bytes from rank to rank: rows send, columns receive.
 
-    If there are more than ``MOST_PEERS`` (32) ranks, draw sentences about the first eight receivers instead.
+    If the larger mesh has more than ``MOST_PEERS`` (32) ranks, draw sentences about the first eight receivers instead.
 
     Args:
         step: the step of a plan.

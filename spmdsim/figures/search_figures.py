@@ -213,8 +213,8 @@ def frontier_figure(points: Sequence[TradeOff]) -> Figure:
 def trade_off_figure(point: TradeOff) -> Figure:
     """Draw a table of the strategies and result layouts of one trade-off of time and memory.
 
-    The table has a row per operator. The title has the seconds of a step, the bytes of a rank and the mesh. ``point``
-    is the trade-off.
+    The table has a row per operator, with the layout of the first of its results. The title has the seconds of a step,
+    the bytes of a rank and the mesh. ``point`` is the trade-off.
     """
     rows = tuple(
         (

@@ -273,17 +273,18 @@ def _close_other_files(*numbers: int) -> None:
 
 
 def _drop_rights() -> None:
-    """Give up the rights of this process that reach into other processes, for its descendants, too.
+    """Give up the Linux capabilities with which this process could reach into other processes.
 
-    Programs that it starts gain no rights. A process of root loses the rights in ``_LOST_RIGHTS``. Do nothing on a
-    system other than Linux.
+    Its descendants lose them, too. Programs that it starts gain none (``no_new_privs``). The capabilities in
+    ``_LOST_RIGHTS`` are removed from the effective, permitted and inheritable sets. This has an effect only if the
+    process has them, such as a process of root. Failures are ignored. Do nothing on a system other than Linux.
     """
     set_process_option(NO_NEW_RIGHTS, 1)
     with suppress(Exception):  # no such system
         system = ctypes.CDLL(None)
         head, rights = (ctypes.c_uint32 * 2)(_VERSION, 0), (ctypes.c_uint32 * 6)()
         if system.capget(head, rights) == 0:
-            for k in range(3):
+            for k in range(3):  # the effective, permitted and inheritable sets of the capabilities 0 to 31
                 for right in _LOST_RIGHTS:
                     rights[k] &= ~(1 << right)
             system.capset(head, rights)

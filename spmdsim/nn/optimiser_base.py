@@ -211,10 +211,10 @@ class Optimiser(SavedState, Pictured):
     def _restoring_state(self, trained: Sequence[Parameter]) -> Iterator[dict[int, object]]:
         """Return a context that restores the state of parameters if its block raises an error.
 
-        The block gets a dict with the old state by position in ``trained``. When a parameter has got its new value, the
-        block deletes its entry. If the block then raises, the parameters that still have an entry get back their
-        state and their count of updates from before the block; the others keep the new ones. So state and value
-        always fit each other.
+        The block gets a dict by position in ``trained``. A value is a list with the old state and the old count of
+        updates, each None if the parameter had none. When a parameter has got its new value, the block deletes its
+        entry. If the block then raises, the parameters that still have an entry get back their state and their count
+        of updates from before the block; the others keep the new ones. So state and value always fit each other.
         """
         dicts: tuple[dict[int, Any], ...] = self.state, self.counts
         waiting: dict[int, Any] = {

@@ -301,11 +301,10 @@ def _sort_arguments(
 def _argument_positions(
     called: Callable[..., Any], count: int, names: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[tuple[str, int, Any], ...]] | None:
-    """Return which arguments of a call are required and which are optional, by their numbers.
+    """Return the numbers of a call's arguments for parameters without and with default.
 
     The arguments are numbered: first the positional ones, then those by keyword. For ``np.sum(x, axis=0)``, for
     example, argument 0 is required, and argument 1 is optional: ((0,), (("axis", 1, None),)). The result is cached.
-    It is None if NumPy's function has no signature.
 
     Args:
         called: the NumPy function.
@@ -313,8 +312,10 @@ def _argument_positions(
         names: the names of the keyword arguments.
 
     Returns:
-        The numbers of the arguments for parameters without default, and ``(name, number, default)`` of each other
-        argument.
+        ``(required, optional)``, or None if NumPy's function has no signature.
+        ``required``: the numbers of the arguments for parameters without default, and for ``*args``.
+        ``optional``: ``(name, number, default)`` of each other argument; the default of an argument for ``**kwargs`` is
+        ``Parameter.empty``.
 
     Raises:
         TypeError: If the function does not take the arguments.

@@ -116,6 +116,7 @@ def split(x: Tensor, parts: int, dim: int = 0, *, axis: int = 0) -> list[Tensor]
     >>> [y.full().tolist() for y in ops.split(x, 3, dim=1)]
     [[[3], [6]], [[1], [5]], [[2], [4]]]
     """
+    # The decorator passes a given ``axis`` as ``dim``, so ``axis`` is not read here.
     dim = normalise_dim(dim, x.ndim)
     n = x.shape[dim]
     if parts < 1 or n % parts:

@@ -97,7 +97,7 @@ def _message_peak(steps: tuple[Step, ...], itemsize: int) -> int:
 
 
 def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices | None = None) -> Memory:
-    """Return the peak memory of one step, from the actions of the runtime at each operator.
+    """Return the peak memory of one step by replaying what the runtime stores and frees.
 
     The step is the forward pass and, if the graph is for training, the backward pass and the update. Bytes are those
     of the largest shards.
@@ -105,7 +105,7 @@ def peak_memory(choice: StrategyChoice, settings: Settings, prices: MovePrices |
     Args:
         choice: the strategies and layouts.
         settings: the assumptions of the cost model.
-        prices: the plans of redistributions, extended; None: none yet.
+        prices: the plans of redistributions that are known already; new ones are added. None: start with none.
     """
     step = StepMemory(choice, settings, prices or MovePrices(settings))
     for operator in choice.graph.operators:

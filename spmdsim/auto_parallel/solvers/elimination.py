@@ -148,7 +148,8 @@ def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
     """
     n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
     if n * combinations > LARGEST_COMPARED:
-        # Prices are not negative, and each payer (each variable but the selector) pays for one label at most.
+        # Prices are not negative, and each payer pays for one label at most. Payers are all variables but the first,
+        # the selector, whose label only chooses the column of prices.
         most = float(shared.prices.max(initial=0.0)) * (len(shared.variables) - 1)
         return most * (1.0 - np.eye(n))
     return np.moveaxis(shared.table(), shared.around.index(i), 0).reshape(n, -1)

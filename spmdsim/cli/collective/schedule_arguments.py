@@ -182,8 +182,8 @@ def find_algorithm(
 def _isolate_function(path: Path, name: str) -> Any:
     """Return a user's generator function that runs in a child process.
 
-    Only its rounds come back, as data, so the function cannot change this process. On systems without ``fork`` it runs
-    in this process.
+    One child process loads the file and answers all calls. Only the rounds come back, as data, so the function cannot
+    change this process. On systems without ``fork`` it runs in this process.
 
     Args:
         path: the user's Python file.

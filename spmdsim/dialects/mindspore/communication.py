@@ -45,7 +45,8 @@ def release() -> None:
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     """Create a group of ranks with a name, which collectives take as ``group``.
 
-    Nothing is communicated. Only the ranks of the group need to call it. A second call with equal ranks does nothing.
+    Nothing is communicated. Only the ranks of the group need to call it. A second call with equal ranks does nothing;
+    ranks in another order are another group.
     For example, after ``create_group("pair", [0, 4])`` a collective with ``group="pair"`` runs on ranks 0 and 4.
 
     Args:

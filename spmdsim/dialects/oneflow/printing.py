@@ -65,10 +65,10 @@ def _append_suffixes(text: str, suffixes: Sequence[str]) -> str:
 
 
 def _format_values(array: np.ndarray) -> str:
-    """Return the numbers in brackets, all of one width.
+    """Return the numbers in brackets, all of one width and aligned at the right.
 
     Of an array with more than THRESHOLD elements, dims longer than 2 * EDGE_ITEMS show EDGE_ITEMS elements at each end.
-    Lines have the width of the terminal.
+    Lines have the width of the terminal. Zeros have no influence on the style of floats.
 
     Args:
         array: the numbers, at least one.

@@ -218,7 +218,9 @@ class LocalTensor(TensorSymbols):
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:
-        """Return the global shape that the ranks' local shapes imply; all ranks must call it.
+        """Return the global shape that the ranks' local shapes imply.
+
+        All ranks of the world must call it, also those outside the placement.
 
         Args:
             placement: device type, and ranks as a mesh.

@@ -166,8 +166,8 @@ class PlanTable:
     def to_dict(self) -> dict[str, Any]:
         """Return all plans between the offered layouts, as JSON values.
 
-        Steps, layouts and boxes are each stored once, in the lists "steps", "layouts" and "boxes". Other entries refer
-        to them by their index in these lists.
+        Steps, layouts and boxes are each stored once, in the lists "steps", "layouts" and "boxes". Plans refer to steps
+        by their index, and steps to layouts and boxes by theirs. "sources" and "targets" have the keys of layouts.
 
         - "shape": the global shape.
         - "sources", "targets": the keys of the layouts between which there are plans.

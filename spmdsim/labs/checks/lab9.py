@@ -162,13 +162,14 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
 def _check_each(
     body: Body, groups: Iterable[Iterable[int]], wanted: Callable[[int, int], Any], name: str
 ) -> Iterator[None]:
-    """Check the result of each rank on virtual ranks, then on real ranks of a launched job.
+    """Check the result of each rank on virtual ranks, then on the real ranks of a launched job.
 
-    Yield None once per group of rank counts, before the real ranks.
+    Yield None after each group of rank counts, once per point. The real ranks are checked after all groups, if this
+    process is one of a launched job, which has ``RANKS`` ranks.
 
     Args:
         body: the program of a rank.
-        groups: groups of rank counts.
+        groups: rank counts in groups, such as [[1, 2], [4]].
         wanted: function (rank, size) -> the right result.
         name: name of the student's function.
 

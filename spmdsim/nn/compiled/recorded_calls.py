@@ -51,7 +51,7 @@ class ReplayState:
         compare nothing.
 
         Args:
-            numbers: integers, or None, that identify the result within the function.
+            numbers: integers, or None, that identify the result within the function. None counts as -1.
         """
         if not self.base:
             return 0

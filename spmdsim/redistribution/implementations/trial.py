@@ -221,10 +221,10 @@ class TunedSteps(Pictured):
         return [(tuned.step, str(tuned.ranks), tuned.implementation, tuned.why) for tuned in self.steps]
 
     def save(self, path: str | Path) -> None:
-        """Write the records to a file that ``SPMDSIM_TUNE`` can name; keep its other records.
+        """Write the records of trials to a file that ``SPMDSIM_TUNE`` can name; keep its others.
 
-        Records are those of earlier trials and the steps that were tried here. A world without an MPI library writes
-        nothing. One rank writes it: ``if world.ranks[0] == 0: world.tuning.save(path)``.
+        The records are those that were read before, and those of the steps that were tried here. Call it on one rank:
+        ``if world.ranks[0] == 0: world.tuning.save(path)``. Nothing is written if the world has no MPI library.
 
         Args:
             path: the file; it is created if it does not exist.

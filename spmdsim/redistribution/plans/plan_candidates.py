@@ -526,9 +526,9 @@ class _Finder:
 
         - The target, without steps.
         - Between two meshes, if the target has replicas: the target split further by all axes that replicate it,
-          followed by an all_gather over them. So each element crosses to the other mesh once. The axes split the
-          dimension with the longest shards, the first of equal ones. It is left out for a scalar, and without a
-          machine, which would price the all_gather.
+          followed by an all_gather over these axes. So each element crosses to the other mesh once. All these axes
+          split one dimension: that with the longest shards, the first of equal ones. This entry is left out for a
+          scalar, and without a machine, because then the all_gather has no price.
         """
         dst, free = self.dst, self.dst.replicated_axes
         arrivals = [Arrival(dst, ())]

@@ -195,7 +195,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
 
     * ``collective``, ``axes`` and ``op``: those of the step; ``group_size`` is None without axes.
     * ``src`` and ``dst``: the layouts as text, such as "S(0)R".
-    * ``local_shape``: the shapes of the largest shard before and after.
+    * ``local_shape``: two shapes, of the largest shard before and of the largest shard after.
     * ``max_nbytes`` and ``max_sent_nbytes``: bytes that the busiest rank receives and sends; ``total_nbytes``: bytes
       that all ranks receive.
     * ``messages``: those that the busiest rank receives; ``seconds``: modelled.

@@ -154,10 +154,14 @@ class Plan(ShortRepr):
 
     @cached_property
     def node_lower_bound(self) -> int | None:
-        """Bytes that must enter the port of at least one node, for any algorithm.
+        """Lower bound, for any algorithm, of the bytes that enter the busiest node.
 
-        It is None if no port is shared, for windows, reshapes, targets with new pending axes, and plans that are too
-        large to count.
+        They enter through the port that the ranks of the node share. It is None
+
+        - if no port is shared;
+        - if source or target has windows (:class:`Windowed`), and for a reshape;
+        - if the target has pending axes that the source lacks;
+        - if the plan is too large to count, see :func:`node_bound`.
         """
         machine = shared_ports(self.machine, self.src.mesh, self.dst.mesh)
         if (

@@ -170,7 +170,10 @@ class _Side:
             group_cuts.add(below)
 
     def refine_cuts(self, cuts: list[set[int]]) -> bool:
-        """Cut dimensions where axes are cut and axes where dimensions are cut, once.
+        """Carry cuts between this side's dimensions and its axes, once.
+
+        The cuts of an axis become cuts of its dimension's group. Cuts of the group that lie inside the range of an axis
+        become cuts of the axis.
 
         A cut is a distance in elements of the group, a suffix product of its sizes: dimensions (4, 6) have the cuts
         24, 6, 1. An axis that splits a dimension covers a range of distances. If an axis of size 2 splits the 4, it
@@ -182,7 +185,8 @@ class _Side:
             cuts: the suffix products of each group; extended in place, like ``axis_cuts``.
 
         Returns:
-            False if a cut does not divide another one; the sets may be extended then, too.
+            False if a cut does not divide another one, or if an axis does not split its dimension evenly. The sets may
+            be extended then, too.
         """
         for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
             if fixed:

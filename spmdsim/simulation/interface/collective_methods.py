@@ -590,7 +590,7 @@ def Reduce_scatter(
             MPI.IN_PLACE or None: the vector is in ``recvbuf``, whose first elements are overwritten.
         recvbuf: room for this rank's block; may be longer.
         recvcounts: one number per rank, with the vector's length as their sum. None: each rank gets as many elements
-            as its receive buffer has; with MPI.IN_PLACE, equal blocks.
+            as its receive buffer has, and elements after the last block are dropped; with MPI.IN_PLACE, equal blocks.
         op: the operation.
 
     Raises:

@@ -403,8 +403,8 @@ class EmulatedCommunicator(Pictured):
             sendbuf: the block of this rank; on the root also MPI.IN_PLACE if its block is in the result already.
             recvbuf: the buffer of the result, used on the root only.
             root: the rank that receives all blocks.
-            vector: False for Gather: all blocks are equally long. True for Gatherv: they may differ, and the ranks
-                first send each other their lengths.
+            vector: False for Gather: all blocks must have equal lengths, which is not checked here. True for Gatherv:
+                they may differ, and the ranks first send each other their lengths.
 
         Raises:
             InputError: On the root, if its lengths are not those of the blocks.

@@ -423,7 +423,8 @@ def _derive_typed_exchange(
     """Return the function that exchanges boxes by one Alltoallw, without packing them.
 
     The function takes this rank's shard and returns a new array. MPI reads the boxes in the shard and writes them in
-    the result, as this function describes them for each rank:
+    the result, as this function describes them for each rank. The box that this rank keeps is sent by MPI, too, from
+    the rank to itself.
 
     - No box: the count 0.
     - One box that is contiguous, at an offset that MPI can count: its number of elements and the offset in bytes.

@@ -301,12 +301,12 @@ class MPIWorld(BeginsEarly):
         Args:
             step: the groups.
             dtype: the element type.
-            outgoing: a list of one item, the arrays that this rank sends, with the lengths that it receives; None
-                outside the mesh.
+            outgoing: a list of one item: the arrays that this rank sends and the lengths that it receives, or None if
+                the rank is outside the mesh.
 
         Returns:
-            Two lists of one item: this rank's list of received arrays, or None outside the mesh; and its tuple of pairs
-            ``(peer, elements)``.
+            Two lists of one item each. The first holds this rank's list of received arrays, or None outside the mesh.
+            The second holds a tuple of pairs ``(peer, elements)``, which is empty outside the mesh.
         """
         self._tally.begin()
         if outgoing[0] is None:

@@ -70,14 +70,15 @@ def shard(
     Args:
         operator: MindSpore's name, such as ``"MatMul"``.
         input_shapes: global shapes of the operands.
-        in_strategy: cuts per operand, or one layout per operand (all on one device matrix). None is data parallel: dim
-            0 of the first operand over all devices. An attribute ``layout`` replaces it.
+        in_strategy: cuts per operand (numbers of blocks, one per dim), or one layout per operand, all on one device
+            matrix. OneHot takes the cuts of its result. None: data parallel, that is, dim 0 of the first operand (of
+            Gather: of the indices) is split over all devices. The attribute ``layout`` replaces this argument.
         out_strategy: cuts or layout of the result, if the operator accepts one (MatMul, Gather, Transpose); None: it
             follows from the operands.
-        devices: number of devices, or their ranks in order; None for the product of the cuts, and for 1 without a
-            strategy. A virtual axis of layouts does not count.
+        devices: number of devices, or their ranks in order. None: the product of the cuts, 1 without a strategy. A
+            virtual axis of layouts does not count.
         repeat: side of the device matrix for the axis along which devices do equal work (``"right"`` or ``"left"``);
-            None for the operator's own.
+            None for the operator's own. It has no effect on layouts and on operators that are always data parallel.
         attrs: MindSpore's attributes, such as ``{"transpose_b": True}``. With ``cross_batch``, every device keeps its
             own addend of a reduction.
 
