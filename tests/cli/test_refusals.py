@@ -173,11 +173,11 @@ def test_arguments_have_a_help_text_and_types_that_state_the_rule(command: str) 
 def test_results_that_cannot_be_drawn_are_not_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spmdsim.figures.figures.MOST_BYTES", 10)
+    monkeypatch.setattr("spmdsim.figures.figures.MOST_CHARACTERS", 10)
     for words in (PLAN, SEARCH):
         assert main([*words, "--svg", str(tmp_path / "x.svg")]) == 2
         out, message = capfd.readouterr()
-        assert not out and message.count("\n") == 1 and "must have at most 10 bytes" in message
+        assert not out and message.count("\n") == 1 and "must have at most 10 characters" in message
     assert not list(tmp_path.iterdir())
 
 
