@@ -41,6 +41,7 @@ start_hosts() { # rate
     [ ! -e "$STATE/switch" ] || fail "the hosts run already; scripts/cluster.sh down stops them"
     rm -rf "$STATE" && mkdir -p "$STATE"
     setsid unshare --mount bash "$SELF" _packages "$1" >"$STATE/log" 2>&1 </dev/null &
+    disown # so that the shell does not report its end
     local number
     for number in $(seq $HOSTS); do
         for _ in $(seq 1200); do

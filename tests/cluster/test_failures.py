@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from processes import hear_ctrl_c
 
 pytestmark = pytest.mark.cluster
 
@@ -60,7 +61,9 @@ def test_a_job_that_the_user_ends(launch, shared_folder, kind):
         )
     )
     command = [sys.executable, "-m", "spmdsim", "launch", "--hosts", "node1:2,node2:2", str(script)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as starter:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+    ) as starter:
         try:
             assert starter.stdout is not None and starter.stdout.readline() == "ready\n"
             starter.send_signal(kind)
