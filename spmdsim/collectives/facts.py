@@ -342,9 +342,10 @@ class Facts(ShortRepr):
 
         * "rounds", "depth", "in_order" and "same_bits_on_all_ranks": as in the verdict;
         * "beta" and "gamma", transferred and reduced bytes on the critical path: as multiples of the message size;
-        * "messages_..._per_rank": a list of numbers by rank;
-        * "bytes_..._per_rank" and "peak_buffer_per_rank": lists by rank, as multiples of the message size. Reduced
-          bytes have reductions of messages and local ones.
+        * ``messages_sent_per_rank`` and ``messages_received_per_rank``: a list of numbers by rank;
+        * ``bytes_sent_per_rank``, ``bytes_received_per_rank``, ``bytes_reduced_per_rank`` and
+          ``peak_buffer_per_rank``: lists by rank, as multiples of the message size. Reduced bytes have reductions of
+          messages and local ones.
 
         "score" is rounded to 2 digits.
         """

@@ -100,10 +100,9 @@ def check_gradient(
 
     The operands are converted to float64 or complex128. The results are multiplied by random weights and summed to one
     number; its gradients are compared. The slope by an element x comes from central differences
-    ``(f(x + h) - f(x - h)) / 2h`` with h of 1e-3, 1e-4 and 1e-5 times ``max(1, |x|)``, which are extrapolated to h =
-    0. If a gradient differs and ``function`` is not an `Op`, the operators that it calls are checked in turn. The
-       report
-    then names the first wrong one.
+    ``(f(x + h) - f(x - h)) / 2h`` with h of 1e-3, 1e-4 and 1e-5 times ``max(1, |x|)``, which are extrapolated to
+    ``h = 0``. If a gradient differs and ``function`` is not an `Op`, the operators that it calls are checked in turn.
+    The report then names the first wrong one.
 
     Args:
         function: an operator, or a deterministic function that returns a tensor, or a tuple or list of tensors.
