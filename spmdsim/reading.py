@@ -19,6 +19,8 @@ from typing import Any
 
 from spmdsim.errors import InputError, SpmdError
 
+#: A host's name or address, with a number of ranks after a colon: "node1", "node1:2", "10.0.0.1:2".
+HOST_WORD = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<count>[1-9]\d*))?")
 MOST_BYTES = 1 << 28
 """Largest text file in bytes, because all of it is in memory at once."""
 MOST_DEPTH = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeAlias
@@ -11,11 +10,10 @@ import numpy as np
 
 from spmdsim.errors import InputError, UsageTypeError, many
 from spmdsim.pictured import Pictured
+from spmdsim.reading import HOST_WORD
 
 __all__ = ["NodeMap"]
 
-#: A host with its number of ranks in a text, such as "node1:2" or "node1".
-_WORD = re.compile(r"(?P<host>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<ranks>[1-9]\d*))?")
 
 #: Largest number of nodes that a line names.
 MOST_NAMED = 16
@@ -229,12 +227,12 @@ def _parse_labels(text: str) -> list[str]:
     """
     labels: list[str] = []
     for word in text.split(","):
-        match = _WORD.fullmatch(word.strip())
+        match = HOST_WORD.fullmatch(word.strip())
         if match is None:
             raise InputError(
                 f"nodes must be hosts with their numbers of ranks, such as a:2,b:2, got {text!r:.60}"
             )
-        labels += [match["host"]] * int(match["ranks"] or 1)
+        labels += [match["name"]] * int(match["count"] or 1)
     return labels
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spmdsim.errors import InputError
-from spmdsim.reading import require_file
+from spmdsim.reading import HOST_WORD, require_file
 
 #: Variables of Slurm, PBS, LSF and Grid Engine with the number of tasks of a job.
 TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
-#: A host's name or address, with its number of slots after a colon: "node1", "node1:2", "10.0.0.1:2".
-WORD = re.compile(r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?::(?P<slots>[1-9]\d*))?")
 #: What may follow a host's name in a file of Open MPI. The largest number of slots is not used here.
 OPTIONS = re.compile(r"(?:slots\s*=\s*(?P<slots>[1-9]\d*))?\s*(?:max[-_]slots\s*=\s*\d+)?")
 
@@ -54,10 +52,10 @@ def parse_hosts(text: str) -> list[Host]:
     >>> parse_hosts("node1:2,node2")
     [Host(name='node1', slots=2), Host(name='node2', slots=1)]
     """
-    matches = [WORD.fullmatch(word.strip()) for word in text.split(",")]
+    matches = [HOST_WORD.fullmatch(word.strip()) for word in text.split(",")]
     if None in matches:
         raise InputError(f"--hosts must be names with numbers of slots, such as node1:2,node2:2, got {text}")
-    return _add_slots((match["name"], match["slots"]) for match in matches if match)
+    return _add_slots((match["name"], match["count"]) for match in matches if match)
 
 
 def read_hostfile(path: str) -> list[Host]:
@@ -76,12 +74,12 @@ def read_hostfile(path: str) -> list[Host]:
         name, *options = line.partition("#")[0].split(maxsplit=1) or [""]
         if not name:
             continue
-        word, option = WORD.fullmatch(name), OPTIONS.fullmatch(" ".join(options).strip())
+        word, option = HOST_WORD.fullmatch(name), OPTIONS.fullmatch(" ".join(options).strip())
         if word is None or option is None:
             raise InputError(
                 f"{path}, line {number}: a host must be written like node1 slots=2 or node1:2, got {line.strip()}"
             )
-        entries.append((word["name"], word["slots"] or option["slots"]))
+        entries.append((word["name"], word["count"] or option["slots"]))
     if not entries:
         raise InputError(f"{path} must name at least one host, got no line with one")
     return _add_slots(entries)
