@@ -291,14 +291,14 @@ def find_wrong_type(
 ) -> UsageTypeError | None:
     """Return the error for the first argument whose type differs from its annotation, or None.
 
-    Only simple annotations are compared, such as ``int | None``: those that consist of the words of :data:`_TYPES`.
+    Only annotations built from the types in :data:`_TYPES` and ``|`` are compared, such as ``int | None``.
     Arguments with other annotations, ``*args`` and ``**kwargs`` are not checked.
 
     Args:
         target: the function called, or the class whose ``__init__`` was called.
-        args: the positional arguments; for a class or a method the first one is the instance or class.
+        args: the positional arguments, including ``self`` or ``cls``.
         kwargs: the keyword arguments.
-        name: how the error calls the function; "" for its own name.
+        name: the function's name in the error; "" for its own name.
 
     >>> def cut(rows: int | None = None, names: Sequence[str] = ()): ...
     >>> print(find_wrong_type(cut, (2.5,), {}))

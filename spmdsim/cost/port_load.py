@@ -74,9 +74,11 @@ def map_of(placement: Placement, size: int) -> NodeMap:
 def group_load(groups: np.ndarray) -> PortLoad:
     """Return the load of the busiest port if groups communicate at the same time.
 
-    A port is a node's link to the others. :class:`PortLoad` has a load for rings and one for exchanges of all
-    pairs. In the example, a group has two ranks on each of two nodes. If ranks of one node are neighbours in
-    the ring, one rank per node receives from outside; if nodes alternate, both do.
+    A port is the link from a node to the other nodes. A load is the bytes that enter a node, as a multiple of those
+    that one rank receives in all. :class:`PortLoad` has a load for rings and one for exchanges of all pairs.
+
+    In both examples, one group has two ranks on each of two nodes. In the first ring, ranks of a node are neighbours,
+    so one rank per node receives from the other node. In the second, nodes alternate, so both ranks of each node do.
 
     Args:
         groups: the node of each rank, as an array ``[group, position in the group]``. Rings follow the positions.

@@ -45,10 +45,10 @@ class _Shards(NamedTuple):
 def node_bound(
     src: Layout, dst: Layout, shape: tuple[int, ...], nodes_of: Callable[[np.ndarray], np.ndarray]
 ) -> int | None:
-    """Return the elements that at least one node must receive from other nodes, for any algorithm.
+    """Return a number of elements that some node must receive from other nodes, by any algorithm.
 
-    An element that several ranks of a node need has to enter the node only once. Values are summed inside a node
-    before they leave it.
+    An element that several ranks of a node need has to enter the node only once. Addends of pending sums may be added
+    up inside a node before they leave it.
 
     Args:
         src: the layout before.
@@ -57,8 +57,9 @@ def node_bound(
         nodes_of: the function from an array of ranks to the numbers of their nodes.
 
     Returns:
-        The bound. None, as it is not computed, if axes become pending in the target, or if ranks * addends * boxes of
-        elements with equal owners exceed :data:`MOST_MARKS` (20 million).
+        The bound. None if it is not computed: if an axis is pending in ``dst`` but not in ``src``, or if the product
+        of the numbers of ranks, of addends and of boxes exceeds :data:`MOST_MARKS` (20 million). A box is a block whose
+        elements all have equal owners.
 
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2, 2), ("dp", "tp"))

@@ -242,14 +242,14 @@ def unfold_dims(
 ) -> tuple[Layout, Layout, Shape] | None:
     """Return both layouts and the shape with some dimensions cut into one dimension per axis, or None.
 
-    Only the last axes of a dimension can be gathered. If these stay inside nodes, and axes before them leave nodes, the
-    blocks are already longer when the axes that leave nodes are gathered, so more bytes move through the ports of
-    nodes. On the finer shape, each axis splits a dimension of its own, so any axis can be gathered first. A dimension
-    is cut if
+    Of the mesh axes that split a dimension, only the last ones can be gathered. If they stay inside nodes and earlier
+    ones leave nodes, blocks have grown by the time the latter are gathered, so more bytes pass the nodes' ports. On
+    the finer shape, each mesh axis splits a dimension of its own, so any of them can be gathered first. A dimension is
+    cut if all of these hold:
 
-    * its axes before begin with its axes after, or the other way round;
-    * after the common axes, an axis inside nodes follows an axis that leaves nodes;
-    * all its axes divide it.
+    * its axes in ``src`` start with its axes in ``dst``, or the other way round;
+    * among the axes that only one of the layouts has, one inside nodes comes later than one that leaves nodes;
+    * its size is a multiple of the product of its axes' sizes.
 
     Args:
         src: the layout before.
@@ -258,7 +258,8 @@ def unfold_dims(
         inside_axes: the axes whose groups stay inside nodes.
 
     Returns:
-        None if no dimension is cut. A dimension of 12 elements that axes of sizes 2 and 3 split becomes (2, 3, 2).
+        None if no dimension is cut. A dimension of 12 elements that axes of sizes 2 and 3 split becomes (2, 3, 2);
+        the last 2 is the size of a block.
 
     >>> mesh = Mesh((2, 2), ("dp", "tp"))
     >>> before, after, shape = unfold_dims(mesh(("dp", "tp")), mesh(None), (8,), frozenset({"tp"}))

@@ -17,12 +17,13 @@ def add_hosts(ranks: Sequence[int], names: Sequence[str]) -> None:
 
 
 def list_hosts(ranks: Sequence[int]) -> str:
-    """Return the names of the hosts of some ranks, such as "node1, node2"; at most :data:`MOST` (4).
+    """Return the names of the hosts of some ranks, such as "node1, node2"; each host once.
 
-    The text is empty if all ranks of the job are on one host, as far as this process knows.
+    After :data:`MOST` (4) names, the number of the other hosts follows. The text is empty if this process knows only
+    one host of the job. Ranks whose host it does not know are left out.
 
     Args:
-        ranks: the ranks, by their numbers in the job.
+        ranks: the ranks, by their numbers in ``MPI.COMM_WORLD``.
     """
     hosts = list(dict.fromkeys(_hosts[rank] for rank in ranks if rank in _hosts))
     if len({*_hosts.values()}) < 2:
