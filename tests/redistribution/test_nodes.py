@@ -68,12 +68,16 @@ def test_on_one_node_nothing_is_taken_apart() -> None:
     assert steps_of(MESH(("dp", "tp")), MESH(None), one_node) == ["all_gather dp,tp"]
 
 
+def list_layouts() -> tuple[list[Layout], list[Layout]]:
+    """Return all layouts of a matrix on 2 x 2 x 2 ranks, and those of them that are not partial."""
+    mesh, choices = Mesh((2, 2, 2), ("a", "b", "c")), [Replicate(), Shard(0), Shard(1), Partial()]
+    layouts = [Layout.from_placements(mesh, p, 2) for p in itertools.product(choices, repeat=3)]
+    return layouts, [layout for layout in layouts if not layout.partial]
+
+
 @pytest.mark.parametrize("nodes", ["a:2,b:2,c:2,d:2", "a,b,a,b,a,b,a,b", "a:3,b:2,c:3", "a,b,c,d,a,b,c,d"])
 def test_values_arrive_on_any_placement(nodes: str) -> None:
-    mesh, chance = Mesh((2, 2, 2), ("a", "b", "c")), random.Random(nodes)
-    choices = [Replicate(), Shard(0), Shard(1), Partial()]
-    sources = [Layout.from_placements(mesh, p, 2) for p in itertools.product(choices, repeat=3)]
-    targets = [layout for layout in sources if not layout.partial]
+    sources, targets, chance = *list_layouts(), random.Random(nodes)
     machine = NETWORK.placed(NodeMap.of(nodes, 8))
     world = LockStep(8)
     world.machine = machine
@@ -91,10 +95,7 @@ def test_values_arrive_on_any_placement(nodes: str) -> None:
 
 @pytest.mark.parametrize("nodes", ["a:4,b:4", "a,b,a,b,a,b,a,b", "a:3,b:5", "a:8"])
 def test_a_search_prices_moves_as_the_planner_does(nodes: str) -> None:
-    mesh, chance = Mesh((2, 2, 2), ("a", "b", "c")), random.Random(nodes)
-    choices = [Replicate(), Shard(0), Shard(1), Partial()]
-    sources = [Layout.from_placements(mesh, p, 2) for p in itertools.product(choices, repeat=3)]
-    targets = [layout for layout in sources if not layout.partial]
+    sources, targets, chance = *list_layouts(), random.Random(nodes)
     machine = NETWORK.placed(NodeMap.of(nodes, 8))
     for _ in range(80):
         src, dst = chance.choice(sources), chance.choice(targets)
