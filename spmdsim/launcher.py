@@ -11,10 +11,10 @@ from typing import TextIO
 
 #: The variable in which a process of a job passes facts to the processes that it starts, as JSON. Users do not set it.
 JOB_VARIABLE = "SPMDSIM_JOB"
-#: Names of the facts: the starter's folder and its process number; where it receives notes of other hosts; the folder of
+#: Names of the facts: the starter's folder; where it receives notes of other hosts; the folder of
 #: the ranks' logs; the file to which ranks print in blocks; the process number of the MPI launcher, which a rank's
 #: supervisor passes to the rank.
-FOLDER, STARTER, SERVER, LOGS, BLOCKS, LAUNCHER = "folder", "starter", "server", "logs", "blocks", "launcher"
+FOLDER, SERVER, LOGS, BLOCKS, LAUNCHER = "folder", "server", "logs", "blocks", "launcher"
 
 
 def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -28,9 +28,9 @@ def read_job_facts(environment: Mapping[str, str] | None = None) -> dict[str, st
 
     >>> environment = {}
     >>> give_job_facts(environment, logs="/tmp/logs")
-    >>> give_job_facts(environment, starter="41")
+    >>> give_job_facts(environment, launcher="41")
     >>> read_job_facts(environment)
-    {'logs': '/tmp/logs', 'starter': '41'}
+    {'logs': '/tmp/logs', 'launcher': '41'}
     """
     text = (os.environ if environment is None else environment).get(JOB_VARIABLE)
     if not text:

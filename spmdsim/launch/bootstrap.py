@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import os
 import runpy
-import select
-import shutil
 import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +24,6 @@ from spmdsim.launch.logs import print_in_blocks, redirect_output
 from spmdsim.launch.mpi import check_launcher, prepare
 from spmdsim.launcher import (
     LAUNCHER,
-    STARTER,
     Launched,
     describe_host,
     detect,
@@ -50,8 +46,6 @@ from spmdsim.shutdown.processes import (
     SIGNAL_WITH_PARENT,
     ProcessHandle,
     can_watch_processes,
-    read_status,
-    remove_segments,
     set_process_option,
 )
 from spmdsim.shutdown.stop import exit_now, find_active_world, note_exit_code, stop
@@ -59,8 +53,12 @@ from spmdsim.shutdown.stop import exit_now, find_active_world, note_exit_code, s
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Signals that launchers pass on to their ranks.
-FORWARDED = ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
+#: Signals that launchers pass on to their ranks, and with which a supervisor learns that time is up or the rank has ended.
+SIGNALS = tuple(
+    getattr(signal, name)
+    for name in ("SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGALRM", "SIGCHLD")
+    if hasattr(signal, name)
+)
 #: Seconds for a rank to end after SIGTERM.
 GRACE_SECONDS = 3
 #: Seconds for the starter to end the job after a rank died.
@@ -178,8 +176,7 @@ def start_supervisor(job: Launched | None) -> None:
     give_job_facts(os.environ, launcher=str(os.getppid()))
     sys.stdout.flush()
     sys.stderr.flush()
-    forwarded = [getattr(signal, name) for name in FORWARDED]
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     supervisor = os.getpid()
     child = os.fork()
     if child == 0:
@@ -192,7 +189,7 @@ def start_supervisor(job: Launched | None) -> None:
     exit_notes.note_start(folder, job.rank)
     code = 1
     try:
-        code = _Supervisor(handle, job, folder).watch(forwarded, before)
+        code = _Supervisor(handle, job, folder).watch()
     except Exception as error:
         sys.stderr.write(f"the supervisor of rank {job.rank} failed, the rank ends: {error!r}\n")
         sys.stderr.flush()
@@ -219,60 +216,41 @@ class _Supervisor:
         # Another host than the starter's has only the notes of its own ranks.
         self._seen_ranks = job.local_size if exit_notes.is_on_other_host(folder) else job.size
 
-    def watch(self, forwarded: list[int], mask: set[signal.Signals | int]) -> int:
+    def watch(self) -> int:
         """Wait for the end of the rank, and return its exit code as a shell states it.
 
-        - If the rank ends first: report its death (see :meth:`_report_death`), unless it was asked to end.
-        - If the starter (``spmdsim launch``) ends first: kill the rank, and remove the job's files.
-
-        A shell states 128 + N for a process that signal N killed.
-
-        Args:
-            forwarded: the signals that are passed on to the rank.
-            mask: the signals to block from now on; all others are unblocked.
+        A shell states 128 + N for a process that signal N killed. If the rank was not asked to end, its death is reported
+        (see :meth:`_report_death`).
         """
-        rank_descriptor = self.child.descriptor
-        assert rank_descriptor is not None  # can_watch_processes()
-        starter_descriptor = _open_ancestor(int(read_job_facts().get(STARTER, "0")))
-        self._handle_signals(forwarded)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        poll = select.poll()
-        poll.register(rank_descriptor, select.POLLIN)
-        if starter_descriptor is not None:
-            poll.register(starter_descriptor, select.POLLIN)
-        has_no_starter = False
-        # If only the starter has ended, end the rank, and wait for its end.
-        while rank_descriptor not in (ready := [descriptor for descriptor, _ in poll.poll()]):
-            has_no_starter = starter_descriptor in ready
-            self.was_asked = True
-            poll.unregister(ready[0])
-            self.child.send_signal(signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(self.child.process, 0)[1])
-        if has_no_starter:
-            self._remove_leftovers()
-        elif not self.was_asked:
+        set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
+        ended = status = 0
+        while not ended:
+            self._receive_signal()
+            ended, status = os.waitpid(self.child.process, os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status)
+        if not self.was_asked:
             self._report_death(code)
         return to_shell_code(code)
 
-    def _handle_signals(self, forwarded: list[int]) -> None:
-        """Pass signals on to the rank, kill it on SIGALRM, and get SIGTERM when the parent process ends.
+    def _receive_signal(self, seconds: float | None = None) -> None:
+        """Wait for a signal, and pass it on to the rank.
 
-        ``forwarded`` are the signals that are passed on.
+        After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS`` (3): SIGALRM comes then. At the end of the
+        rank SIGCHLD comes.
+
+        Args:
+            seconds: the longest wait; None for no limit.
         """
-        for number in forwarded:
-            signal.signal(number, self._forward)
-        signal.signal(signal.SIGALRM, lambda *_: self.child.send_signal(signal.SIGKILL))
-        set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
-
-    def _forward(self, number: int, _: object) -> None:
-        """Pass a signal on to the rank.
-
-        After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS`` (3).
-        """
-        if number == signal.SIGTERM:
-            self.was_asked = True
-            signal.alarm(GRACE_SECONDS)  # the rank may be stopped or ignore the signal
-        self.child.send_signal(number)
+        received = signal.sigwaitinfo(SIGNALS) if seconds is None else signal.sigtimedwait(SIGNALS, seconds)
+        if received is None:
+            return
+        if received.si_signo == signal.SIGALRM:
+            self.child.send_signal(signal.SIGKILL)
+        elif received.si_signo != signal.SIGCHLD:
+            if received.si_signo == signal.SIGTERM:
+                self.was_asked = True
+                signal.alarm(GRACE_SECONDS)  # the rank may be stopped or ignore the signal
+            self.child.send_signal(received.si_signo)
 
     def _report_death(self, code: int) -> None:
         """Write a note of how the rank ended, if the rank has written none; end the job if it must.
@@ -297,7 +275,7 @@ class _Supervisor:
         end = time.monotonic() + ENDED_SECONDS
         # If all ranks call os._exit(0), the job has ended well. If only some do, the other ranks would hang.
         while code == 0 and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
-            time.sleep(0.05)
+            self._receive_signal(0.05)
             code = int(time.monotonic() > end)
         if code:
             self._end_job()
@@ -307,7 +285,7 @@ class _Supervisor:
         exit_notes.note_end()
         end = time.monotonic() + ENDED_SECONDS
         while not self.was_asked and time.monotonic() < end:
-            time.sleep(0.05)
+            self._receive_signal(0.05)
 
     def _wait_for_others(self) -> None:
         """Wait until the other ranks end, after this rank ended before it started MPI.
@@ -320,29 +298,7 @@ class _Supervisor:
                 exit_notes.note_failure(CODE, describe_early_exit(waiting_ranks) + describe_host())
                 self._end_job()
                 return
-            time.sleep(LOOK_SECONDS)
-
-    def _remove_leftovers(self) -> None:
-        """Remove the job's notes and its unused shared memory after the starter has ended.
-
-        Other ranks may still use some of the memory. The last supervisor of the job finds all of it unused.
-        """
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-        with suppress(OSError):
-            since = exit_notes.read_begin(self.folder)
-            shutil.rmtree(self.folder, ignore_errors=True)
-            remove_segments(since)
-
-
-def _open_ancestor(process: int) -> int | None:
-    """Return a descriptor of an ancestor of this process; None if ``process`` is no ancestor."""
-    ancestor = os.getpid()
-    while (status := read_status(ancestor)) is not None and ancestor > 1:
-        ancestor = status.parent
-        if ancestor == process:
-            with suppress(OSError):
-                return os.pidfd_open(process)
-    return None
+            self._receive_signal(LOOK_SECONDS)
 
 
 # -- the program -----------------------------------------------------------------------------------------

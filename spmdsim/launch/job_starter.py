@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
@@ -49,6 +51,7 @@ from spmdsim.shutdown.hooks import set_hooks
 from spmdsim.shutdown.note_server import NoteServer
 from spmdsim.shutdown.processes import (
     SIGNAL_WITH_PARENT,
+    close_descriptors,
     kill_session,
     remove_segments,
     remove_session,
@@ -113,7 +116,7 @@ def start(
         folder = Path(name)
         note_begin(folder)
         environment = {**make_environment(launcher, n, hosts), **(env or {})}
-        give_job_facts(environment, folder=name, starter=str(os.getpid()))
+        give_job_facts(environment, folder=name)
         echoed = None
         if logs is not None:
             give_job_facts(environment, logs=str(logs.resolve()))
@@ -125,14 +128,7 @@ def start(
         ranks = 1 if lockstep else n
         has_other_hosts = launcher is not None and bool(hosts or read_task_count(os.environ))
         with receive_notes(folder, environment) if has_other_hosts else nullcontext():
-            code = run_launcher(
-                launcher,
-                command,
-                environment,
-                echoed,
-                partial(find_remaining_seconds, folder, ranks),
-                last_calls,
-            )
+            code = run_launcher(launcher, command, environment, echoed, ranks, last_calls)
         last_calls.remove_partial_files()
         remove_leftovers(read_begin(folder), 0.0 if code == 0 else GRACE_SECONDS)
         return report_end(code, ranks, folder, launcher, logs, last_calls)
@@ -424,7 +420,7 @@ def run_launcher(
     command: list[str],
     environment: Mapping[str, str],
     echoed: Path | None,
-    remaining_seconds: Callable[[], float | None],
+    ranks: int,
     last_calls: LastCallFiles,
 ) -> int:
     """Run the launcher of a job to its end, and return its exit code.
@@ -432,23 +428,21 @@ def run_launcher(
     - SIGUSR1 is passed on to the ranks, which then write their last calls.
     - Ctrl-C and SIGTERM end the job; the code is then 130 or 143.
     - If a failed job does not end within some seconds, it is ended (see :func:`find_remaining_seconds`).
+    - If this process is killed, another one ends the job (see :func:`end_job_with_starter`).
 
     Args:
         launcher: None for a job in lock step.
         command: the launcher's command, or the program's.
         environment: its environment variables.
         echoed: a file that grows, such as the log of rank 0; it is printed while the launcher runs. None for no file.
-        remaining_seconds: returns the seconds that the launcher may still run, None for no limit.
+        ranks: the number of ranks.
         last_calls: the files of the last calls.
     """
-    has_ended, echo = threading.Event(), None
+    folder = last_calls.folder
     end_with_starter = partial(set_process_option, SIGNAL_WITH_PARENT, signal.SIGTERM)
     process = subprocess.Popen(
         command, env=dict(environment), start_new_session=True, preexec_fn=end_with_starter
     )
-    if echoed is not None:
-        echo = threading.Thread(target=echo_file, args=(echoed, has_ended), daemon=True)
-        echo.start()
 
     def end_job(*_: object) -> None:
         raise Terminated  # a handler must not wait for the launcher
@@ -457,27 +451,91 @@ def run_launcher(
         last_calls.forward(process, number)
 
     end_signal = signal.SIGTERM if launcher is None else launcher.ended_by
+    remaining_seconds = partial(find_remaining_seconds, folder, ranks)
+    with end_job_with_starter(process.pid, folder), echo_file_beside(echoed):
+        try:
+            with handle_signal("SIGTERM", end_job), handle_signal("SIGUSR1", forward):
+                return wait_for_launcher(process, remaining_seconds, end_signal, last_calls)
+        except (KeyboardInterrupt, Terminated) as error:
+            number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
+            write_note(folder / STOPPED, "")
+            last_calls.request(process, number.name)
+            # Some launchers forward Ctrl-C, and every rank would print a traceback. Ranks that get SIGTERM print nothing.
+            is_alone = launcher is None and number == signal.SIGINT
+            terminate(process, signal.SIGINT if is_alone else signal.SIGTERM)
+            if number == signal.SIGTERM:
+                sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
+            return 128 + number
+        finally:
+            if process.poll() is None:  # another Ctrl-C came while the job was ended
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            remove_session(process.pid)
+
+
+@contextmanager
+def echo_file_beside(path: Path | None) -> Iterator[None]:
+    """Print the file at ``path`` as it grows, inside of the block, from a thread; yield None.
+
+    Nothing is printed for None.
+    """
+    if path is None:
+        yield
+        return
+    has_ended = threading.Event()
+    echo = threading.Thread(target=echo_file, args=(path, has_ended), daemon=True)
+    echo.start()
     try:
-        with handle_signal("SIGTERM", end_job), handle_signal("SIGUSR1", forward):
-            return wait_for_launcher(process, remaining_seconds, end_signal, last_calls)
-    except (KeyboardInterrupt, Terminated) as error:
-        number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
-        write_note(last_calls.folder / STOPPED, "")
-        last_calls.request(process, number.name)
-        # Some launchers forward Ctrl-C, and every rank would print a traceback. Ranks that get SIGTERM print nothing.
-        terminate(process, signal.SIGINT if launcher is None and number == signal.SIGINT else signal.SIGTERM)
-        if number == signal.SIGTERM:
-            sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
-        return 128 + number
+        yield
     finally:
-        if process.poll() is None:  # another Ctrl-C came while the job was ended
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         has_ended.set()
-        remove_session(process.pid)
-        if echo is not None:
-            echo.join()
+        echo.join()
+
+
+@contextmanager
+def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
+    """End the job if this process is killed inside of the block; yield None.
+
+    A forked process waits for that. It asks the launcher to end, kills what is left ``GRACE_SECONDS`` (2) later, since some
+    launchers hang, and removes the job's files. Without ``os.fork`` nothing is done.
+
+    Args:
+        launcher: the process number of the launcher, the leader of a session.
+        folder: the folder of the job's notes.
+    """
+    if not hasattr(os, "fork"):
+        yield
+        return
+    begin = read_begin(folder)
+    starter_end, own_end = os.pipe()  # the system closes a killed process's end
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of forking with threads, such as the server of notes
+        watcher = os.fork()
+    if watcher == 0:
+        try:
+            os.setsid()
+            os.dup2(starter_end, 0)
+            close_descriptors(1)
+            if not os.read(0, 1):
+                with suppress(ProcessLookupError):
+                    os.kill(launcher, signal.SIGTERM)
+                kill_session(launcher, GRACE_SECONDS)
+                remove_session(launcher)
+                shutil.rmtree(folder, ignore_errors=True)
+                remove_leftovers(begin, GRACE_SECONDS)
+        finally:
+            os._exit(0)
+    os.close(starter_end)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # somebody has killed the watcher
+            os.write(own_end, b".")
+        os.close(own_end)
+        os.waitpid(watcher, 0)
 
 
 def wait_for_launcher(

@@ -32,6 +32,9 @@ SETTLED = 600.0
 #: The signal that a reaper passes on to its child.
 PASSED_SIGNAL = getattr(signal, "SIGXCPU", signal.SIGTERM)
 
+#: The signals that a reaper waits for: an end of its child, a request to end, and the signal that it passes on.
+_REAPER_SIGNALS = (getattr(signal, "SIGCHLD", signal.SIGTERM), signal.SIGTERM, PASSED_SIGNAL)
+
 #: Options of Linux's prctl: send a signal when the parent ends; let processes of the same user look into this one; gain
 #: no rights; adopt orphans.
 SIGNAL_WITH_PARENT, READABLE, NO_NEW_RIGHTS, ADOPT_ORPHANS = 1, 4, 38, 36
@@ -185,6 +188,15 @@ class ProcessHandle:
             self.descriptor = None
 
 
+def close_descriptors(first: int) -> None:
+    """Close the descriptors of this process from number ``first`` on.
+
+    Without ``/proc``, which lists them, they stay open.
+    """
+    with suppress(OSError):
+        os.closerange(first, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+
+
 # -- a process that ends with all of its descendants -------------------------------------------------------
 
 
@@ -204,11 +216,12 @@ def fork_below_reaper() -> int:
         OSError: If no process can be started.
     """
     caller = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _REAPER_SIGNALS)
     reaper = os.fork()
     if reaper:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return reaper
     set_process_option(ADOPT_ORPHANS, 1)
-    signal.signal(signal.SIGTERM, lambda *_: _exit_with_descendants())
     set_process_option(SIGNAL_WITH_PARENT, signal.SIGTERM)
     if os.getppid() != caller:
         os._exit(1)
@@ -220,6 +233,7 @@ def fork_below_reaper() -> int:
         finally:  # the reaper must not run the caller's program
             os._exit(1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     set_process_option(SIGNAL_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != reaper:
         os._exit(1)
@@ -233,21 +247,33 @@ def _reap(child: int) -> NoReturn:
     too. All open files are closed first, also stdout and stderr, so that readers of pipes do not wait for the reaper.
     SIGINT is ignored.
 
+    The signals that the reaper waits for are blocked. A handler could run just before a call of ``waitpid``, which would
+    then wait without end.
+
     Args:
         child: the number of the child's process.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with suppress(OSError):
-        os.closerange(0, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    signal.signal(
+        _REAPER_SIGNALS[0], lambda *_: None
+    )  # some systems drop a blocked signal that has no handler
+    close_descriptors(0)
     handle = ProcessHandle(child)
-    signal.signal(signal.SIGTERM, lambda *_: _exit_with_descendants(handle))
-    if PASSED_SIGNAL != signal.SIGTERM:
-        signal.signal(PASSED_SIGNAL, lambda *_: handle.send_signal(PASSED_SIGNAL))
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    ended = status = 0
+    while not ended:
+        number = signal.sigwait(_REAPER_SIGNALS)
+        if number == signal.SIGTERM:
+            terminate_descendants(handle)
+            os._exit(1)
+        if number == PASSED_SIGNAL:
+            handle.send_signal(PASSED_SIGNAL)
+        ended, status = os.waitpid(child, os.WNOHANG)
     terminate_descendants()
+    code = os.waitstatus_to_exitcode(status)
     if code < 0:
         with suppress(OSError, ValueError):
             signal.signal(-code, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _REAPER_SIGNALS)
         os.kill(os.getpid(), -code)
     os._exit(max(code, 0))
 
@@ -261,15 +287,6 @@ def end_reaper(reaper: ProcessHandle) -> int:
     reaper.send_signal(signal.SIGTERM)
     reaper.send_signal(signal.SIGCONT)  # the user's code may have stopped it
     return os.waitstatus_to_exitcode(os.waitpid(reaper.process, 0)[1])
-
-
-def _exit_with_descendants(*children: ProcessHandle) -> NoReturn:
-    """Kill all descendants, and exit with code 1.
-
-    ``children`` are as in :func:`terminate_descendants`.
-    """
-    terminate_descendants(*children)
-    os._exit(1)
 
 
 def terminate_descendants(*children: ProcessHandle) -> None:

@@ -105,6 +105,16 @@ def folder_of(job) -> Path:
     return folder
 
 
+def launcher_of(job) -> int:
+    """Return the number of the MPI launcher's process."""
+    starter, word = job
+    commands = {
+        process: line for process, line in processes_with(word).items() if parent_of(process) == starter.pid
+    }
+    (launcher,) = [process for process, line in commands.items() if "spmdsim launch" not in line]
+    return launcher
+
+
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda kind: kind.name)
 def test_the_starter_is_killed(job, kind):
     starter, word = job
@@ -153,13 +163,21 @@ def test_failures_after_the_end_of_the_job_are_not_its_cause(tmp_path, kind):
 
 def test_the_launcher_of_mpi_is_killed(job):
     starter, word = job
-    folder = folder_of(job)
-    (launcher,) = [process for process in processes_with(word) if parent_of(process) == starter.pid]
+    folder, launcher = folder_of(job), launcher_of(job)
     os.kill(launcher, signal.SIGKILL)
     assert is_gone(word)
     assert starter.wait() != 0 and "was killed by signal 9 (SIGKILL" in starter.stderr.read()
     assert not folder.exists()
     # Open MPI starts no launcher that happens to get the number of one whose files are left.
+    assert not list(Path(tempfile.gettempdir()).glob(f"ompi.{launcher}*"))
+
+
+def test_a_launcher_that_does_not_answer_ends_with_its_starter(job):
+    starter, word = job
+    folder, launcher = folder_of(job), launcher_of(job)
+    os.kill(launcher, signal.SIGSTOP)
+    starter.kill()
+    assert is_gone(word) and waited_for(lambda: not folder.exists())
     assert not list(Path(tempfile.gettempdir()).glob(f"ompi.{launcher}*"))
 
 
