@@ -47,6 +47,9 @@ def test_every_algorithm_equals_numpy(chosen: Algorithm) -> None:
                 assert_same(inputs, copies)  # the run must not write into its inputs
 
 
+GROUPED = [chosen for chosen in ALL if "group" in dict(chosen.options)]
+
+
 @by_name
 def test_every_rank_count_and_root_is_verified(chosen: Algorithm) -> None:
     for size in filter(chosen.fits, range(1, 18)):
@@ -61,13 +64,39 @@ def test_every_algorithm_runs_on_any_rank_count_and_group() -> None:
     assert not [a.full_name for a in ALL if a.condition]
     for size in range(1, 14):
         for group in (1, 3, 4, 7, size):
-            for name in ("two_level_ring", "hierarchical_leader"):
-                chosen = next(a for a in algorithms("all_reduce") if a.name == name)
-                schedule = make_schedule(chosen, size, group=group)
-                verdict = verify(schedule)
-                assert verdict.ok and verdict.same_tree, str(verdict)
-                inputs = [np.arange(5) + rank for rank in range(size)]
-                assert_same(run_lock_step(schedule, inputs), expected(schedule, inputs))
+            for chosen in GROUPED:
+                for root in some_roots(chosen, size):
+                    schedule = make_schedule(chosen, size, root, group=group)
+                    verdict = verify(schedule)
+                    assert verdict.ok and (verdict.same_tree or not chosen.collective.reduces), str(verdict)
+                    inputs = make_inputs(schedule, 5, np.arange)
+                    assert_same(run_lock_step(schedule, inputs), expected(schedule, inputs))
+
+
+@pytest.mark.parametrize("chosen", GROUPED, ids=lambda chosen: chosen.full_name)
+@pytest.mark.parametrize("size, group", [(8, 4), (12, 4), (10, 4), (6, 2)])
+def test_two_levels_send_the_least_between_groups(chosen: Algorithm, size: int, group: int) -> None:
+    """Each block, and each group's partial sum of a block, enters another group once."""
+    schedule = make_schedule(chosen, size, group=group)
+    groups = -(-size // group)
+    entering = [0] * groups
+    for rank in range(size):
+        for moves in schedule.rounds(rank):
+            for move in moves:
+                if move.kind == "send" and move.peer // group != rank // group:
+                    entering[move.peer // group] += len(move.chunks)
+    inside = [min(group, size - group * number) for number in range(groups)]
+    match chosen.full_name.split():
+        case "all_gather", _:
+            assert entering == [size - count for count in inside]
+        case "reduce_scatter", _:
+            assert sum(entering) == size * (groups - 1)
+        case "all_to_all", _:
+            assert entering == [count * (size - count) for count in inside]
+        case "broadcast", "hierarchical_leader":
+            assert entering == [0] + [1] * (groups - 1)
+        case _:
+            assert max(entering) <= 2 * schedule.chunk_count
 
 
 def matrices(rng: np.random.Generator) -> Any:

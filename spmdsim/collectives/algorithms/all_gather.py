@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms.rails import Rails
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, around, doublings, ring_rounds
 from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
@@ -167,3 +168,27 @@ def linear(rank: int, size: int) -> Rounds:
     for i in range(1, size):
         to, source = (rank + i) % size, (rank - i) % size
         yield [send(to, rank), recv(source, source)]
+
+
+@built_in("all_gather", "n", Formula("g-1 + h-1", "q", only="n % g == 0"))
+def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
+    """Run rings between groups, one for each place in a group, then a ring in each group.
+
+    Local rank i of each group gathers the blocks of the local ranks i, on rail i. Then it passes these blocks around its
+    group. So each block enters a group once. If the last group is smaller, its ranks serve several rails each, one
+    after the other.
+
+    For example, 4 ranks in groups of 2: rank 0 swaps blocks with rank 2, then sends the blocks 0 and 2 to rank 1.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks, and of blocks.
+        group: the number of ranks of a group.
+    """
+    rails = Rails(size, group)
+
+    def gather_on(rail: int) -> Rounds:
+        return rails.ring_between(rank, rail, rails.owners_on(rail))
+
+    yield from rails.take_turns(rank, gather_on, rails.group_count - 1)
+    yield from rails.ring_inside(rank, [rails.owners_served_by(member) for member in rails.members(rank)])

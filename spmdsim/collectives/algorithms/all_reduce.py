@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import broadcast, reduce
+from spmdsim.collectives.algorithms.rails import Rails, pad_rounds, rename
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, ring_rounds
 from spmdsim.collectives.instructions import Instruction, Rounds, combine, copy, recv, recv_reduce, send
 from spmdsim.errors import ScheduleError
@@ -389,24 +390,6 @@ def _tree_moves(rank: int, size: int, tree: int, level: int, up: bool) -> Iterat
             yield recv_reduce(peer, tree) if up else send(peer, tree)
 
 
-def _with_global_ranks(rounds: Rounds, first: int, stride: int) -> Rounds:
-    """Yield the rounds of a group with its local rank i replaced by ``first + stride * i``."""
-    for moves in rounds:
-        yield [move._replace(peer=first + stride * move.peer) for move in moves]
-
-
-def _pad_rounds(rounds: Rounds, length: int) -> Rounds:
-    """Yield the rounds, then idle rounds (``[]``) up to ``length`` rounds; longer ones stay as they are.
-
-    So groups of different sizes stay in step.
-    """
-    count = 0
-    for moves in rounds:
-        count += 1
-        yield moves
-    yield from ([] for _ in range(length - count))
-
-
 @built_in(
     "all_reduce",
     "1",
@@ -427,17 +410,15 @@ def hierarchical_leader(rank: int, size: int, group: int = 2) -> Rounds:
         size: the number of ranks.
         group: the number of ranks of a group; at least 1.
     """
-    leaders, inside = -(-size // group), (min(group, size) - 1).bit_length()
-    doubling_rounds = leaders.bit_length() - 1 + 2 * (leaders & (leaders - 1) != 0)  # A fold adds two rounds.
-    first = rank - rank % group
-    members = min(group, size - first)
-    up, down = reduce.binomial(rank - first, members), broadcast.binomial(rank - first, members)
-    between: Rounds = iter(())
-    if rank == first:
-        between = _with_global_ranks(recursive_doubling(rank // group, leaders), 0, group)
-    yield from _pad_rounds(_with_global_ranks(up, first, 1), inside)
-    yield from _pad_rounds(between, doubling_rounds)
-    yield from _pad_rounds(_with_global_ranks(down, first, 1), inside)
+    leaders, members = range(0, size, group), Rails(size, group).members(rank)
+    inside = (min(group, size) - 1).bit_length()
+    # A fold adds two rounds.
+    doubling_rounds = len(leaders).bit_length() - 1 + 2 * (len(leaders) & (len(leaders) - 1) != 0)
+    local = rank - members.start
+    between = recursive_doubling(rank // group, len(leaders)) if local == 0 else iter(())
+    yield from pad_rounds(rename(reduce.binomial(local, len(members)), members), inside)
+    yield from pad_rounds(rename(between, leaders), doubling_rounds)
+    yield from pad_rounds(rename(broadcast.binomial(local, len(members)), members), inside)
 
 
 @built_in(
@@ -469,73 +450,20 @@ def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
         size: the number of ranks.
         group: the number of ranks of a group, and of shards.
     """
-    groups, own_group = -(-size // group), rank // group
-    local, base = rank % group, rank - rank % group
-    members, last_group = min(group, size - base), size - (groups - 1) * group
+    rails = Rails(size, group)
+    count = rails.group_count
 
-    def shards(i: int) -> range:
-        """Return the shards that local rank ``i``, modulo the ranks of its group, works on."""
-        return range(i % members * group // members, (i % members + 1) * group // members)
+    def chunks_of(served: range) -> range:
+        """Return the chunks of the shards of some neighbouring rails."""
+        return range(served.start * count, served.stop * count)
 
-    def chunks(i: int) -> range:
-        """Return the chunks of these shards."""
-        return range(shards(i).start * groups, shards(i).stop * groups)
+    def all_reduce_on(rail: int) -> Rounds:
+        """Yield the rounds of the rank in the ring all_reduce of one rail."""
+        chunks = [(chunk,) for chunk in chunks_of(range(rail, rail + 1))]
+        yield from rails.ring_between(rank, rail, chunks, reduces=True)
+        yield from rails.ring_between(rank, rail, chunks)
 
-    right, left = base + (local + 1) % members, base + (local - 1) % members
-    inside: list[list[Instruction]] = [
-        [send(right, chunks(local - 1 - i)), recv_reduce(left, chunks(local - 2 - i), left=True)]
-        for i in range(members - 1)
-    ]
-    # A smaller last group has fewer rounds inside: pad them, so that all groups start the rail rings together.
-    yield from _pad_rounds(iter(inside), group - 1)
-    yield from _shard_rings(shards(local), own_group, groups, group, last_group)
-    outside: list[list[Instruction]] = [
-        [send(right, chunks(local - i)), recv(left, chunks(local - 1 - i))] for i in range(members - 1)
-    ]
-    yield from outside
-
-
-def _shard_rings(own_shards: range, own_group: int, groups: int, group: int, last_group: int) -> Rounds:
-    """Yield the rounds of a rank in the rings between groups of :func:`two_level_ring`.
-
-    Each shard has a ring with one rank of each group, which reduces and gathers the shard. In a full group, local
-    rank s serves shard s. In a smaller last group each rank serves several neighbouring shards, one in each turn. The
-    other ranks of a ring join in the turn of their shard. In a turn in which a rank serves no shard, it yields
-    ``2 * (groups - 1)`` rounds without instructions.
-
-    Args:
-        own_shards: the shards that the rank serves; one, unless it is in the last group.
-        own_group: the number of its group.
-        groups: the number of groups, and of chunks of a shard.
-        group: the number of ranks of a group, except the last one.
-        last_group: the number of ranks of the last group.
-    """
-    shards_of_last = [
-        range(i * group // last_group, (i + 1) * group // last_group) for i in range(last_group)
-    ]
-    for turn in range(max(map(len, shards_of_last))):
-        # The shards of this turn, and the local rank of the last group that serves each.
-        rank_of_shard = {shards[turn]: i for i, shards in enumerate(shards_of_last) if turn < len(shards)}
-        shard = next((shard for shard in rank_of_shard if shard in own_shards), None)
-        if shard is None:
-            yield from ([] for _ in range(2 * (groups - 1)))
-        else:
-            ranks = [
-                *(g * group + shard for g in range(groups - 1)),
-                (groups - 1) * group + rank_of_shard[shard],
-            ]
-            yield from _ring(ranks, own_group, shard * groups)
-
-
-def _ring(ranks: list[int], position: int, first: int) -> Rounds:
-    """Yield the rounds of a ring all_reduce among some ranks.
-
-    Args:
-        ranks: the ranks in the order of the ring.
-        position: the position of this rank in ``ranks``.
-        first: the first of as many chunks as ranks, into which the vector is divided.
-    """
-    size = len(ranks)
-    right, left = ranks[(position + 1) % size], ranks[(position - 1) % size]
-    yield from ring_rounds(right, left, size, position - 1, reduces=True, first=first)
-    yield from ring_rounds(right, left, size, position, first=first)
+    shards = [chunks_of(rails.rails_of(member)) for member in rails.members(rank)]
+    yield from rails.ring_inside(rank, shards, reduces=True)
+    yield from rails.take_turns(rank, all_reduce_on, 2 * (count - 1))
+    yield from rails.ring_inside(rank, shards)

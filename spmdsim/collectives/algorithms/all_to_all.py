@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms.rails import Rails, pad_rounds
 from spmdsim.collectives.algorithms.rank_arithmetic import doublings
-from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
+from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 
 def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
@@ -91,3 +92,48 @@ def _resting(rank: int, size: int, k: int, distances: list[int]) -> list[int]:
     # The rounds before have moved a block by the lower bits of its distance.
     sources = ((rank - distance % k) % size for distance in distances)
     return [source * size + (source + distance) % size for source, distance in zip(sources, distances)]
+
+
+@built_in("all_to_all", "n*n", Formula("g-1 + h-1", "(2*n - g - h)/n", only="n % g == 0"))
+def two_level_pairwise(rank: int, size: int, group: int = 2) -> Rounds:
+    """Exchange in each group, then between groups, with one message for each group.
+
+    In the group, a rank gives local rank i the blocks for the local ranks i of all groups. These then travel on rail i,
+    which connects the local ranks i. A rank sends one message to each other group, not one to each of its ranks. If the
+    last group is smaller, its ranks serve several rails each, one after the other.
+
+    For example, 4 ranks in groups of 2: rank 0 sends rank 1 its blocks for the ranks 1 and 3. Then it sends rank 2 what
+    ranks 0 and 1 have for rank 2.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        group: the number of ranks of a group.
+    """
+    rails, own_group = Rails(size, group), rank // group
+    members, count = rails.members(rank), rails.group_count
+
+    def exchange_inside() -> Rounds:
+        for i in range(1, len(members)):
+            to, source = (members[(rank - members.start + sign * i) % len(members)] for sign in (1, -1))
+            yield [
+                send(to, _blocks((rank,), rails.owners_served_by(to), size)),
+                recv(source, _blocks((source,), rails.owners_served_by(rank), size)),
+            ]
+
+    def exchange_on(rail: int) -> Rounds:
+        ranks, owners = rails.ranks_on(rail), rails.owners_on(rail)
+        for i in range(1, count):
+            to, source = (own_group + i) % count, (own_group - i) % count
+            sent = _blocks(members, owners[to], size)
+            received = _blocks(rails.members(ranks[source]), owners[own_group], size)
+            moves = [send(ranks[to], sent), recv(ranks[source], received)]
+            yield [move for move in moves if move.chunks]
+
+    yield from pad_rounds(exchange_inside(), rails.largest - 1)
+    yield from rails.take_turns(rank, exchange_on, count - 1)
+
+
+def _blocks(sources: Chunks, targets: Chunks, size: int) -> list[int]:
+    """Return the numbers of the blocks from some ranks to some ranks, in the order of the sources."""
+    return [source * size + target for source in sources for target in targets]

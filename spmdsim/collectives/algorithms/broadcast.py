@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import all_gather
+from spmdsim.collectives.algorithms.rails import Rails, pad_rounds, rename
 from spmdsim.collectives.algorithms.rank_arithmetic import star_rounds, tree_rounds
 from spmdsim.collectives.instructions import Rounds, recv, send
 
@@ -195,3 +196,61 @@ def scatter_recursive_doubling(rank: int, size: int, root: int = 0) -> Rounds:
     v = (rank - root) % size
     yield from count_from_root(binomial_scatter(v, size), size, root)
     yield from count_from_root(all_gather.recursive_doubling(v, size), size, root)
+
+
+@built_in("broadcast", "1")
+def hierarchical_leader(rank: int, size: int, root: int = 0, group: int = 2) -> Rounds:
+    """Send to one rank of each group, then in each group, both along binomial trees.
+
+    A group is ``group`` consecutive ranks; the last one may be smaller. Its first rank is its leader, but the root leads
+    its own group. The vector is one chunk, and enters each group once.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
+        group: the number of ranks of a group.
+    """
+    leaders = list(range(0, size, group))
+    leaders[root // group] = root
+    members, leader = Rails(size, group).members(rank), leaders[rank // group]
+    between = binomial(rank // group, len(leaders), root // group) if rank == leader else iter(())
+    inside = binomial(rank - members.start, len(members), leader - members.start)
+    yield from pad_rounds(rename(between, leaders), (len(leaders) - 1).bit_length())
+    yield from rename(inside, members)
+
+
+@built_in("broadcast", ("g", "h"))
+def two_level_scatter_ring(rank: int, size: int, root: int = 0, group: int = 2) -> Rounds:
+    """Scatter in the root's group, broadcast each shard to the other groups, then gather in each group.
+
+    The vector has a shard for each of ``group`` places in a group. Local rank i of the root's group gets shard i, and
+    broadcasts it on rail i, which connects the local ranks i, by :func:`scatter_ring`. Then a ring in each group gathers
+    the shards. With h groups, shard i has the chunks ``i * h`` to ``(i + 1) * h - 1``. If the last group is smaller, its
+    ranks serve several rails each, one after the other.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
+        group: the number of ranks of a group, and of shards.
+    """
+    rails, root_group = Rails(size, group), root // group
+    members, count = rails.members(rank), rails.group_count
+    shards = [range(served.start * count, served.stop * count) for served in map(rails.rails_of, members)]
+
+    def scatter() -> Rounds:
+        """Yield the rounds in the root's group, whose ranks are counted from the root."""
+        ranks = [*range(root, members.stop), *range(members.start, root)]
+        shards_from_root = [shards[member - members.start] for member in ranks]
+        return rename(binomial_scatter(ranks.index(rank), len(ranks)), ranks, shards_from_root)
+
+    def broadcast_on(rail: int) -> Rounds:
+        """Yield the rounds on a rail."""
+        chunks = [(rail * count + chunk,) for chunk in range(count)]
+        return rename(scatter_ring(rank // group, count, root_group), rails.ranks_on(rail), chunks)
+
+    scatter_rounds = (len(rails.members(root)) - 1).bit_length()
+    yield from pad_rounds(scatter() if root in members else iter(()), scatter_rounds)
+    yield from rails.take_turns(rank, broadcast_on, (count - 1).bit_length() + count - 1)
+    yield from rails.ring_inside(rank, shards)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import gather_scatter, reduce
 from spmdsim.collectives.algorithms.all_reduce import fold_in
+from spmdsim.collectives.algorithms.rails import Rails
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, ring_rounds
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
@@ -169,3 +170,33 @@ def reduce_scatterv(rank: int, size: int) -> Rounds:
     """
     yield from reduce.tree_reduction(rank, size, range(size))
     yield from gather_scatter.scatter_linear(rank, size)
+
+
+@built_in(
+    "reduce_scatter",
+    "n",
+    Formula("g-1 + h-1", "q", "q", "g-1 + h-1", only="n % g == 0"),
+    in_order=False,
+)
+def two_level_ring(rank: int, size: int, group: int = 2) -> Rounds:
+    """Run a ring in each group, then rings between groups, one for each place in a group.
+
+    In the group, local rank i reduces the blocks of the local ranks i of all groups. Then these ranks reduce them among
+    themselves, on rail i. So each group sends one partial sum of each block of other groups. If the last group is
+    smaller, its ranks serve several rails each, one after the other. The order of the operands is not kept.
+
+    For example, 4 ranks in groups of 2: rank 0 gets rank 1's blocks 0 and 2, then rank 2's partial sum of block 0.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks, and of blocks.
+        group: the number of ranks of a group.
+    """
+    rails = Rails(size, group)
+
+    def reduce_on(rail: int) -> Rounds:
+        return rails.ring_between(rank, rail, rails.owners_on(rail), reduces=True)
+
+    blocks = [rails.owners_served_by(member) for member in rails.members(rank)]
+    yield from rails.ring_inside(rank, blocks, reduces=True)
+    yield from rails.take_turns(rank, reduce_on, rails.group_count - 1)
