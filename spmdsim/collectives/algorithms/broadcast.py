@@ -198,7 +198,7 @@ def scatter_recursive_doubling(rank: int, size: int, root: int = 0) -> Rounds:
     yield from count_from_root(all_gather.recursive_doubling(v, size), size, root)
 
 
-@built_in("broadcast", "1")
+@built_in("broadcast", "1", Formula("cg + fh + xh", "cg + fh + xh", only="n % g == 0"))
 def hierarchical_leader(rank: int, size: int, root: int = 0, group: int = 2) -> Rounds:
     """Send to one rank of each group, then in each group, both along binomial trees.
 
@@ -220,7 +220,11 @@ def hierarchical_leader(rank: int, size: int, root: int = 0, group: int = 2) -> 
     yield from rename(inside, members)
 
 
-@built_in("broadcast", ("g", "h"))
+@built_in(
+    "broadcast",
+    ("g", "h"),
+    Formula("cg + fh + xh + h-1 + g-1", "2*(g-1)/g + 2*(h-1)/(h*g)", only="n % g == 0"),
+)
 def two_level_scatter_ring(rank: int, size: int, root: int = 0, group: int = 2) -> Rounds:
     """Scatter in the root's group, broadcast each shard to the other groups, then gather in each group.
 
