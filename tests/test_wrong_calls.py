@@ -630,6 +630,10 @@ def _matrix():
             "Split: axis must be a whole number, got 'a'",
         ),
         (lambda x: PAIR.rank_of((0, 0)), r"Mesh.rank_of: coords must lie in the mesh \(2,\), got \(0, 0\)"),
+        (lambda x: ops.quantile(x, 10**400), "^quantile: q must be from 0 to 1, got 1000"),
+        (lambda x: ops.percentile(x, [10**400]), r"^percentile: q must be from 0 to 100, got \[1000"),
+        (lambda x: ops.pad(x, (1, "a")), "^pad needs 2 counts >= 0 on each side, but got"),
+        (lambda x: Tensor.from_tensor(A), "^from_tensor: tensor must be a Tensor, got ndarray; from_global"),
         (lambda x: PAIR.rank_of((2,)), r"Mesh.rank_of: coords must lie in the mesh \(2,\), got \(2,\)"),
     ],
 )
@@ -640,4 +644,4 @@ def test_an_argument_of_a_wrong_type_is_named_with_its_rule(call, line):
 
 def test_an_error_inside_of_a_call_with_arguments_of_the_right_types_stays_unchanged() -> None:
     with pytest.raises(OverflowError, match="too large"):
-        ops.quantile(_matrix(), 10**400)
+        ops.histogram(_matrix(), 3, range=(0, 10**400))

@@ -175,7 +175,14 @@ class PlainTensor(Pictured):
             tensor: the tensor.
             requires_grad: True if :meth:`backward` shall compute a gradient for the new tensor.
             name: the name of the new tensor; None for that of ``tensor``.
+
+        Raises:
+            UsageTypeError: If ``tensor`` is no tensor.
         """
+        if not isinstance(tensor, PlainTensor):
+            raise UsageTypeError(
+                f"from_tensor: tensor must be a Tensor, got {type(tensor).__name__}; from_global takes an array"
+            )
         new_name = tensor.name if name is None else name
         return cls(
             tensor.world, tensor.meta, tensor.stored_shards, requires_grad, new_name, tensor.provenance_number

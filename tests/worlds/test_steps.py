@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from spmdsim import record
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.errors import PlanError, WorldError
@@ -212,6 +213,21 @@ def test_every_implementation_that_places_boxes_returns_equal_shards(world, monk
         for shape, dtype in (((8, 16), "float32"), ((7, 13), ml_dtypes.bfloat16)):
             for step in placing_steps(mesh, shape):
                 check(world, step, values(shape, dtype))
+
+
+@pytest.mark.ranks(4)
+@pytest.mark.parametrize("columns, call", [(8, "Allgather"), (7, "Allgatherv")])
+def test_equal_blocks_are_gathered_by_allgather(world, monkeypatch, columns, call):
+    if isinstance(world, LockStep):
+        pytest.skip("there are no calls without MPI")
+    from dataclasses import replace
+
+    monkeypatch.setattr(world, "choices", replace(world.choices, first=("gather, unpack",)))
+    mesh = Mesh((2, 2), ("a", "b"))
+    step = Step("all_gather", ("a", "b"), mesh("a", "b"), mesh(None, None), (4, columns))
+    with record() as trace:
+        check(world, step, values(step.shape))
+    assert [event.way for event in trace.collectives] == [call]
 
 
 @pytest.mark.ranks(2, 4, 8)

@@ -203,7 +203,10 @@ def pad(
     first: Any
     last: Any
     first, last = _counts_per_side(before, x.ndim) if after is None else (before, after)
-    if np.shape(first) != (x.ndim,) or np.shape(last) != (x.ndim,) or min((*first, *last), default=0) < 0:
+    has_shape = np.shape(first) == np.shape(last) == (x.ndim,)
+    if not has_shape or not all(
+        isinstance(count, (int, np.integer)) and count >= 0 for count in (*first, *last)
+    ):
         raise RuleError(
             f"pad needs {many(x.ndim, 'count')} >= 0 on each side, but got {before if after is None else (before, after)}"
         )

@@ -181,6 +181,18 @@ def _interpolate(below: Tensor, above: Tensor, fractions: Array) -> Tensor:
     return entries if entries.dtype == below.dtype else cast(entries, below.dtype)
 
 
+def _convert_fractions(name: str, q: Quantiles, scale: int = 1) -> np.ndarray:
+    """Return ``q / scale`` as an array of float64. ``name`` is the operator, for the error.
+
+    Raises:
+        RuleError: If ``q`` has an integer that is too large for a float64.
+    """
+    try:
+        return np.asarray(q, np.float64) / scale
+    except OverflowError:
+        raise RuleError(f"{name}: q must be from 0 to {scale}, got {q!r:.60}") from None
+
+
 @operator()
 def quantile(
     x: Tensor,
@@ -216,7 +228,7 @@ def quantile(
     >>> ops.quantile(x, 0.5, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    return _compute_quantiles("quantile", x, np.asarray(q, np.float64), dim, method, keepdims)
+    return _compute_quantiles("quantile", x, _convert_fractions("quantile", q), dim, method, keepdims)
 
 
 @operator()
@@ -252,7 +264,9 @@ def percentile(
     >>> ops.percentile(x, 50, axis=1).full().tolist()
     [2.0, 5.0]
     """
-    return _compute_quantiles("percentile", x, np.asarray(q, np.float64) / 100, dim, method, keepdims)
+    return _compute_quantiles(
+        "percentile", x, _convert_fractions("percentile", q, 100), dim, method, keepdims
+    )
 
 
 @operator()

@@ -310,17 +310,33 @@ def _derive_gather(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> R
     assert traffic.gathered is not None
     offsets = [0 if i is None else flat_offset(traffic.target, i) or 0 for i in traffic.gathered]
     counts, kind, count = _counts(traffic.gathered), element(dtype.itemsize), math.prod(traffic.source)
-    equal = offsets == [k * count for k in range(len(counts))] and set(counts) == {count}
-    call = comm.Allgather if equal else comm.Allgatherv
-    received_layout = count if equal else (counts, offsets)
+    call, received_layout = _choose_all_gather(comm, counts, offsets)
     return _call_once(call, allocator(traffic.target, dtype), (count, kind), (received_layout, kind))
+
+
+def _choose_all_gather(
+    comm: MPI.Comm, counts: Sequence[int], offsets: Sequence[int]
+) -> tuple[Callable[..., None], Any]:
+    """Return the method that gathers blocks, and the layout of the received blocks as it takes it.
+
+    It is Allgather, with one count, if the blocks are equal and lie one behind the other. Libraries have better
+    algorithms for it than for Allgatherv.
+
+    Args:
+        comm: the communicator.
+        counts: the elements of each rank's block.
+        offsets: where each block begins in the receive buffer.
+    """
+    if len(set(counts)) == 1 and [*offsets] == [k * counts[0] for k in range(len(counts))]:
+        return comm.Allgather, counts[0]
+    return comm.Allgatherv, (counts, offsets)
 
 
 def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) -> Run:
     """Return the function that gathers blocks in a buffer, and copies them to the result.
 
-    The function takes this rank's shard, calls Allgatherv once, and returns a new array. Blocks may lie anywhere in the
-    result, such as the two column halves of a matrix, which are not contiguous in it.
+    The function takes this rank's shard, calls Allgather or Allgatherv once, and returns a new array. Blocks may lie
+    anywhere in the result, such as the two column halves of a matrix, which are not contiguous in it.
 
     Args:
         traffic: the transfers of this rank.
@@ -336,10 +352,11 @@ def _derive_gather_unpack(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtyp
         if index is not None
     ]
     fresh, landing = allocator(traffic.target, dtype), allocator((sum(layout.counts),), dtype)
+    call, received_layout = _choose_all_gather(comm, layout.counts, layout.starts)
 
     def run(array: np.ndarray) -> np.ndarray:
         out, buffer = fresh(), landing()
-        comm.Allgatherv([array, count, kind], [buffer, layout, kind])
+        call([array, count, kind], [buffer, received_layout, kind])
         for offset, size, shape, index in jobs:
             out[index] = buffer[offset : offset + size].reshape(shape)
         return out
