@@ -36,11 +36,11 @@ from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.process_agreements import PROCESS
 from spmdsim.worlds.agreement.process_state import LOST, STOPPED
 from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
-from spmdsim.worlds.mpi.counted import DONE, LEFT, MEETING, Counted
+from spmdsim.worlds.mpi.counted import ASKED, DONE, LEFT, MEETING, Counted
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
-#: Seconds that a rank waits for the others at the end before it tells them that it has left.
+#: Seconds that a rank waits for the members of a group before it asks them whether they have left the program.
 PATIENCE = 1.0
 #: The largest size of this message in bytes: every library sends it without waiting for the receiver.
 LONGEST = 2048
@@ -80,6 +80,7 @@ class Comms:
         self._all = tuple(range(comm.Get_size()))
         self._by_ranks: dict[tuple[int, ...], Counted] = {}
         self._left: dict[int, Collection[int]] = {}  # the groups that a rank made, by rank that has left
+        self._questions: list[MPI.Request] = []  # requests keep their messages in memory until they are sent
         self.closed, self.far = "", False
         self._agreement = CallAgreement()
         if len(self._all) > 1:
@@ -171,7 +172,9 @@ class Comms:
         """Call ``is_done()`` again and again until it returns True, at most until the deadline.
 
         In the first :data:`YIELDING` seconds (5 ms) this rank yields the processor between two calls. After that it
-        sleeps :data:`NAP` seconds (0.5 ms), and also looks for messages of ranks that left the program.
+        sleeps :data:`NAP` seconds (0.5 ms). After :data:`PATIENCE` seconds (1), the first member asks the missing ones once
+        whether they have left the program, and looks for their answers; the others ask the first member. A member that
+        leaves later answers then.
 
         Args:
             is_done: returns True when all members have come; it may change ``missing``.
@@ -182,6 +185,7 @@ class Comms:
             DisagreementError: At the deadline, or if a member left the program without making this group.
         """
         begin, what = time.monotonic(), f"a collective of {self._names(ranks)}"
+        questions: list[MPI.Request] = []
         while not is_done():
             waited = time.monotonic() - begin
             if waited > self.deadline:
@@ -190,6 +194,9 @@ class Comms:
             if waited < YIELDING:
                 os.sched_yield()
                 continue
+            if waited > PATIENCE and not questions:
+                questions = [self._talk.isend(None, rank, ASKED) for rank in sorted(missing) or ranks[:1]]
+                self._questions += questions
             self._listen()
             number = _number(ranks)
             if gone := [rank for rank in ranks if rank in self._left and number not in self._left[rank]]:
@@ -265,7 +272,7 @@ class Comms:
             )
 
     def _listen(self) -> None:
-        """Receive which groups other ranks have made that left, as far as they have reported it."""
+        """Receive which groups ranks that have left the program had made, as far as they have reported it."""
         status = MPI.Status()
         while self._talk.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             self._left[status.Get_source()] = self._talk.recv(source=status.Get_source(), tag=LEFT)
@@ -277,10 +284,9 @@ class Comms:
         Meanwhile:
 
         - Ranks that still work are waited for without limit, stopped ones until the deadline; then the job ends.
-        - After :data:`PATIENCE` seconds (1), this rank tells the others which communicators it has. A rank that waits
-          for it to create another one then raises an error instead.
-        - After :data:`WORD` seconds (10), 20, 40 and so on, this rank prints for which ranks it waits, unless a lower
-          one has left, too.
+        - A rank that waits for a group asks whether this one has left, and gets the groups that it has made. If it waits
+          for another one, it raises an error. A rank that ends after an error may not answer.
+        - After :data:`WORD` seconds (10), 20, 40 and so on, one of the ranks prints for which ranks it waits.
 
         Args:
             hurry: the reason if this rank ends after an error: it ends the job after :data:`HURRIED` seconds (4). None
@@ -288,7 +294,7 @@ class Comms:
         """
         comm, begin, next_word = self._talk, time.monotonic(), WORD
         groups = {_number(ranks) for ranks in self._by_ranks}
-        has_told = (hurry is not None and hurry.silent) or len(MPI.pickle.dumps(groups)) > LONGEST
+        answers = not (hurry is not None and hurry.silent) and len(MPI.pickle.dumps(groups)) <= LONGEST
         other_ranks = [rank for rank in range(comm.size) if rank != comm.rank]
         sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
         # MPI's barrier is not used, because another rank may be in a collective that it will never finish.
@@ -297,23 +303,31 @@ class Comms:
             for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
                 comm.recv(source=rank, tag=DONE)
                 awaited.discard(rank)
+            if answers:
+                sent += self._answer_questions(groups)
             waited = time.monotonic() - begin
-            if not has_told and waited > PATIENCE:
-                sent += [comm.isend(groups, rank, LEFT) for rank in other_ranks]
-                has_told = True
-            waited_in_turn = waited - 0.1 * comm.rank  # One rank reports first, for all.
+            waited_in_turn = waited - min(0.1 * comm.rank, WORD)  # One rank reports first, for all.
             if hurry is not None and waited_in_turn > HURRIED:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
                 end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
             self._require_running(awaited, waited_in_turn)
-            if awaited and waited > next_word:
+            if awaited and waited_in_turn > next_word:
                 next_word *= 2
-                self._report_waiting(awaited, waited)
+                if self._report_waiting(awaited, waited) and answers:
+                    sent += [comm.isend(groups, rank, LEFT) for rank in other_ranks]
             time.sleep(NAP)
         if comm.rank == 0:
             sent += [comm.isend(None, rank, DONE) for rank in other_ranks]
         self._listen()
         MPI.Request.Waitall(sent)
+
+    def _answer_questions(self, groups: Collection[int]) -> list[MPI.Request]:
+        """Send this rank's groups, now that it has left, to the ranks that have asked; return the requests."""
+        answered, status = [], MPI.Status()
+        while self._talk.Iprobe(MPI.ANY_SOURCE, ASKED, status):
+            self._talk.recv(source=status.Get_source(), tag=ASKED)
+            answered.append(self._talk.isend(groups, status.Get_source(), LEFT))
+        return answered
 
     def meet_at_end(self) -> None:
         """Wait until all ranks of the world have called it. Only processes on other nodes make it necessary.
@@ -349,8 +363,8 @@ class Comms:
                 what = f"did not come to the end of the program within {self.deadline:g} s"
                 end_job(f"{who} and {what}, the job ends", MISTAKE)
 
-    def _report_waiting(self, awaited: Iterable[int], waited: float) -> None:
-        """Print which ranks this one waits for, if no lower rank has left.
+    def _report_waiting(self, awaited: Iterable[int], waited: float) -> bool:
+        """Print which ranks this one waits for, unless a lower rank has printed it; return True if it is printed.
 
         Args:
             awaited: the ranks, by their numbers in the world.
@@ -361,6 +375,8 @@ class Comms:
         if me == min([me, *self._left]):
             who = f"{self._names([me])} has ended the program"
             write(f"{who}, and waits for {self._names(awaited)} since {waited:.0f} s")
+            return True
+        return False
 
 
 _worlds: list[Comms] = []

@@ -85,11 +85,13 @@ def count_library_bytes(
     return LibraryMoves(choice.name, program.received_elements * itemsize, program.sent_elements * itemsize)
 
 
-#: Tags of messages that are control traffic: of ranks that meet to make a communicator, that have left, and that meet
-#: at the end. Below every library's limit on tags.
-MEETING, LEFT, DONE = 77_017, 77_019, 77_021
+#: Tags of messages that are control traffic: of ranks that meet to make a communicator, that ask whether a rank has
+#: left, that have left, and that meet at the end. Below every library's limit on tags.
+MEETING, ASKED, LEFT, DONE = 77_017, 77_018, 77_019, 77_021
 
-_PURPOSES = {GAVE_UP: "agreement", MEETING: "groups", LEFT: "exit", DONE: "exit", STOPS: "exit"}
+_PURPOSES = {
+    GAVE_UP: "agreement", MEETING: "groups", ASKED: "groups", LEFT: "exit", DONE: "exit", STOPS: "exit",
+}  # fmt: skip
 
 
 class Tally:
