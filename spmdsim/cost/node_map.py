@@ -136,7 +136,7 @@ class NodeMap(Pictured):
     def line(self) -> str:
         """Line that names the ranks of each node, for tables; empty for one node.
 
-        Of more than :data:`MOST_NAMED` (16) nodes, it names the first ones.
+        Of more than :data:`MOST_NAMED` (16) nodes, it names the first 16 and adds ``... (40 nodes)``.
 
         >>> NodeMap.of("node1:2,node2:2", 4).line, NodeMap.of(4, 4).line
         ('nodes: node1: ranks 0, 1; node2: ranks 2, 3', '')
@@ -200,7 +200,10 @@ class NodeMap(Pictured):
 
 
 def _number_labels(labels: Sequence[Hashable] | np.ndarray) -> tuple[list[Hashable], np.ndarray]:
-    """Return the distinct labels in the order of their first ranks, and the number of each rank's label."""
+    """Return the distinct labels in the order of their first ranks, and a label number per rank.
+
+    For example, ``["b", "a", "b"]`` gives ``(["b", "a"], [0, 1, 0])``.
+    """
     if isinstance(labels, np.ndarray):  # Without a loop over ranks, because there may be a million.
         values, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
         order = np.argsort(first)
@@ -237,10 +240,10 @@ def _parse_labels(text: str) -> list[str]:
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ascending ranks as text: ``rank 3``, ``ranks 0-7`` or ``ranks 0, 2, 4``.
+    """Return ascending ranks as text; three or more consecutive ranks are a range.
 
-    >>> format_ranks([0, 1, 2]), format_ranks([0, 2])
-    ('ranks 0-2', 'ranks 0, 2')
+    >>> format_ranks([3]), format_ranks([0, 1, 2]), format_ranks([0, 2])
+    ('rank 3', 'ranks 0-2', 'ranks 0, 2')
     """
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

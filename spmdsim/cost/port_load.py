@@ -103,32 +103,44 @@ def group_load(groups: np.ndarray) -> PortLoad:
 
 @lru_cache(maxsize=4096)
 def mesh_load(placement: Placement, mesh: Mesh, axes: tuple[str, ...]) -> PortLoad:
-    """Return the load of the busiest port by the groups along mesh axes, all at the same time.
+    """Return the load of the busiest network port if all groups along axes communicate at once.
 
-    Rings follow rank numbers, like communicators do.
+    The load is a multiple of the bytes that one rank receives from its group; see :class:`PortLoad`. In a ring, the
+    ranks of a group follow one another in the order of their numbers.
 
     Args:
-        placement: the nodes of ranks.
+        placement: a map, or the number of consecutive ranks of each node.
         mesh: the mesh.
-        axes: the axes of the groups, in any order; all axes for none.
+        axes: the axes of the groups, in any order; ``()`` for all axes of the mesh.
+
+    With 2 ranks per node, the groups along "dp" are ranks 0, 2 and ranks 1, 3. Both ranks of a node receive from the
+    other node, so the load is 2:
+
+    >>> mesh_load(2, Mesh((2, 2), ("dp", "tp")), ("dp",))
+    PortLoad(ring=2, pairs=2.0)
     """
     ranks = np.arange(mesh.size) if mesh.ranks is None else np.asarray(mesh.ranks, np.int64)
-    indices = [mesh.axis_index(axis) for axis in axes or mesh.axes]
+    group_axes = axes or mesh.axes
+    indices = [mesh.axis_index(axis) for axis in group_axes]
     others = [index for index in range(len(mesh.shape)) if index not in indices]
     groups = ranks.reshape(mesh.shape).transpose(others + sorted(indices))
-    members = mesh.axis_size(*(axes or mesh.axes))
+    members = mesh.axis_size(*group_axes)
     return group_load(nodes_of(placement, np.sort(groups.reshape(-1, members), axis=1)))
 
 
 @lru_cache(maxsize=1024)
 def transfer_load(placement: Placement, have: Mesh, want: Mesh) -> PortLoad:
-    """Return the load of the busiest port of an exchange between two meshes.
+    """Return the load of the busiest network port if data moves from one mesh to another.
 
-    Each rank of one mesh receives equally much from each rank of the other mesh, except from itself. Both numbers of
-    the result are the larger one of the loads of receiving and of sending ports.
+    Each receiver gets equally many bytes from each sender other than itself. ``pairs`` is the larger of two numbers:
+
+    * the bytes that enter a node, as a multiple of the bytes that one rank receives;
+    * the bytes that leave a node, as a multiple of the bytes that one rank sends.
+
+    ``ring`` is ``pairs`` rounded up.
 
     Args:
-        placement: the nodes of ranks.
+        placement: a map, or the number of consecutive ranks of each node.
         have: the mesh of the senders.
         want: the mesh of the receivers.
 
@@ -136,12 +148,12 @@ def transfer_load(placement: Placement, have: Mesh, want: Mesh) -> PortLoad:
     PortLoad(ring=2, pairs=2.0)
     """
     senders, receivers = (np.asarray(mesh.rank_list, np.int64) for mesh in (have, want))
-    count = 1 + int(nodes_of(placement, np.concatenate([senders, receivers])).max())
+    node_count = 1 + int(nodes_of(placement, np.concatenate([senders, receivers])).max())
     load = 0.0
     for ranks, peers in ((receivers, senders), (senders, receivers)):
         peer_counts = len(peers) - np.isin(ranks, peers)
         nodes = nodes_of(placement, ranks)
-        outside = len(peers) - np.bincount(nodes_of(placement, peers), minlength=count)
-        shares = outside[nodes] / np.maximum(peer_counts, 1)
+        peers_outside_node = len(peers) - np.bincount(nodes_of(placement, peers), minlength=node_count)
+        shares = peers_outside_node[nodes] / np.maximum(peer_counts, 1)
         load = max(load, float(np.bincount(nodes, shares).max()))
     return PortLoad(int(np.ceil(load)), load)

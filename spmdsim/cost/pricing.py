@@ -184,10 +184,11 @@ def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) 
 
 
 def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -> float:
-    """Return the seconds of the messages of a round that share the links of a topology without nodes.
+    """Return the seconds of messages that share the links of a topology other than `Nodes`.
 
-    Reductions are left out. If the machine has ranges of sizes (``pieces``), a message's bytes are multiplied by the
-    ratio of its range's beta to the plain one, and the difference of the alphas is added to its time.
+    The seconds of reductions are not included. The topology computes with one alpha and one beta. If the machine has
+    others for a range of sizes (``pieces``), a message gets more or fewer bytes, so that they take its range's time,
+    and the difference of the alphas is added.
 
     Args:
         load: the messages of the round, at least one.
@@ -196,19 +197,20 @@ def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -
     """
     if not machine.pieces:
         return round_seconds(topology, load.sources, load.targets, load.nbytes)
-    alpha, moving = machine.far_parts(load.nbytes)
-    plain_moving = machine.beta * load.nbytes
-    stretched = load.nbytes * np.divide(moving, plain_moving, np.ones(len(moving)), where=plain_moving > 0)
-    return round_seconds(topology, load.sources, load.targets, stretched, alpha - machine.alpha)
+    alphas, byte_seconds = machine.far_parts(load.nbytes)
+    plain_seconds = machine.beta * load.nbytes
+    no_change = np.ones(len(byte_seconds))
+    scaled_nbytes = load.nbytes * np.divide(byte_seconds, plain_seconds, no_change, where=plain_seconds > 0)
+    return round_seconds(topology, load.sources, load.targets, scaled_nbytes, alphas - machine.alpha)
 
 
 def _uniform_seconds(load: LinkLoad, machine: Machine, network: Nodes) -> float:
-    """Return the seconds of a round in which each rank sends one message, all equally far.
+    """Return the seconds of a round in which each rank r sends to r + k, or each to ``r ^ k``.
 
-    It equals the last of :meth:`Nodes.arrivals`, without an array of the messages.
+    All messages have one size. The result is the largest number of :meth:`Nodes.arrivals`, without arrays of messages.
 
     Args:
-        load: the messages of the round; ``load.uniform_shift`` has the distance.
+        load: the messages of the round; ``load.uniform_shift`` has the kind and k.
         machine: the machine; its ranges of sizes count between nodes.
         network: the nodes.
     """
@@ -285,17 +287,18 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
 def _least_alphas(n: int) -> float:
     """Return the least number of latencies until one rank can depend on all ``n`` ranks.
 
-    A round with k ports takes (k + 1) / 2 latencies and multiplies the reached ranks by k + 1. Factors two and three
-    are enough, because a factor of four has the price of two factors of two.
+    In a round with k ports, a rank receives k messages: it then depends on k + 1 times as many ranks, for (k + 1) / 2
+    latencies. Factors two and three are enough, because a factor of four has the price of two factors of two.
 
     >>> _least_alphas(1), _least_alphas(2), _least_alphas(3), _least_alphas(9)
     (0.0, 1.0, 1.5, 3.0)
     """
-    alphas, threes, left = [], 0.0, max(n, 1)
-    while left > 1:
-        alphas.append(threes + (left - 1).bit_length())
-        threes, left = threes + 1.5, ceil(left / 3)
-    return min([*alphas, threes])
+    prices, price_of_threes, remaining_factor = [], 0.0, max(n, 1)
+    while remaining_factor > 1:
+        factors_of_two = (remaining_factor - 1).bit_length()
+        prices.append(price_of_threes + factors_of_two)
+        price_of_threes, remaining_factor = price_of_threes + 1.5, ceil(remaining_factor / 3)
+    return min([*prices, price_of_threes])
 
 
 # ---------------------------------------------------------------------- run by this package
@@ -305,14 +308,17 @@ _LOOKED_AT = 32
 
 
 def emulated_seconds(schedule: Schedule, machine: Machine, count: int, itemsize: int) -> float:
-    """Return the seconds of a schedule as this package executes it.
+    """Return the seconds of a schedule as this package runs it: messages, copies and call.
 
-    They are the sum of its rounds (:func:`price` on the machine's own levels), the local copies of the rank whose
-    copies take longest, and ``call_seconds`` of the machine. Copies are counted on the first :data:`_LOOKED_AT` ranks
-    only.
+    They are the sum of:
 
-    If ranks send only their input in a round, its bytes have not changed since an earlier call. If the machine has
-    ``still_pieces``, ``still_seconds`` of this round's largest message then replace its ``message_seconds``.
+    * the price of its rounds (:func:`price` on the machine's own levels);
+    * the local copies of the rank whose copies take longest, among the first :data:`_LOOKED_AT` (32) ranks;
+    * ``call_seconds`` of the machine.
+
+    In a repeated call, bytes of the input that have not changed can have another price (``still_pieces`` of the
+    machine). Where the machine has it, the largest message of each round in which ranks send only their input gets this
+    price.
 
     Args:
         schedule: the schedule, which runs from separate input to output arrays.

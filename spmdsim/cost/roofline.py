@@ -80,9 +80,11 @@ def kind_of(bound: BoundRule) -> str:
 def flops_of(bound: BoundRule, sizes: Mapping[str, int] | None = None) -> int:
     """Count the floating-point operations of an operator.
 
-    A point is a combination of indices of all factors, such as (m, k, n) of a product. There are two operations per
-    point if the operator has several operands and reduces a factor, else one; one per result element for a look-up.
-    Rules with a method ``flops_of`` provide their own count.
+    * A rule with a method ``flops_of`` provides its own count.
+    * A look-up of indices: 1 per element of the results.
+    * Several operands and a factor that is summed: 2 per combination of indices of all factors. For example,
+      ``"m k, k n -> m n"`` has ``2 * m * k * n``.
+    * Otherwise 1 per combination. For example, ``"m n -> m"`` has ``m * n``.
 
     Args:
         bound: the operator's rule.

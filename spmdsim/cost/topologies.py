@@ -49,7 +49,7 @@ class Torus(Topology):
         self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
 
     def _legs(self, sources: Ints, targets: Ints, dim: int) -> tuple[Ints, Ints, Ints, Ints]:
-        """Return the section of each message's route that goes along a dim.
+        """Return the section of each message's route that goes along one dim.
 
         Args:
             sources: the sender of each message.
@@ -58,19 +58,20 @@ class Torus(Topology):
 
         Returns:
             ``(position, coordinate, hops, backwards)``, four arrays with an entry per message. ``position`` is the rank
-            at which the section starts, behind the sections along earlier dims. ``coordinate`` is the coordinate of this
-            rank in the dim. ``hops`` is the number of links. ``backwards`` is 1 for the negative direction, else 0; at
-            equal distance it is 0.
+            at which the section starts: it has the target's coordinates in earlier dims, the sender's in all others.
+            ``coordinate`` is its coordinate in ``dim``. ``hops`` is the number of links. ``backwards`` is 1 for the
+            negative direction, else 0; at equal distance it is 0.
         """
-        at = np.zeros_like(sources)
-        for d, (size, stride) in enumerate(zip(self.dims, self.strides)):
-            at += (((targets if d < dim else sources) // stride) % size) * stride
+        position = np.zeros_like(sources)
+        for other, (size, stride) in enumerate(zip(self.dims, self.strides)):
+            ranks = targets if other < dim else sources
+            position += (ranks // stride) % size * stride
         size, stride = self.dims[dim], self.strides[dim]
-        start = (sources // stride) % size
-        ahead = ((targets // stride) % size - start) % size
-        backwards = (ahead > size // 2).astype(np.int64) if size > 2 else np.zeros_like(ahead)
-        hops = np.where(backwards, size - ahead, ahead)
-        return at, start, hops, backwards
+        coordinate = (sources // stride) % size
+        hops_ahead = ((targets // stride) % size - coordinate) % size
+        backwards = (hops_ahead > size // 2).astype(np.int64) if size > 2 else np.zeros_like(hops_ahead)
+        hops = np.where(backwards, size - hops_ahead, hops_ahead)
+        return position, coordinate, hops, backwards
 
     def routes(self, sources: Ints, targets: Ints) -> Routes:
         """Return the links of each message: all hops along the first dim, then along the second, ...
@@ -178,16 +179,20 @@ class Torus(Topology):
 
     def link_name(self, link: int) -> str:
         """Return the name of a link: the rank that it leaves, its direction and its dim."""
-        which, rank = divmod(int(link), self.ranks)
-        return f"{rank} {'-' if which % 2 else '+'} dim {which // 2}"
+        direction, rank = divmod(int(link), self.ranks)
+        return f"{rank} {'-' if direction % 2 else '+'} dim {direction // 2}"
 
     def ends(self, link: int) -> tuple[TopologyPlace, TopologyPlace]:
-        """Return ``(rank, neighbour)``: the two ends of a link in its direction, both in tier 0."""
-        which, rank = divmod(int(link), self.ranks)
-        size, stride = self.dims[which // 2], self.strides[which // 2]
-        at = rank // stride % size
-        beside = (at + (-1 if which % 2 else 1)) % size
-        return TopologyPlace(0, rank), TopologyPlace(0, rank + (beside - at) * stride)
+        """Return the rank that a link leaves and its neighbour that it reaches, both in tier 0.
+
+        For example, the link ``3 + dim 0`` of a ring of 4 goes from rank 3 to rank 0.
+        """
+        direction, rank = divmod(int(link), self.ranks)  # 0 is + dim 0, 1 is - dim 0, 2 is + dim 1 ...
+        dim, is_backwards = divmod(direction, 2)
+        size, stride = self.dims[dim], self.strides[dim]
+        coordinate = rank // stride % size
+        neighbour = (coordinate + (-1 if is_backwards else 1)) % size
+        return TopologyPlace(0, rank), TopologyPlace(0, rank + (neighbour - coordinate) * stride)
 
 
 class FatTree(Topology):
@@ -311,12 +316,12 @@ class FatTree(Topology):
 
         A child is a rank or a switch; its parent is a switch one tier above.
         """
-        side, level, subtree, copy, port = self._link(link)
+        is_downward, level, subtree, copy, port = self._link(link)
         child = TopologyPlace(level, subtree * self.copies[level] + copy)
         # A port of a switch leads to one copy of the parent, so copies of the parent are numbered by copy and port.
         above = subtree // self.down[level] * self.copies[level + 1] + copy * self.up[level] + port
         parent = TopologyPlace(level + 1, above)
-        return (parent, child) if side else (child, parent)
+        return (parent, child) if is_downward else (child, parent)
 
     def link_name(self, link: int) -> str:
         """Return the name of a link: its direction, level, subtree and port."""
@@ -540,7 +545,7 @@ def _whole_number(options: Options, key: str, default: int | None = None) -> int
 
 
 def _parse_shape(options: Options, key: str) -> tuple[int, ...]:
-    """Remove an option such as "4x4" and return it as a tuple of sizes, such as (4, 4).
+    """Remove a shape such as "4x4" from the options; return its sizes, such as (4, 4).
 
     Args:
         options: the options of the topology, which lose this one.
@@ -572,15 +577,15 @@ def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
 
 
 def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
-    """Build a network of nodes.
+    """Build a network of nodes, whose ranks share the node's network ports.
 
-    The option without a name is the number of ranks per node; by default the machine places the ranks. ``rails`` is
-    the number of network ports per node, by default 1.
+    The option without a name is the number of ranks per node. Without it, the ranks are placed by a machine that has a
+    link inside nodes (``intra``). ``rails`` is the number of network ports per node, by default 1.
 
     Args:
         options: the options, of which the known ones are removed.
         ranks: the number of ranks.
-        machine: its ``intra`` link, if any, gives bandwidth and latency inside nodes.
+        machine: its ``intra`` link gives bandwidth and latency inside nodes; without ``intra``, its plain ones do.
 
     Raises:
         InputError: If an option is wrong, the number of ranks per node is unknown, or a beta is 0.

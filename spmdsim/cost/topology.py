@@ -223,8 +223,13 @@ class Nodes(Topology):
     ) -> Floats:
         """Return the seconds after which each message of a round arrives, as an array.
 
-        They are its latency and the time of all bytes on its busiest link. A link carries all bytes of its messages before the last of them arrives. A rank's link carries all that the
-        rank sends or receives, a port all that leaves or enters the node.
+        They are the latency of the message and the time of its busiest link. A link needs the time of all its messages
+        before the last of them arrives. The links are:
+
+        * the sender's and the receiver's own link, with all that the rank sends or receives;
+        * between nodes, also the ports of both nodes, with all that leaves or enters the node.
+
+        A message from a rank to itself has a latency only.
 
         Args:
             sources: the sender of each message.
@@ -236,16 +241,16 @@ class Nodes(Topology):
         moved = np.where(sources == targets, 0.0, nbytes)
         busy = [np.bincount(ends, moved, self.ranks)[ends] for ends in (sources, targets)]
         seconds = np.maximum(*busy) / self.inside_bandwidth
-        ends = self.nodes.nodes[sources], self.nodes.nodes[targets]
-        far = ends[0] != ends[1]
-        for nodes in ends:
+        sending_nodes, receiving_nodes = self.nodes.nodes[sources], self.nodes.nodes[targets]
+        far = sending_nodes != receiving_nodes
+        for nodes in (sending_nodes, receiving_nodes):
             port = np.bincount(nodes[far], far_seconds[far], self.nodes.count) / self.rails
             seconds[far] = np.maximum(seconds[far], port[nodes[far]])
         seconds += np.where(far, far_alpha, self.inside_alpha)
         return seconds
 
     def link_name(self, link: int) -> str:
-        """Return the name of a link."""
+        """Return the name of a link: ``out of 3``, ``into 3``, ``node 0 out`` or ``node 0 in``."""
         if link < 2 * self.ranks:
             return f"out of {link}" if link < self.ranks else f"into {link - self.ranks}"
         node = link - 2 * self.ranks
