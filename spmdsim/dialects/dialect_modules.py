@@ -45,7 +45,8 @@ class DialectModule(DialectObject, Module):
     def inside(self, path: str = "", include_self: bool = True) -> Iterator[tuple[str, Module]]:
         """Yield ``(path, module)`` for this module and all modules inside, parents first.
 
-        Modules inside a child that is not a `DialectModule` are not yielded.
+        For example, a network with a list ``layers`` yields the paths ``""``, ``"layers"``, ``"layers.0"``. Modules
+        inside a child that is not a `DialectModule` are not yielded.
 
         Args:
             path: path of this module; children append ``.name`` to it, or have the path ``name`` if it is empty.
@@ -54,11 +55,11 @@ class DialectModule(DialectObject, Module):
         if include_self:
             yield path, self
         for name, child in self.named_children():
-            below = f"{path}.{name}" if path else name
+            child_path = f"{path}.{name}" if path else name
             if isinstance(child, DialectModule):
-                yield from child.inside(below)
+                yield from child.inside(child_path)
             else:
-                yield below, child
+                yield child_path, child
 
     def train(self, mode: bool = True) -> DialectModule:
         """Set ``training`` of this module and all modules inside; return this module.
@@ -103,12 +104,12 @@ class Numbered(ModuleList):
 
 
 def with_zero_row(others: Callable[..., np.ndarray], row: int | None) -> Callable[..., np.ndarray]:
-    """Return a function of an embedding's initial values with zeros in one row.
+    """Return a function like ``others`` that sets one row of an embedding's initial table to 0.
 
     Args:
         others: function that returns the initial values of a block of the table from its global index, one slice per
             dim. Further arguments are passed on. Its array is copied, not changed.
-        row: index of the row of zeros, from 0; None returns ``others`` unchanged. An index outside of the table changes
+        row: index of the row of zeros, from 0; None returns ``others`` itself. An index outside of the table changes
             nothing.
     """
     if row is None:

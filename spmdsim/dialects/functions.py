@@ -44,9 +44,8 @@ class ValuesAndIndices(NamedTuple):
 def with_names(table: Mapping[str, Row], words: str, **names: str) -> dict[str, Row]:
     """Return rows of a table for a system that gives the parameters other names.
 
-    A row is an operator's function, and perhaps its layer.
-
-    ``with_names(TORCH, "roll", axis="dims")`` returns the row of ``roll`` with ``axis`` instead of ``dims``.
+    A row is an operator's function, and perhaps its layer. For example, ``with_names(TORCH, "roll", axis="dims")``
+    returns the row of ``roll`` whose parameter ``dims`` is called ``axis``.
 
     Args:
         table: rows by function name.
@@ -137,10 +136,10 @@ def with_mask_gradient(result: Any, x: Any, mask: Any, dims: Any, keepdim: bool)
 
 
 def _deviation_row(function: Callable[..., Any]) -> Row:
-    """Return the row of ``std`` or ``var``.
+    """Return the table row of ``std`` or ``var``, which has PyTorch's parameters.
 
-    A row is an operator's function. Its parameters are ``(input, dim=None, unbiased=True, keepdim=False)``. It divides
-    by n - 1, or by n if ``unbiased=False``. ``dim`` None or an empty list reduces over all dims.
+    The row's function takes ``(input, dim=None, unbiased=True, keepdim=False)``. It divides by n - 1, or by n if
+    ``unbiased=False``. ``dim`` None or an empty list reduces over all dims.
 
     Args:
         function: `ops.std` or `ops.var`, which take ``keepdims`` and ``correction`` (the number subtracted from n).
@@ -285,9 +284,17 @@ def _split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> list[Any]:
 
 
 def _chunk(input: Any, chunks: int, dim: int = 0) -> list[Any]:
-    """Split ``dim`` of ``input`` into at most ``chunks`` equal blocks; the last one may be smaller.
+    """Split a dim into at most ``chunks`` equal blocks; the last one may be smaller.
 
-    Raises FunctionError if ``chunks`` is no integer of 1 or more.
+    For example, a dim of size 10 in 4 chunks has blocks of 3, 3, 3 and 1; in 6 chunks, five blocks of 2.
+
+    Args:
+        input: the tensor.
+        chunks: the largest number of blocks.
+        dim: the dim; negative numbers count from the end.
+
+    Raises:
+        FunctionError: If ``chunks`` is no integer of 1 or more.
     """
     if not isinstance(chunks, int) or chunks < 1:
         raise FunctionError(
@@ -454,16 +461,18 @@ def _glu(input: Any, dim: int = -1) -> Any:
 
 
 def _pad(input: Any, pad: Sequence[int], mode: str = "constant", value: float = 0.0) -> Any:
-    """Pad with a constant.
+    """Pad the last dims of a tensor with a constant.
 
     Args:
         input: the tensor.
-        pad: two numbers (before, after) for each padded dim, from the last dim on.
+        pad: two numbers (before, after) for each padded dim, from the last dim on. For example, ``(1, 2, 0, 3)`` adds 1
+            column before and 2 after, and 3 rows after.
         mode: "constant"; the other modes are not supported.
         value: the constant.
 
     Raises:
-        FunctionError: If ``pad`` has an odd number of elements or more pairs than ``input`` has dims, or for another mode.
+        FunctionError: If ``pad`` has an odd number of elements or more pairs than ``input`` has dims, or for another
+            mode.
     """
     if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise FunctionError(

@@ -132,7 +132,7 @@ class ModuleWords:
         self.tables, self.submodules, self.hidden = tables.split(), submodules.split(), hidden
 
     def makers(self, dialect: str) -> dict[str, Callable[[], Any]]:
-        """Return, for each name of the tables, a function without arguments that returns its value.
+        """Return functions without arguments that return the values of the tables, by name.
 
         The files of the tables are imported. A table is a dictionary of values by name, or a function that returns
         functions without arguments by name. If two tables have a name, the later table counts. Without tables the

@@ -57,18 +57,18 @@ class Row:
 
 
 def same_rows(module: Any, words: str, operands: str = "") -> dict[str, Row]:
-    """Return rows of functions whose parameters are the original's, except for their names.
+    """Return table rows of functions that differ from the other system's in names only.
 
-    A row is an operator's function, and perhaps its layer.
+    A row is an operator's function, and perhaps its layer. For example, ``same_rows(ops, "mul=multiply", "input
+    other")`` returns a row ``mul``: the function ``ops.multiply`` with the parameters ``input`` and ``other``.
 
     Args:
         module: module of this library with the functions.
         words: names, separated by spaces. ``mul=multiply`` renames a function, ``relu:ReLU`` adds a layer.
-        operands: the original's names of the first parameters, such as ``"input other"``; further parameters keep their
-            names.
+        operands: the other system's names of the first parameters; further parameters keep their names.
 
     Returns:
-        The rows by the original's names of the functions.
+        The rows by the other system's names of the functions.
 
     Raises:
         AttributeError: If ``module`` lacks a function.

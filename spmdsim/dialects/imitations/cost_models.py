@@ -98,17 +98,18 @@ class AlpaModel(PublishedModel):
         Args:
             collective: a valid name.
             group_size: number of ranks.
-            nbytes: bytes that a rank receives, which are b * (n-1) / n of the formulas for an all_gather.
+            nbytes: bytes that a rank receives: the bytes b of the formulas, times their factors of n. For an all_gather
+                they are ``b * (n-1) / n``.
             axes: mesh axes of the group; the largest alpha and the largest beta of them count.
-            copied: not used: the interface has it.
+            copied: not used; all cost models take it.
         """
         if group_size == 1 or collective == "slice":
             return 0.0
-        a, b = self._terms(axes)
+        alpha, beta = self._terms(axes)
         extra = {"all_gather": 0.1, "all_reduce": 0.01, "reduce_scatter": 0.001, "all_to_all": 0.001}
         # Alpa charges n/2 times the bytes that an all_to_all moves.
         factor = group_size / 2 if collective == "all_to_all" else 1.0
-        return a + b * nbytes * factor + extra.get(collective, 0.0)
+        return alpha + beta * nbytes * factor + extra.get(collective, 0.0)
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ class DTensorModel(PublishedModel):
             group_size: number of ranks.
             nbytes: bytes that a rank receives.
             axes: mesh axes of the group. Without axes, or if one is not in ``intra_axes``, the group is between hosts.
-            copied: not used: the interface has it.
+            copied: not used; all cost models take it.
         """
         if group_size == 1 or collective == "slice":
             return 0.0
@@ -188,16 +189,21 @@ class MindSporeModel(PublishedModel):
         return self.const if communication <= self.threshold else communication + self.bias
 
     def forward_bytes(self, collective: str, group_size: int, nbytes: float) -> float:
-        """Return the bytes that MindSpore counts for a collective of the forward pass.
+        """Return the bytes that MindSpore counts for a collective of the forward pass, unweighted.
 
-        The bytes are not weighted. They are half of the message for an all_gather or reduce_scatter, twice the message
-        for an all_to_all, and the message for all other collectives. The message is the whole vector of the group: the
-        gathered result, or the data that is reduced or exchanged. It is 0 for one rank.
+        The message is the gathered result, or the whole data of a rank that is reduced or exchanged. The bytes are:
+
+        * all_gather, reduce_scatter: half of the message;
+        * all_to_all: twice the message;
+        * all others: the message;
+        * one rank: 0.
 
         Args:
             collective: name of the collective.
             group_size: number of ranks.
             nbytes: bytes that a rank receives.
+
+        A rank receives three quarters of this message of 400 bytes:
 
         >>> MindSporeModel().forward_bytes("all_gather", 4, 300)
         200.0

@@ -314,7 +314,7 @@ class DTensorPlan:
 
 
 def dtensor_plan(ours: Plan) -> DTensorPlan:
-    """Return DTensor's plan for the redistribution of one of our plans.
+    """Return the plan that DTensor makes for the redistribution of a plan of this package.
 
     Args:
         ours: this package's plan, which states layouts, shape and element size.

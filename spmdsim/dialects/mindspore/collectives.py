@@ -75,8 +75,8 @@ class _Back(Node):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Run the transposed collective; return ``[[gradient of the ranks' arrays]]``.
 
-        Where ranks have copies of a shard, each has a gradient of its own; the gradient is their mean, as a pending
-        reduction.
+        The outer list has one entry per operand, the inner list the addends of its gradient. Where ranks have copies of
+        a shard, each has a gradient of its own; the gradient is their mean, as a pending reduction.
 
         Args:
             gradients: one list with the addends of the result's gradient. It is returned itself if the list is empty.
@@ -87,7 +87,7 @@ class _Back(Node):
         local, layout = self.back(dy.detach()).stored_shards, self.meta.layout
         copies = Layout(layout.mesh, layout.dims, dict.fromkeys(layout.replicated_axes, "avg"))
         meta = Meta.of(copies, self.meta.shape, self.meta.dtype)
-        return [[Tensor(self.world, meta, [np.asarray(x, meta.storage_dtype) for x in local])]]
+        return [[Tensor(self.world, meta, [np.asarray(shard, meta.storage_dtype) for shard in local])]]
 
 
 class CallGroup:
@@ -216,8 +216,10 @@ class CallGroup:
             local: shape of a shard; each array is reshaped to it.
         """
         shards = [
-            x.reshape(local) if rank in meta.layout.mesh else np.empty((0,) * len(local), meta.storage_dtype)
-            for rank, x in zip(self.world.ranks, arrays)
+            array.reshape(local)
+            if rank in meta.layout.mesh
+            else np.empty((0,) * len(local), meta.storage_dtype)
+            for rank, array in zip(self.world.ranks, arrays)
         ]
         return Tensor(self.world, meta, shards, provenance_number=self.world.number_tensor(meta))
 

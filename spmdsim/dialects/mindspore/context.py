@@ -257,10 +257,7 @@ def parallel() -> Parallel | None:
 
 @contextmanager
 def use_settings(settings: Parallel) -> Iterator[None]:
-    """Run the ``with`` block, which gets None, with these settings.
-
-    Afterwards the settings before the block are in force again.
-    """
+    """Run the ``with`` block with these settings; then restore the settings before the block."""
     entered.append(settings)
     try:
         yield

@@ -314,7 +314,7 @@ _NETWORK_WRITTEN = ("softmax: softmax(input, dim=-1)", "log_softmax: log_softmax
 
 
 def _mint(rows: dict[str, Row], same: str, written: tuple[str, ...]) -> dict[str, Callable[[], Any]]:
-    """Return, for each name of ``mint``, a function without arguments that creates the function.
+    """Return functions without arguments that create the functions of ``mint``, by name.
 
     If a name has several sources, the last one counts: ``rows``, then ``same``, then ``written``.
 

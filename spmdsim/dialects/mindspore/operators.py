@@ -56,9 +56,9 @@ def _dims_param(default: int) -> ToParams:
 
 
 def _dim_param(default: int) -> ToParams:
-    """Return the ``params`` of rows along one dim: attribute ``axis`` becomes parameter ``dim``.
+    """Return a function that converts a call's attribute ``axis`` to ``{"dim": n}`` with n >= 0.
 
-    The function returns ``{"dim": n}`` with n >= 0. It raises ShardError for several dims.
+    Rows of the table of operators use it as their ``params``. The function raises ShardError for several dims.
 
     Args:
         default: the dim of calls without the attribute; negative numbers count from the end.
@@ -91,9 +91,10 @@ def _transpose_params(shapes: Shapes, attrs: Attrs) -> Params:
     """
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
-    if sorted(p % ndim if -ndim <= p < ndim else ndim for p in perm) != list(range(ndim)):
+    in_range = all(-ndim <= dim < ndim for dim in perm)
+    if not in_range or sorted(dim % ndim for dim in perm) != list(range(ndim)):
         raise ShardError(f"perm must name each of the {many(ndim, 'dim')} 0..{ndim - 1} once, got {perm}")
-    return {"perm": tuple(p % ndim for p in perm)}
+    return {"perm": tuple(dim % ndim for dim in perm)}
 
 
 def _norm_sums(shapes: Shapes, attrs: Attrs) -> list[tuple[Op, Params]]:
@@ -165,8 +166,8 @@ def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
 def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
     """Return ``start``, ``stop`` and ``step`` per dim of a StridedSlice, as a dict of tuples.
 
-    Negative bounds count from the end, as in Python. Dims behind the bounds are not cut. An empty range has ``stop``
-    equal to ``start``.
+    Negative bounds count from the end, as in Python. Dims without bounds are not cut. An empty range has ``stop`` equal
+    to ``start``. For example, begin (1,) and end (-1,) of the shape (5, 4) give start (1, 0), stop (4, 4), step (1, 1).
 
     Args:
         shapes: shapes of the operands; the first one counts.
@@ -180,8 +181,8 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
         raise InputError(f"StridedSlice: strides must be positive here, got {strides}; nearest: Transpose")
     cuts = [slice(*bounds) for bounds in zip(attrs["begin"], attrs["end"], strides)]
     cuts += [slice(None)] * (len(shapes[0]) - len(cuts))
-    indices = [cut.indices(n) for cut, n in zip(cuts, shapes[0])]
-    start, stop, step = (tuple(numbers) for numbers in zip(*indices)) if indices else ((), (), ())
+    bounds_by_dim = [cut.indices(size) for cut, size in zip(cuts, shapes[0])]
+    start, stop, step = zip(*bounds_by_dim) if bounds_by_dim else ((), (), ())
     return {"start": start, "stop": tuple(map(max, start, stop)), "step": step}
 
 
@@ -230,11 +231,11 @@ def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any
 
 
 def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Return a maximum, minimum or product, with a gradient if the operand needs one.
+    """Return the maximum, minimum or product over dims, with a gradient if an operand needs it.
 
-    Only the library's function has the gradient, not its operator. If the operand needs no gradient, the operator runs.
-    Otherwise the operand is laid out by the strategy, the function is applied, and pending reductions of the result are
-    reduced.
+    If the operand needs no gradient, the library's operator runs. The operator has no gradient, but the library's
+    function has. So otherwise the operand is laid out by the strategy, the function is applied, and pending reductions
+    of the result are reduced.
 
     Args:
         primitive: the primitive.

@@ -58,9 +58,9 @@ def set_seed(seed: int) -> None:
 
 
 def set_rows_seed(seed: int) -> None:
-    """Set the seed of shuffled rows only (``mindspore.dataset.config.set_seed``).
+    """Set the seed that shuffles the rows of datasets (``mindspore.dataset.config.set_seed``).
 
-    ``mindspore.set_seed`` sets it too.
+    Other seeds stay. ``mindspore.set_seed`` sets this seed, too.
 
     Raises:
         UsageTypeError: If ``seed`` is no integer.
@@ -102,9 +102,13 @@ def _by_fans(bound: Callable[[int, int], float]) -> Initialiser:
     """
 
     def block(index: Any, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
-        field = math.prod(shape[2:])
-        fans = (shape[1] * field, shape[0] * field) if len(shape) > 1 else ((shape or (1,))[0],) * 2
-        return nn.Uniform(math.sqrt(bound(*[max(1, fan) for fan in fans])))(index, shape, dtype, seed)
+        if len(shape) > 1:
+            field = math.prod(shape[2:])
+            fan_in, fan_out = shape[1] * field, shape[0] * field
+        else:
+            fan_in = fan_out = math.prod(shape)
+        limit = math.sqrt(bound(max(1, fan_in), max(1, fan_out)))
+        return nn.Uniform(limit)(index, shape, dtype, seed)
 
     return block
 

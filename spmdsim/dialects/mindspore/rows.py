@@ -169,7 +169,11 @@ class Dataset(DialectObject):
                 "around the dataset"
             )
         times = _check_count(count, "repeat", 1)
-        return self._add_step(lambda before, epoch: [x for k in range(times) for x in before((*epoch, k))])
+
+        def repeat_items(before: Order, epoch: Epoch) -> list[Any]:
+            return [item for number in range(times) for item in before((*epoch, number))]
+
+        return self._add_step(repeat_items)
 
     def take(self, count: int = -1) -> Dataset:
         """Keep the first ``count`` rows, or batches after :meth:`batch`; -1 keeps all.

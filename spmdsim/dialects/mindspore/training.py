@@ -573,11 +573,14 @@ def _named_parameters(parameters: Any) -> Iterable[tuple[str, Parameter]]:
         InputError: If ``parameters`` has another type.
     """
     if hasattr(parameters, "get_parameters"):
-        return [(p.name, p) for p in parameters.get_parameters()]
-    if isinstance(parameters, (list, tuple)) and all(isinstance(e, Mapping) for e in parameters):
-        parameters = {e["name"]: e["data"] for e in parameters}
+        return [(parameter.name, parameter) for parameter in parameters.get_parameters()]
+    if isinstance(parameters, (list, tuple)) and all(isinstance(entry, Mapping) for entry in parameters):
+        parameters = {entry["name"]: entry["data"] for entry in parameters}
     if isinstance(parameters, Mapping):
-        return [(n, v if isinstance(v, Parameter) else Parameter(v, n)) for n, v in parameters.items()]
+        return [
+            (name, value if isinstance(value, Parameter) else Parameter(value, name))
+            for name, value in parameters.items()
+        ]
     raise InputError(
         "save_checkpoint: parameters must be a cell, a list or a dict of parameters, got a "
         f"{type(parameters).__name__}"

@@ -153,7 +153,7 @@ def layout(placement: placement, sbp: SbpLike, ndim: int) -> Layout:
         ndim: number of dims of the tensor.
 
     Raises:
-        OneFlowError: (a RuntimeError) If ``placement`` is none, or the sbp does not have one entry per mesh axis, or
+        OneFlowError: (a RuntimeError) If ``placement`` is no placement, or the sbp does not have one entry per mesh axis, or
             splits a dim that the tensor lacks.
         LayoutError: If a text is no sbp.
 

@@ -85,7 +85,7 @@ def check_placement(placement: Placement, world: Any) -> None:
 def report_different_code() -> Iterator[None]:
     """Convert a WorldError of the ``with`` block to an OneFlowError.
 
-    The message says that ranks seem to run different code. Other errors pass. The block gets None.
+    The message says that ranks seem to run different code. Other errors pass.
 
     Raises:
         OneFlowError: If the block raises WorldError, such as after a timeout.
@@ -103,7 +103,7 @@ def report_different_code() -> Iterator[None]:
 def report_unsupported_transition(before: Any, after: tuple[Placement, Any]) -> Iterator[None]:
     """Convert a PlanError of the ``with`` block to an OneFlowError.
 
-    The message says that the redistribution is not supported. Other errors pass. The block gets None.
+    The message says that the redistribution is not supported. Other errors pass.
 
     Args:
         before: the global tensor.

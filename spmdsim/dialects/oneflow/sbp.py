@@ -77,7 +77,7 @@ partial_sum = Sbp("partial_sum")
 
 
 def split(axis: int | None = None, *, dim: int | None = None) -> Sbp:
-    """Return the entry for a mesh axis that splits a tensor dim.
+    """Return the sbp entry ``S(axis)`` for a mesh axis that splits a tensor dim.
 
     Args:
         axis: the dim, 0 to 5.
@@ -136,7 +136,9 @@ def parse(text: str) -> tuple[Sbp, ...]:
     inner = text.strip()
     if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):
         inner = inner[1:-1]
+    # Split at commas outside of brackets.
     parts = [entry for entry in re.split(r",(?![^(]*\))", inner) if entry.strip()]
+    # Without commas, such as "S(0)BP", each letter begins an entry.
     if len(parts) == 1 and re.fullmatch(r"(?:[BP]|S(?:\(\d+\)|\d))+", parts[0].strip()):
         parts = re.findall(r"[BP]|S(?:\(\d+\)|\d)", parts[0])
     if not parts:

@@ -173,7 +173,11 @@ class LocalTensor(TensorSymbols):
         )
 
     def item(self) -> Any:
-        """Return the only element of the first rank's array. Raises OneFlowError if it has several."""
+        """Return the only element of the array of the first rank that this process plays.
+
+        Raises:
+            OneFlowError: If the array has several elements.
+        """
         if self.shards[0].size != 1:
             raise OneFlowError(
                 f"item(): the tensor must have one element, got shape {self.shape}; reduce it first"
@@ -213,8 +217,10 @@ class LocalTensor(TensorSymbols):
         shape = self._logical_shape(placement, sbp, check_meta)
         sent = _broadcast_from_first(self, layout, shape)
         if not copy:
-            ranked = zip(self.world.ranks, self.shards, sent)
-            self.shards = [b if r in layout.mesh and a.shape == b.shape else a for r, a, b in ranked]
+            self.shards = [
+                new if rank in layout.mesh and new.shape == old.shape else old
+                for rank, old, new in zip(self.world.ranks, self.shards, sent)
+            ]
         return GlobalTensor(CoreTensor.from_local(sent, layout, self.world, shape=shape), placement)
 
     def _logical_shape(self, placement: Placement, sbp: Any, check_meta: bool) -> tuple[int, ...]:

@@ -127,9 +127,9 @@ def reshard(dist_tensor: Any, mesh: ProcessMesh, placements: Sequence[Any]) -> T
         UsageTypeError: If ``dist_tensor`` is something else.
         LayoutError: If there is not one placement per dim of the mesh, or a dim is out of range.
     """
-    kind, tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
+    kind, is_tensor = type(dist_tensor).__name__, isinstance(dist_tensor, (ours.Tensor, Variable, Parameter))
     refuse({
-        f"reshard: dist_tensor must be a tensor, got a {kind}; nearest: shard_tensor(data, mesh, placements)": not tensor
+        f"reshard: dist_tensor must be a tensor, got a {kind}; nearest: shard_tensor(data, mesh, placements)": not is_tensor
     }, UsageTypeError)  # fmt: skip
     source = dist_tensor.value if isinstance(dist_tensor, Parameter) else dist_tensor
     moved: Tensor = call_recorded(_move, source, layout_of(mesh, placements, source.ndim))

@@ -164,15 +164,17 @@ def _extreme_row(find: Callable[..., Any]) -> Row:
         axis = dims_of(axis)
         if not x.requires_grad:
             return find(x, axis, keepdims=keepdim)
-        top = find(x.detach(), axis, keepdims=True)
-        result = top if keepdim else core.squeeze(top, normalise_dims(axis, x.ndim))
-        return with_mask_gradient(result, x, core.equal(x.detach(), top), axis, keepdim)
+        extreme = find(x.detach(), axis, keepdims=True)
+        result = extreme if keepdim else core.squeeze(extreme, normalise_dims(axis, x.ndim))
+        return with_mask_gradient(result, x, core.equal(x.detach(), extreme), axis, keepdim)
 
     return Row(call)
 
 
 def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``maximum`` or ``minimum``; of equal elements, the second operand gets the gradient.
+    """Return the elementwise function ``maximum`` or ``minimum`` of two operands.
+
+    Where both are equal, the second operand gets the whole gradient.
 
     Args:
         name: ``"maximum"`` or ``"minimum"``.
@@ -180,10 +182,10 @@ def _second_gets_gradient(name: str, pick: Callable[..., Any]) -> Callable[..., 
             differ (`np.greater` or `np.less`).
     """
 
-    def vjp(dy: np.ndarray, ab: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the gradients of both operands: ``dy`` goes to the operand that wins."""
-        first = pick(*ab)
-        return dy * first, dy * ~first
+        first_wins = pick(*operands)
+        return dy * first_wins, dy * ~first_wins
 
     return declare_binary(name, getattr(np, name), vjp)
 

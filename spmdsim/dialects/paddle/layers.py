@@ -255,13 +255,12 @@ class Split(Layer):
         return call_recorded(self.forward, x)
 
     def products(self, x: Any) -> Any:
-        """Return the layer's result, of which sums over "mp" may be pending.
+        """Return the layer's result; sums over "mp" may be pending.
 
-        - An embedding has pending sums. With a padding row it goes through :func:`padded_embedding`.
-        - A row-parallel layer has pending sums. It first moves the input to the mesh of the weight, and splits its last
-          dim over "mp", the axis of the shards. The other dims keep their other axes; they are whole if the input is on
-          another mesh.
-        - A column-parallel layer has none.
+        - An embedding has pending sums. With a padding row it goes through :func:`padded_embedding`. - A row-parallel
+        layer has pending sums. It first moves the input to the mesh of the weight, and splits its last dim over "mp",
+        the axis of the shards. The other dims keep their other axes; they are whole if the input is on another mesh. -
+        A column-parallel layer has none.
 
         If the layer has a bias, pending sums are reduced before it is added.
 
@@ -275,7 +274,8 @@ class Split(Layer):
             return ops.embedding(x, self.weight.value)
         if where.axis == 0:
             entries = x.layout.dims[:-1] if x.layout.mesh == where.mesh else [()] * (x.ndim - 1)
-            x = x.to(where.mesh(*(tuple(axis for axis in entry if axis != "mp") for entry in entries), "mp"))
+            without_mp = [tuple(axis for axis in entry if axis != "mp") for entry in entries]
+            x = x.to(where.mesh(*without_mp, "mp"))
         return plus_bias(ops.matmul(x, self.weight.value), self.bias)
 
     def forward(self, x: Tensor) -> Any:

@@ -155,8 +155,8 @@ def missing_feed_error(name: str) -> InputError:
 def compute_shapes_only(world: World, names: str) -> Iterator[None]:
     """Run the ``with`` block in a world without data, where operators compute shapes only.
 
-    Nothing is counted or recorded. It yields None. An error of this package leaves the block with another text, which
-    has -1 instead of a size that a feed decides. Its facts have ``names`` instead of the operands.
+    Nothing is counted or recorded. An error of this package leaves the block with another text, which has -1 instead of
+    a size that a feed decides. Its facts have ``names`` instead of the operands.
 
     Args:
         world: the world without data.

@@ -84,6 +84,8 @@ class Recursion:
 def _strategy_of_cuts(mesh: Mesh, cuts: tuple[str | None, ...]) -> Strategy:
     """Return the strategy in which axis i of a mesh splits the factor that step i cut.
 
+    For example, the cuts ``("m", None, "m")`` split factor m by the axes 0 and 2; nothing is split by axis 1.
+
     Args:
         mesh: the mesh with one axis per step.
         cuts: per step the factor that it cut; None for a step that cut nothing.
@@ -241,12 +243,13 @@ class CutCosts:
         block, remainder = divmod(self.sizes[k], state[k])
         if k in self.whole or remainder or block % pieces or block < pieces:
             return False
-        if any(state[m] != self.sizes[m] for m in self.majors[k]):
+        if any(state[major] != self.sizes[major] for major in self.majors[k]):
             return False
-        if not self.contraction or self.version != "2.x" or k not in self.exclusive:
+        excludes_others = self.version == "2.x" and self.contraction and k in self.exclusive
+        if not excludes_others:
             return True
-        others = (m for m in self.exclusive if self._is_reduced(m) != self._is_reduced(k))
-        return all(state[m] == 1 for m in others)
+        others = (other for other in self.exclusive if self._is_reduced(other) != self._is_reduced(k))
+        return all(state[other] == 1 for other in others)
 
     def elements(self, state: Cuts) -> list[float]:
         """Return the number of elements of a shard of each operand, then of each result; cached.
@@ -507,12 +510,15 @@ class _Search:
                 step.
             sizes: elements of a shard of each operand and result, before the cut.
         """
-        least = 2 if self.version == "r1.0" else 1
-        total = 0.0
-        for (slot, _, _), theirs in zip(self.links[i], around):
-            if theirs < 0 or theirs == views[slot]:
+        least_differences = 2 if self.version == "r1.0" else 1
+        charge = 0.0
+        for (slot, _, _), neighbour_view in zip(self.links[i], around):
+            if neighbour_view < 0 or neighbour_view == views[slot]:
                 continue
-            pairs = zip(self.view_values[views[slot]], self.view_values[theirs])
-            if sum(a != b for a, b in pairs) >= least:
-                total += REDISTRIBUTION[self.version] * sizes[slot]
-        return total
+            blocks_of_dims = zip(self.view_values[views[slot]], self.view_values[neighbour_view])
+            if (
+                sum(blocks != neighbour_blocks for blocks, neighbour_blocks in blocks_of_dims)
+                >= least_differences
+            ):
+                charge += REDISTRIBUTION[self.version] * sizes[slot]
+        return charge

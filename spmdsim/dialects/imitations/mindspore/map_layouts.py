@@ -92,11 +92,11 @@ def expand_tuples(matrix: Sizes, entries: Sequence[int | Sizes], shape: Shape) -
     MapLayout(matrix=(2, 4), map=(1, 0, -1), shape=(2, 8, 3))
     """
     lists = [[entry] if isinstance(entry, int) else list(entry) for entry in entries]
-    named = [axis for several in lists for axis in several if axis != -1]
+    named = [axis for dim_axes in lists for axis in dim_axes if axis != -1]
     check_map(MapLayout(tuple(matrix), tuple(named), (1,) * len(named)))
     if len(lists) != len(shape):
         raise PlanError(f"a map has one entry per dim, but {lists} has {len(lists)} for {list(shape)}")
-    lists = [[axis for axis in several if axis >= 0] or [-1] for several in lists]
+    lists = [[axis for axis in dim_axes if axis >= 0] or [-1] for dim_axes in lists]
     uneven = "MindSpore splits evenly only, but a dim of {} is split in {} and more"
     return _one_axis_each(tuple(matrix), lists, shape, PlanError, uneven)
 
@@ -106,7 +106,8 @@ def _one_axis_each(
 ) -> MapLayout:
     """Replace each dim with several axes by several dims, one per axis; return the layout.
 
-    All of these dims but the last are as long as their axes; the last one has the remaining size.
+    All of these dims but the last are as long as their axes; the last one has the remaining size. For example, a dim of
+    size 16 that axes of sizes 2 and 4 split becomes dims of sizes 2 and 8.
 
     Args:
         matrix: device matrix.
@@ -120,12 +121,13 @@ def _one_axis_each(
     """
     axes: list[int] = []
     sizes: list[int] = []
-    for size, several in zip(shape, lists):
-        leading = [matrix[len(matrix) - 1 - axis] for axis in several[:-1]]
-        if size % math.prod(leading):
-            raise error(uneven.format(size, leading))
-        sizes += [*leading, size // math.prod(leading)]
-        axes += several
+    for size, dim_axes in zip(shape, lists):
+        leading_sizes = [matrix[len(matrix) - 1 - axis] for axis in dim_axes[:-1]]
+        last_size, remainder = divmod(size, math.prod(leading_sizes))
+        if remainder:
+            raise error(uneven.format(size, leading_sizes))
+        sizes += [*leading_sizes, last_size]
+        axes += dim_axes
     return MapLayout(matrix, tuple(axes), tuple(sizes))
 
 

@@ -176,7 +176,7 @@ def make_concrete(
 def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes) -> list[MapOperator]:
     """Return the operators that gather all dims, reshape and slice.
 
-    They are for layouts without a common form.
+    They serve layouts without a common form.
 
     Args:
         before: layout before.
@@ -230,7 +230,8 @@ def run_names(ops: Sequence[MapOperator]) -> list[str]:
     out: list[str] = []
     for op in ops:
         if op.name == "AllConcat":
-            out += ["AllGather"] if op.args[-1] == 0 else ["AllGather", "Split", "Concat"]
+            dim = op.args[-1]
+            out += ["AllGather"] if dim == 0 else ["AllGather", "Split", "Concat"]
         else:
             out.append(op.name)
     return out
@@ -274,7 +275,8 @@ def received_elements(ops: Sequence[MapOperator], local: Sizes) -> int:
     shape, total = list(local), 0
     for op in ops:
         if op.name == "AllConcat":
-            total += (len(op.args) - 2) * math.prod(shape)
+            *group, _dim = op.args
+            total += (len(group) - 1) * math.prod(shape)
         elif op.name == "AllToAll":
             total += math.prod(shape) * (op.args["count"] - 1) // op.args["count"]
         shape = after_operator(op, shape)
@@ -468,7 +470,7 @@ class MindSporePlan:
 
 
 def mindspore_plan(ours: Plan) -> MindSporePlan:
-    """Return MindSpore's plan for the redistribution of one of our plans.
+    """Return the plan that MindSpore makes for the redistribution of a plan of this package.
 
     It exchanges axes by AllToAll. Its operators are inferred when they are read; see :class:`MindSporePlan`.
 

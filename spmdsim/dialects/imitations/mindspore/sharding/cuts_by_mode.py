@@ -167,7 +167,9 @@ def data_source(
 
 
 def _check_same_cuts(cuts: Sequence[tuple[int, ...]], matrix: tuple[int, ...]) -> None:
-    """Raise ShardError if a tensor's cut is neither 1 nor the number at its position of the device matrix.
+    """Raise ShardError unless each cut is 1 or the device matrix's number at the cut's dim.
+
+    For example, cuts (2, 1) fit the device matrix (2, 4); cuts (4, 1) do not.
 
     Args:
         cuts: the number of blocks per dim, for each tensor.
@@ -221,19 +223,20 @@ def device_mesh(matrix: tuple[int, ...], ranks: tuple[int, ...], repeat: str) ->
     """Return the mesh of a device matrix, with axes ``dim0``, ``dim1`` and so on.
 
     If there are more ranks than the matrix has devices, they form a further axis ``repeat``, along which devices do
-    equal work.
+    equal work. For example, the matrix (2, 4) on 16 ranks has the axes ``repeat`` (2), ``dim0`` (2) and ``dim1`` (4) if
+    ``repeat`` is "left".
 
     Args:
         matrix: sizes of the axes; their product must divide the number of ranks.
         ranks: the ranks, row-major.
         repeat: side of the further axis: ``"left"`` for the first axis, else the last one.
     """
-    times = len(ranks) // math.prod(matrix)
+    repeats = len(ranks) // math.prod(matrix)
     sizes, names = list(matrix), [f"dim{d}" for d in range(len(matrix))]
-    if times > 1:
-        at = 0 if repeat == "left" else len(sizes)
-        sizes.insert(at, times)
-        names.insert(at, "repeat")
+    if repeats > 1:
+        position = 0 if repeat == "left" else len(sizes)
+        sizes.insert(position, repeats)
+        names.insert(position, "repeat")
     return Mesh(sizes, names, ranks)
 
 

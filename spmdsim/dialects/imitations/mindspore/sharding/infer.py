@@ -197,7 +197,7 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
     """Return the operands' layouts after making replicated operands partial.
 
     An operand is made partial if the operator adds it to a partial one. Nothing moves: one rank of each group keeps the
-    values, the others have zeros. The original divides the values by the size of the group instead. If another added
+    values, the others have zeros. MindSpore divides the values by the size of the group instead. If another added
     operand is split along the pending axis, all added operands stay as they are.
 
     Args:
@@ -271,9 +271,10 @@ def _operand_shapes(
 
 
 def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) -> Shape:
-    """Return a product's operand shape with size 1 for batch dims that are broadcast.
+    """Return a shape like an operand's shape, with size 1 for the batch dims that are broadcast.
 
-    Batch dims are all but the last two. One is broadcast if it is whole in this operand, but split in another one.
+    Batch dims of a product are all but the last two. One is broadcast if it is whole in this operand, but split in
+    another one.
 
     Args:
         layout: layout of this operand.
@@ -281,10 +282,12 @@ def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) ->
         layouts: layouts of all operands; dims are compared from the right.
     """
     sizes = list(shape)
-    for back in range(3, layout.ndim + 1):
-        split = any(operand.ndim >= back and operand.canonical.dims[-back] for operand in layouts)
-        if split and not layout.canonical.dims[-back]:
-            sizes[-back] = 1
+    for from_right in range(3, layout.ndim + 1):
+        is_split = any(
+            operand.ndim >= from_right and operand.canonical.dims[-from_right] for operand in layouts
+        )
+        if is_split and not layout.canonical.dims[-from_right]:
+            sizes[-from_right] = 1
     return tuple(sizes)
 
 

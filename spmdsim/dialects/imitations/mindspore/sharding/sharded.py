@@ -33,7 +33,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 def without_ones(layout: Layout) -> MindSporeLayout:
-    """Return the distribution on a device matrix without axes of size 1; the map is renumbered.
+    """Return the layout on a device matrix without axes of size 1; the tensor map is renumbered.
 
     Pending reductions are dropped.
 
@@ -108,8 +108,9 @@ def _map_entries(entries: Sequence[tuple[int, ...]]) -> list[int | tuple[int, ..
 def name_operator(operator: str) -> Iterator[None]:
     """Convert errors inside the ``with`` block to `ShardError` with the operator's name.
 
-    Errors of this package are converted; the block gets None. A ShardError stays, with the name added to its ``facts``.
-    UsageTypeError, and errors of Python, stay as they are.
+    * Errors of this package become a ShardError with the name in its ``facts``.
+    * A ShardError stays; the name is added to its ``facts`` if they have none.
+    * UsageTypeError, and errors of Python, stay as they are.
 
     Args:
         operator: MindSpore's name.
@@ -148,7 +149,9 @@ def bind(op: Op, shapes: Sequence[Shape], params: Params) -> BoundRule:
 
 
 def check_devices(layouts: Sequence[Layout], devices: int | Sequence[int] | None) -> None:
-    """Raise LayoutError if layouts are for another number of devices; virtual axes do not count.
+    """Raise LayoutError if layouts have another number of devices than expected.
+
+    Virtual axes, which divide the work of one device, do not count.
 
     Args:
         layouts: the layouts.

@@ -116,7 +116,7 @@ def shard(
 
 
 def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, Any]) -> None:
-    """Raise ShardError for attributes that the operator lacks, and for texts instead of other values.
+    """Raise ShardError if an attribute is unknown, or is a text where no text is allowed.
 
     Other values are not checked. ``dtype`` may always be a text.
 
@@ -130,8 +130,10 @@ def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, A
     for name, value in attributes.items():
         if name not in names:
             raise unknown(f"{operator} has no attribute {name!r}", name, names, ShardError)
-        if isinstance(value, str) and not isinstance(defaults.get(name), str) and name != "dtype":
-            rule = "True or False" if isinstance(defaults.get(name), bool) else "no text"
+        default = defaults.get(name)
+        may_be_text = name == "dtype" or isinstance(default, str)
+        if isinstance(value, str) and not may_be_text:
+            rule = "True or False" if isinstance(default, bool) else "no text"
             raise ShardError(f"{operator}: attribute {name} must be {rule}, got {value!r}")
 
 
@@ -386,6 +388,8 @@ def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> Shard
 def _to_devices(strategy: Any) -> Any:
     """Return a strategy without the virtual axes of its interleaved layouts.
 
+    A virtual axis divides the work of one device. It is no axis of the devices.
+
     Args:
         strategy: a layout, or a tuple or list with a layout among its entries, which becomes a tuple. Anything else,
             such as cuts, is returned unchanged.
@@ -410,10 +414,13 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
     in_strategy: tuple[Any, ...] = () if sharding is None else sharding.in_strategy
     if sharding is None or len(in_strategy) != len(ndims) or not isinstance(in_strategy[0], Layout):
         return sharding
-    of_dims = tuple(e.of(n) if isinstance(e, MindSporeLayout) else e for e, n in zip(in_strategy, ndims))
-    if all(a is b for a, b in zip(in_strategy, of_dims)):
+    fitted = tuple(
+        layout.of(ndim) if isinstance(layout, MindSporeLayout) else layout
+        for layout, ndim in zip(in_strategy, ndims)
+    )
+    if all(new is old for new, old in zip(fitted, in_strategy)):
         return sharding
-    return build_sharded_op(sharding.op, _to_devices(of_dims), sharding.out_strategy, sharding.repeat)
+    return build_sharded_op(sharding.op, _to_devices(fitted), sharding.out_strategy, sharding.repeat)
 
 
 def _check_devices(layouts: Sequence[Layout], ranks: int) -> None:
