@@ -100,7 +100,7 @@ class NoTensorError(UsageTypeError):
 def context(**facts: object) -> Iterator[None]:
     """Add facts to a :class:`SpmdError` that leaves the ``with`` block, and raise it again.
 
-    The block gets None. Facts that the error already has stay: the innermost block wins. Traceback and cause
+    Facts that the error already has stay: the innermost block wins. Traceback and cause
     (``raise … from cause``) stay, too. Python does not print the error's ``__context__``, so that a message ends with
     the facts. Errors of other classes pass unchanged.
 
@@ -162,7 +162,7 @@ def many(count: float, noun: str, several: str = "", written: str = "") -> str:
 
 
 def one_per_rank(values: Sequence[Value], count: int) -> list[Value]:
-    """Return a copy of a list or tuple of ``count`` values, one per rank, as a list.
+    """Return values, one per rank, as a new list; raise an error unless they are ``count``.
 
     Raises:
         UsageTypeError: If ``values`` is no list or tuple of that length; the message is for a call of gather_objects.
