@@ -267,9 +267,10 @@ class Canvas:
         command = "L"
         if bend:
             length = max(((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5, 0.1)
-            x = (x1 + x2) / 2 - 2 * bend * (y2 - y1) / length
-            y = (y1 + y2) / 2 + 2 * bend * (x2 - x1) / length
-            command = f"Q{number(x)} {number(y)} "
+            # The control point is twice as far from the straight line as the middle of the curve.
+            control_x = (x1 + x2) / 2 - 2 * bend * (y2 - y1) / length
+            control_y = (y1 + y2) / 2 + 2 * bend * (x2 - x1) / length
+            command = f"Q{number(control_x)} {number(control_y)} "
         path = f"M{number(x1)} {number(y1)}{command}{number(x2)} {number(y2)}"
         self.parts.append(f'<path class="{kind}" d="{path}"{extra}>{_title_element(title)}</path>')
 

@@ -179,12 +179,13 @@ def _choose_lines(lines: Mapping[str, Sequence[tuple[float, float]]], most: int 
         lines: the points ``(x, seconds)`` of each line, by name.
         most: largest number of names, unless more lines are fastest at some point; None for all names.
     """
-    least_by_x: dict[float, tuple[float, str]] = {}
+    fastest_at: dict[float, tuple[float, str]] = {}
     for name, points in lines.items():
-        for x, y in points:
-            least_by_x[x] = min(least_by_x.get(x, (y, name)), (y, name))
-    winners = {name for _, name in least_by_x.values()}
-    order = sorted(lines, key=lambda name: (name not in winners, min(y for _, y in lines[name])))
+        for x, seconds in points:
+            fastest_at[x] = min(fastest_at.get(x, (seconds, name)), (seconds, name))
+    winners = {name for _, name in fastest_at.values()}
+    least_seconds = {name: min(seconds for _, seconds in points) for name, points in lines.items()}
+    order = sorted(lines, key=lambda name: (name not in winners, least_seconds[name]))
     return order if most is None else order[: max(most, len(winners))]
 
 

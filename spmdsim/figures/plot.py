@@ -75,7 +75,7 @@ class Plot:
             raise InputError("a plot must have at least one point, got none")
         if min(xs) <= 0 or min(ys) <= 0:
             raise InputError("numbers on logarithmic axes must be above 0")
-        low_x, high_x, low_y, high_y = (log10(v) for v in (min(xs), max(xs), min(ys), max(ys)))
+        low_x, high_x, low_y, high_y = (log10(end) for end in (min(xs), max(xs), min(ys), max(ys)))
         return low_x, max(high_x, low_x + 1e-9), low_y, max(high_y, low_y + 1e-9)
 
 

@@ -328,7 +328,7 @@ MOST_BOXES, MOST_CELLS = 2_400, 1_200
 def schedule_figure(schedule: Schedule) -> Figure:
     """Draw the messages and chunks of a schedule, or its counts for many ranks.
 
-    Many are more than ``MOST_RANKS``.
+    Many are more than ``MOST_RANKS`` (64).
 
     Raises:
         ScheduleError: If the schedule is wrong and has many ranks. A wrong one of few ranks is drawn.

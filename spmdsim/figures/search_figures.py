@@ -117,14 +117,15 @@ def _draw_operators(answer: SearchResult) -> Canvas:
 
 
 def _split_factors(answer: SearchResult) -> list[dict[str, str]]:
-    """Return for each operator of a search's answer the factor that each axis splits, as words by axis.
+    """Return, per operator, the factor that each mesh axis splits, as words by axis.
 
-    Axes that split no factor of the operator are missing.
+    For example, ``{"dp": "dim 0", "tp": "k"}``; see `factor_words`. Axes that split no factor of the operator are
+    missing. ``answer`` is the result of the search.
     """
     factors = []
     for operator, strategy in zip(answer.graph.operators, answer.choice.strategies):
-        words_of = factor_words(operator.bound)
-        factors.append({axis: words_of[factor] for factor, axes in strategy.splits for axis in axes})
+        words_by_factor = factor_words(operator.bound)
+        factors.append({axis: words_by_factor[factor] for factor, axes in strategy.splits for axis in axes})
     return factors
 
 

@@ -74,7 +74,9 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
     """Return the dimension of rows, the dimension of columns, and the other split dimensions.
 
     The last two split dimensions are drawn; if fewer are split, the last ones of the tensor, too. The drawn ones are in
-    ascending order. The dimension of rows is None for tensors of one dimension, and both are None for scalars.
+    ascending order. The dimension of rows is None for tensors of one dimension, and both are None for scalars. For
+    example, a tensor of four dims that splits dims 0, 1 and 2 has ``(1, 2, [0])``; one that splits dim 0 has ``(0, 3,
+    [])``.
 
     Args:
         layout: the layout of the tensor.

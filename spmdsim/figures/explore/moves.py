@@ -196,23 +196,23 @@ class PlanTable:
         }
 
     def _plan(self, src: Layout, dst: Layout) -> list[Any]:
-        """Return a plan as a list: kind, numbers of steps, received bytes, lower bounds, totals.
+        """Return a plan as a list: kind, numbers of its steps, received bytes, lower bounds, totals.
 
-        Received bytes and lower bounds have an entry per rank, in order of ranks. The totals are the largest received
-        bytes, the largest lower bound, and the sums of both. Steps that are new are stored.
+        Steps that are not in the table yet are stored. Received bytes and lower bounds have an entry per rank, in order
+        of ranks. The totals are the largest received bytes, the largest lower bound, and the sums of both.
 
         Args:
             src: the layout before.
             dst: the layout after.
         """
         route = plan(src, dst, self.shape, self.dtype)
-        steps = [self._step(step, route.itemsize) for step in route.steps]
-        received = [
-            sum(each) for each in zip([0] * self.mesh.size, *(self._received[number] for number in steps))
-        ]
+        step_numbers = [self._step(step, route.itemsize) for step in route.steps]
+        no_bytes = [0] * self.mesh.size  # for a plan without steps
+        bytes_of_steps = [self._received[number] for number in step_numbers]
+        received = [sum(bytes_of_rank) for bytes_of_rank in zip(no_bytes, *bytes_of_steps)]
         bounds = [route.lower_bound(rank) for rank in sorted(self.mesh.rank_list)]
-        ends = [max(received), route.max_lower_bound, sum(received), route.total_lower_bound]
-        return [route.kind, steps, received, bounds, ends]
+        totals = [max(received), route.max_lower_bound, sum(received), route.total_lower_bound]
+        return [route.kind, step_numbers, received, bounds, totals]
 
     def _step(self, step: Step, itemsize: int) -> int:
         """Return the number of a step in the list of steps; append its row if the step is new.

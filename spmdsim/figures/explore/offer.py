@@ -146,15 +146,16 @@ def layouts_of(mesh: Mesh, ndim: int, *, partial: bool = True) -> tuple[Layout, 
 def _reduced_layouts(mesh: Mesh, ndim: int) -> Iterator[Layout]:
     """Yield all layouts of ``ndim`` dimensions on ``mesh`` without pending reductions.
 
-    Each selection of axes, in each order, is divided between the dimensions. Axes of size 1 split nothing. Some layouts
-    are yielded several times.
+    Each selection of axes, in each order, is divided between the dimensions. For example, the order (a, b) gives two
+    dimensions ``(), (a, b)``, then ``(a), (b)`` and ``(a, b), ()``. Axes of size 1 split nothing. Some layouts are
+    yielded several times.
     """
     busy = [axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1]
     for count in range(len(busy) + 1):
         for order in permutations(busy, count):
             for cuts in combinations_with_replacement(range(count + 1), ndim - 1):
-                ends = (0, *cuts, count)
-                yield Layout(mesh, [order[a:b] for a, b in pairwise(ends)])
+                bounds = (0, *cuts, count)
+                yield Layout(mesh, [order[start:stop] for start, stop in pairwise(bounds)])
 
 
 def _partial_layouts(layout: Layout) -> Iterator[Layout]:
@@ -185,7 +186,8 @@ def _products(size: int) -> Iterator[Shape]:
 def _check_mesh(mesh: Mesh) -> None:
     """Raise InputError if a mesh has too many ranks or axes for a page.
 
-    The limits are :data:`MOST_RANKS` (8) ranks, :data:`MOST_AXES` axes, and :data:`MOST_BUSY` axes longer than 1.
+    The limits are :data:`MOST_RANKS` (8) ranks, :data:`MOST_AXES` (6) axes, and :data:`MOST_BUSY` (3) axes longer than
+    1.
     """
     busy = sum(size > 1 for size in mesh.shape)
     if mesh.size > MOST_RANKS or len(mesh.axes) > MOST_AXES or busy > MOST_BUSY:
