@@ -171,23 +171,25 @@ def predict(
     skipped: dict[str, dict[str, list[int]]] = {}  # by algorithm and reason, the rank counts without a price
     points: list[PredictedPoint] = []
     crossovers: list[Crossover] = []
-    for n in ranks:
-        network = parse_topology(topology, n, machine) if topology else None
+    chosen = [by_name[name] for name in names or by_name if name in by_name]
+    for count in ranks:
+        network = parse_topology(topology, count, machine) if topology else None
         pricers: dict[str, Pricer] = {}
-        all_options = node_group(machine, n) | (options or {})
-        for chosen in [by_name[name] for name in names or by_name if name in by_name]:
-            own_options = {k: value for k, value in all_options.items() if k in dict(chosen.options)}
-            reason = f"needs {chosen.condition_words}, not"
-            if chosen.fits(n, own_options):
-                schedule = make_schedule(chosen, n, **own_options)
+        all_options = node_group(machine, count) | (options or {})
+        for algorithm in chosen:
+            known_options = dict(algorithm.options)
+            own_options = {name: value for name, value in all_options.items() if name in known_options}
+            reason = f"needs {algorithm.condition_words}, not"
+            if algorithm.fits(count, own_options):
+                schedule = make_schedule(algorithm, count, **own_options)
                 if _is_quick(schedule, machine, network is not None, events is not None, len(sizes)):
-                    pricers[chosen.name] = _price_function(schedule, machine, network, itemsize, events)
+                    pricers[algorithm.name] = _price_function(schedule, machine, network, itemsize, events)
                     continue
                 reason = "too many messages to look at each on"
-            skipped.setdefault(chosen.name, {}).setdefault(reason, []).append(n)
+            skipped.setdefault(algorithm.name, {}).setdefault(reason, []).append(count)
         if not names or "native" in names:
-            pricers |= _native_price_function(collective, machine, n)
-        row = [_predict_point(collective, machine, n, size, itemsize, pricers) for size in sizes]
+            pricers |= _native_price_function(collective, machine, count)
+        row = [_predict_point(collective, machine, count, size, itemsize, pricers) for size in sizes]
         points += row
         crossovers += _find_crossovers(row, pricers)
     left_out = {
@@ -338,14 +340,12 @@ def _find_crossovers(row: list[PredictedPoint], pricers: dict[str, Pricer]) -> l
         if low.best == high.best or not low.best:
             continue
         before, after = pricers[low.best], pricers[high.best]
-        a, b = float(max(low.nbytes, 1)), float(high.nbytes)
-        while b / a > 1.001:
-            middle = exp((log(a) + log(b)) / 2)
+        low_size, high_size = float(max(low.nbytes, 1)), float(high.nbytes)
+        while high_size / low_size > 1.001 and high_size - low_size >= 1:
+            middle = exp((log(low_size) + log(high_size)) / 2)
             if before(round(middle)) <= after(round(middle)):
-                a = middle
+                low_size = middle
             else:
-                b = middle
-            if b - a < 1:
-                break
-        crossovers.append(Crossover(low.ranks, b, low.best, high.best))
+                high_size = middle
+        crossovers.append(Crossover(low.ranks, high_size, low.best, high.best))
     return crossovers

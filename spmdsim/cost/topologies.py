@@ -397,22 +397,25 @@ class Dragonfly(Topology):
             between groups, inside the receiver's group.
         """
         per_group = self.routers * self.hosts
-        a, b = sources // per_group, targets // per_group
-        r, s = sources // self.hosts % self.routers, targets // self.hosts % self.routers
-        far = a != b
-        leave = np.where(far, self._gateway(a, b), s)
-        enter = np.where(far, self._gateway(b, a), s)
+        source_groups, target_groups = sources // per_group, targets // per_group
+        source_routers = sources // self.hosts % self.routers
+        target_routers = targets // self.hosts % self.routers
+        far = source_groups != target_groups
+        leave = np.where(far, self._gateway(source_groups, target_groups), target_routers)
+        enter = np.where(far, self._gateway(target_groups, source_groups), target_routers)
         moving = sources != targets
-        square = self.routers * self.routers
+        # First local link of each router's row: the links from one router to all routers of its group.
+        source_rows = self.first_local + (source_groups * self.routers + source_routers) * self.routers
+        enter_rows = self.first_local + (target_groups * self.routers + enter) * self.routers
         candidates = [
             (moving, sources),
             (moving, self.ranks + targets),
-            (moving & (r != leave), self.first_local + a * square + r * self.routers + leave),
-            (far, self.first_global + a * self.groups + b),
-            (far & (enter != s), self.first_local + b * square + enter * self.routers + s),
+            (moving & (source_routers != leave), source_rows + leave),
+            (far, self.first_global + source_groups * self.groups + target_groups),
+            (far & (enter != target_routers), enter_rows + target_routers),
         ]
-        messages = [np.flatnonzero(mask) for mask, _ in candidates]
-        links = [link[which] for which, (_, link) in zip(messages, candidates)]
+        messages = [np.flatnonzero(is_crossed) for is_crossed, _ in candidates]
+        links = [links_of_all[crossing] for crossing, (_, links_of_all) in zip(messages, candidates)]
         return Routes(np.concatenate(messages), np.concatenate(links), len(sources))
 
     def link_name(self, link: int) -> str:
