@@ -230,12 +230,15 @@ class Layout(DialectObject):
             if name in used[:i]:
                 once = f"alias {name!r} has been set more than once in {tensor_map}"
                 raise LayoutError(f"{once}; it can split one dim only")
-        number = {name: n for n, name in enumerate(reversed(self.alias_name))}
-        numbers = [[number.get(name, -1) for name in entry] for entry in names]
+        number_from_right = {name: number for number, name in enumerate(reversed(self.alias_name))}
+        numbers = [[number_from_right.get(name, -1) for name in entry] for entry in names]
         if self.tuple_order == "mesh":
             numbers = [sorted(entry, reverse=True) for entry in numbers]
-        several = [isinstance(entry, tuple | list) for entry in tensor_map]
-        return MindSporeLayout(self.mesh, [tuple(n) if more else n[0] for n, more in zip(numbers, several)])
+        entries = [
+            tuple(numbers_of_dim) if isinstance(entry, tuple | list) else numbers_of_dim[0]
+            for numbers_of_dim, entry in zip(numbers, tensor_map)
+        ]
+        return MindSporeLayout(self.mesh, entries)
 
     devices = property(_devices, doc="The number of real devices, without the virtual axis.")
 

@@ -166,17 +166,19 @@ class CutCosts:
         number = {factor: k for k, factor in enumerate(self.factors)}
         self.inputs = len(bound.inputs)
         terms = (*bound.inputs, *bound.outputs)
-        self.terms = [[tuple(number[f] for f in dim) for dim in term] for term in terms]
+        self.terms = [[tuple(number[factor] for factor in dim) for dim in term] for term in terms]
         self.members = [{k for dim in term for k in dim} for term in self.terms]
-        self.whole = {number[f] for f in bound.rule.whole if f in number}
-        dims = [dim for term in self.terms for dim in term if len(dim) > 1]
-        every = range(len(self.factors))
-        self.majors = [{m for dim in dims if k in dim for m in dim[: dim.index(k)]} for k in every]
-        self.rows = {k for k in every if self._is_row(k)}
+        self.whole = {number[factor] for factor in bound.rule.whole if factor in number}
+        products = [dim for term in self.terms for dim in term if len(dim) > 1]
+        all_factors = range(len(self.factors))
+        self.majors = [
+            {major for dim in products if k in dim for major in dim[: dim.index(k)]} for k in all_factors
+        ]
+        self.rows = {k for k in all_factors if self._is_row(k)}
         # Of equal costs, prefer rows, then columns, then reduced factors.
-        results = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
-        self.preference = tuple(dict.fromkeys([*results, *every]))
-        self.exclusive = {k for k in every if k not in self.members[0] or self._is_reduced(k)}
+        result_factors = [k for term in self.terms[self.inputs :] for dim in term for k in dim]
+        self.preference = tuple(dict.fromkeys([*result_factors, *all_factors]))
+        self.exclusive = {k for k in all_factors if k not in self.members[0] or self._is_reduced(k)}
         self._memory: dict[tuple[Cuts, int], list[float | None]] = {}
         self._sizes: dict[Cuts, list[float]] = {}
 
@@ -417,31 +419,34 @@ class _Search:
         states, all others along the one that `_decide` chooses. `_decide` is called once per step for operators
         in equal states beside equal neighbours.
         """
-        state = [self._number_state(k, (1,) * len(self.kinds[k].factors)) for k in self.kind_of]
+        state = [self._number_state(kind, (1,) * len(self.kinds[kind].factors)) for kind in self.kind_of]
         cuts: list[list[str | None]] = [[] for _ in state]
-        links = [[(u, slot) for _, u, slot in entry] for entry in self.links]
+        neighbours = [[(neighbour, slot) for _, neighbour, slot in links] for links in self.links]
         # Equal tuples become one object, so that lookups compare them by identity.
         canonical_tuples: dict[Cuts, Cuts] = {}
-        slot_tuples = (tuple(slot for slot, _, _ in entry) for entry in self.links)
+        slot_tuples = (tuple(slot for slot, _, _ in links) for links in self.links)
         slots = [
             canonical_tuples.setdefault(slots_of_operator, slots_of_operator)
             for slots_of_operator in slot_tuples
         ]
         views, fixed = self.views, self.fixed
         for step, pieces in enumerate(self.steps):
-            done = [False] * len(state)
-            answers: dict[tuple[object, ...], tuple[str | None, int]] = {}
+            is_decided = [False] * len(state)
+            decisions: dict[tuple[object, ...], tuple[str | None, int]] = {}
             for i in self.order:
-                around = tuple([views[state[u]][slot] if done[u] else -1 for u, slot in links[i]])
+                # A list is faster here than a generator.
+                neighbour_views = tuple(
+                    [views[state[u]][slot] if is_decided[u] else -1 for u, slot in neighbours[i]]
+                )
                 if i in fixed:
-                    answer = self._cut_factor(state[i], fixed[i][step], pieces)
+                    decision = self._cut_factor(state[i], fixed[i][step], pieces)
                 else:
-                    key = (state[i], slots[i], around)
-                    answer_known = answers.get(key)
-                    answer = answers[key] = answer_known or self._decide(state[i], i, around, pieces)
-                done[i] = True
-                cuts[i].append(answer[0])
-                state[i] = answer[1]
+                    key = (state[i], slots[i], neighbour_views)
+                    decision = decisions.get(key) or self._decide(state[i], i, neighbour_views, pieces)
+                    decisions[key] = decision
+                is_decided[i] = True
+                cut_factor, state[i] = decision
+                cuts[i].append(cut_factor)
         return Recursion(self.graph, self.ranks, self.version, tuple(map(tuple, cuts)))
 
     def _cut_factor(self, number: int, factor: int | None, pieces: int) -> tuple[str | None, int]:

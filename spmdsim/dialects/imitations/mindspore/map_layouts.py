@@ -270,21 +270,23 @@ def expand_tensor(layout: MapLayout, shape: Shape) -> MapLayout:
     matrix = [[size] for size in layout.matrix]
     #: Per new dim the axis (from the left) that splits it, and the number of the axis's part; (-1, 0) if none does.
     pieces: list[tuple[int, int]] = []
-    at = 0
+    new_dim = 0
     for dim, axis in enumerate(layout.map):
-        left = len(layout.matrix) - 1 - axis
-        block_counts = _split_new_dims(layout, dim, shape, at)
-        at += len(block_counts)
-        cut = [blocks for blocks in block_counts if blocks > 1]
+        from_left = len(layout.matrix) - 1 - axis
+        block_counts = _split_new_dims(layout, dim, shape, new_dim)
+        new_dim += len(block_counts)
+        part_sizes = [blocks for blocks in block_counts if blocks > 1]
         part_numbers = count()
-        pieces += [(left, next(part_numbers)) if blocks > 1 else (-1, 0) for blocks in block_counts]
-        if cut:
-            matrix[left] = cut
-    if at < len(shape):
+        pieces += [(from_left, next(part_numbers)) if blocks > 1 else (-1, 0) for blocks in block_counts]
+        if part_sizes:
+            matrix[from_left] = part_sizes
+    if new_dim < len(shape):
         raise NotExpandable(f"shape {shape} does not refine {layout.shape}")
-    starts = [0, *accumulate(len(cut) for cut in matrix)]
-    finer = tuple(size for cut in matrix for size in cut)
-    axes = tuple(-1 if left < 0 else len(finer) - 1 - starts[left] - number for left, number in pieces)
+    starts = [0, *accumulate(len(part_sizes) for part_sizes in matrix)]
+    finer = tuple(size for part_sizes in matrix for size in part_sizes)
+    axes = tuple(
+        -1 if from_left < 0 else len(finer) - 1 - starts[from_left] - number for from_left, number in pieces
+    )
     return MapLayout(finer, axes, tuple(shape))
 
 

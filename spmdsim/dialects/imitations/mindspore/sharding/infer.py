@@ -151,12 +151,12 @@ def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) ->
             f"src_shape must have {many(layouts[0].ndim, 'size')}, one per dim of the layout, and at most one -1, got "
             f"{src}"
         )
-    at = src.index(-1)
-    product, new = (math.prod(n for n in shape if n != -1) for shape in (src, dst))
-    least = math.lcm(layouts[0].parts[at], new // math.gcd(new, product))
+    unknown_dim = src.index(-1)
+    known_src, known_dst = (math.prod(size for size in shape if size != -1) for shape in (src, dst))
+    least = math.lcm(layouts[0].parts[unknown_dim], known_dst // math.gcd(known_dst, known_src))
     results = []
     for prime in (101, 103):
-        shape = [*src[:at], least * prime, *src[at + 1 :]]
+        shape = [*src[:unknown_dim], least * prime, *src[unknown_dim + 1 :]]
         results.append(infer_layout(operator, layouts, {**args, "src_shape": shape}))
     if results[0] != results[1]:
         raise RuleError(

@@ -454,9 +454,9 @@ def merge_axes(layout: Layout, matrix: tuple[int, ...] | None = None) -> MindSpo
     mesh, axes = layout.mesh, list(layout.mesh.axes)
     blocks = [[axis] for axis in axes]
     for entry in layout.dims:
-        at = [axes.index(axis) for axis in entry]
-        if len(entry) > 1 and at == list(range(at[0], at[0] + len(at))):
-            blocks = [b for b in blocks if b[0] not in entry]
+        positions = [axes.index(axis) for axis in entry]
+        if len(entry) > 1 and positions == list(range(positions[0], positions[0] + len(entry))):
+            blocks = [block for block in blocks if block[0] not in entry]
             blocks.append(list(entry))
     blocks.sort(key=lambda block: axes.index(block[0]))
     shape = tuple(mesh.axis_size(*block) for block in blocks)
@@ -520,18 +520,19 @@ def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout
     if kind == "product" and real_partial_axes(computed):
         choices.append(scatter_first_dim(computed))
     if isinstance(entry, Layout):
-        fitting = [c for c in choices if c.canonical == Layout(entry.mesh, entry.dims).canonical]
+        wanted = Layout(entry.mesh, entry.dims).canonical
+        fitting = [choice for choice in choices if choice.canonical == wanted]
     else:
         if kind == "product" and len(shape) != 2:
             raise ShardError(
                 f"out_strategy with cuts may be given for 2-D products only, but the result has shape {shape}; give a "
                 "layout, or None"
             )
-        fitting = [c for c in choices if c.parts == tuple(entry)]
+        fitting = [choice for choice in choices if choice.parts == tuple(entry)]
     if not fitting:
         raise ShardError(
             f"out_strategy must be {' or '.join(map(str, choices))} (cuts "
-            f"{', '.join(str(c.parts) for c in choices)}), got {entry}"
+            f"{', '.join(str(choice.parts) for choice in choices)}), got {entry}"
         )
     return fitting[0]
 
