@@ -7,6 +7,7 @@ A cell is the box between two neighbouring cuts in every dimension; cuts are the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from spmdsim.core import Bounds, Layout
@@ -118,14 +119,14 @@ def cut_cells(src: Layout, dst: Layout, shape: Sequence[int]) -> Cut | None:
     """
     if not 1 <= len(shape) <= 2 or dst.mesh.size > MOST_RANKS or 0 in shape:
         return None
-    sent = [(a, b, box if len(shape) == 2 else ((0, 1), *box)) for a, b, box in transfers(src, dst, shape)]
+    # A tensor of one dimension is drawn as one row.
+    one_row: Bounds = () if len(shape) == 2 else ((0, 1),)
+    sent = [(sender, receiver, (*one_row, *box)) for sender, receiver, box in transfers(src, dst, shape)]
     cuts = [sorted({edge for _, _, box in sent for edge in box[dim]}) for dim in range(2)]
     if max(len(edges) - 1 for edges in cuts) > MOST_CELLS:
         return None
-    cells = [
-        [_cell_texts(sent, (rows, columns)) for columns in zip(cuts[1], cuts[1][1:])]
-        for rows in zip(cuts[0], cuts[0][1:])
-    ]
+    row_bounds, column_bounds = (list(pairwise(edges)) for edges in cuts)
+    cells = [[_cell_texts(sent, (rows, columns)) for columns in column_bounds] for rows in row_bounds]
     if max(len(cell) for row in cells for cell in row) > MOST_LINES:
         return None
     return cells, cuts, {rank: k for k, rank in enumerate(_all_ranks(src, dst))}
@@ -254,8 +255,8 @@ def plan_figure(plan: Plan) -> Figure:
     if ranks <= MOST_PEERS:
         moving = [step for step in plan.steps if any(pairs(step, rank) for rank in step.dst.mesh.rank_list)]
         tables = [
-            (f"{number}. {s.collective}: bytes from row to column", _draw_matrix(s, plan.itemsize))
-            for number, s in enumerate(moving, 1)
+            (f"{number}. {step.collective}: bytes from row to column", _draw_matrix(step, plan.itemsize))
+            for number, step in enumerate(moving, 1)
         ]
         parts += [side_by_side(tables)] if tables else []
     parts.append(candidates_table(plan))

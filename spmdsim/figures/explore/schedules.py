@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from spmdsim.collectives import Algorithm, algorithms, from_function, make_schedule, recv, recv_reduce, send
@@ -83,16 +84,15 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     """
     story = unroll(schedule)
     values: dict[int, int] = {}
-    states = [
-        [
-            [
-                [chunk, values.setdefault(value, len(values)), int(chunk in new)]
-                for chunk, value in sorted(values_by_chunk.items())
-            ]
-            for values_by_chunk, new in zip(state.holds, state.new)
+
+    def rank_state(values_by_chunk: Mapping[int, int], new: Collection[int]) -> list[list[int]]:
+        """Return ``[chunk, number of the value, 1 if it is new]`` of each chunk that a rank owns."""
+        return [
+            [chunk, values.setdefault(value, len(values)), int(chunk in new)]
+            for chunk, value in sorted(values_by_chunk.items())
         ]
-        for state in story.states
-    ]
+
+    states = [list(map(rank_state, state.holds, state.new)) for state in story.states]
     schedule_data = {
         "title": schedule.name,
         "chunks": schedule.chunk_count,
