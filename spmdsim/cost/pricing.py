@@ -260,7 +260,7 @@ def leave_nodes(kind: str, peer: int, nodes: NodeMap) -> tuple[bool, int]:
 
 
 def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
-    """Return a lower bound on the seconds of all algorithms on a flat network.
+    """Return a lower bound on the seconds of a collective by any algorithm on a flat network.
 
     It is valid for any chunks and ports. It is the largest of three bounds: the least number of latencies, the least
     bytes that a rank receives, and the least bytes that it reduces, each at the machine's lowest price.

@@ -421,7 +421,9 @@ class Dragonfly(Topology):
     def link_name(self, link: int) -> str:
         """Return the name of a link.
 
-        Examples are ``out of 3``, ``into 3``, ``group 0: router 1 to 2`` and ``group 0 to group 3``.
+        * ``out of 3``, ``into 3``: between rank 3 and its router.
+        * ``group 0: router 1 to 2``: between two routers of a group.
+        * ``group 0 to group 3``: between two groups.
         """
         link = int(link)
         if link < self.first_local:
