@@ -244,7 +244,7 @@ chosen: dict[str, Any] = dict(DEFAULTS)
 
 
 def parallel() -> Parallel | None:
-    """Return the settings in force, or None if the program is stand-alone.
+    """Return the parallel settings in force, or None if the program is stand-alone.
 
     They are the settings of the innermost `AutoParallel` that is running, or else of the whole program.
     """

@@ -160,7 +160,7 @@ def _refuse(
 
 
 def _shard_alone(x: Any, world: ShapeOnly) -> Any:
-    """Return an operand without data, in the shape of the first rank's shard.
+    """Return an operand as one shard without data: the shard of the first rank of this process.
 
     Args:
         x: an operand: a tensor or a parameter. Other values are returned unchanged.

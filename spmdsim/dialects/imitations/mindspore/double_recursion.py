@@ -194,9 +194,8 @@ class CutCosts:
     def costs(self, state: Cuts, pieces: int) -> list[float | None]:
         """Return, per factor, the cost of a cut in elements; None for a cut that is not possible.
 
-        A factor is an index of the operator's rule, such as m, k and n of a product.
-
-        See `_cost` for the formula. Costs are cached.
+        A factor is an index of the operator's rule, such as m, k and n of a product. See `_cost` for the formula. Costs
+        are cached.
 
         Args:
             state: number of blocks per factor so far.
@@ -389,7 +388,7 @@ class _Search:
         return factors_cut
 
     def _number_state(self, kind: int, state: Cuts) -> int:
-        """Return the number of a pair of an operator kind and its state; a new pair gets the next number.
+        """Return the number of a pair ``(kind, state)``; a new pair gets the next number.
 
         The numbers continue over all kinds. A new pair is stored with the numbers of its views, the blocks per dim of
         each operand and result.
@@ -450,7 +449,7 @@ class _Search:
         return Recursion(self.graph, self.ranks, self.version, tuple(map(tuple, cuts)))
 
     def _cut_factor(self, number: int, factor: int | None, pieces: int) -> tuple[str | None, int]:
-        """Cut one factor of a numbered state.
+        """Cut one factor of a numbered state; return its name and the number of the new state.
 
         Args:
             number: number of the state.

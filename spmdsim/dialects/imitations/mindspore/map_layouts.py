@@ -388,9 +388,10 @@ class Abstract(NamedTuple):
 
 
 def infer_operators(matrix: Sizes, from_map: Sizes, to_map: Sizes, all2all: bool = False) -> list[Abstract]:
-    """Return the operators from one map to another on a device matrix, in order; empty for equal maps.
+    """Return the operators that change one tensor map into another on a device matrix, in order.
 
-    See the module for the algorithm: the number of bytes plays no role.
+    The operators are Split, Concat and AllToAll; equal maps need none. See the module for the algorithm: the number of
+    bytes plays no role.
 
     Args:
         matrix: device matrix.

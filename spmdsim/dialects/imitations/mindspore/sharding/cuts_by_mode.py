@@ -187,10 +187,10 @@ def _check_same_cuts(cuts: Sequence[tuple[int, ...]], matrix: tuple[int, ...]) -
 def _shard_source(
     name: str, shapes: Sequence[Shape], layouts: tuple[Layout, ...], repeated: int, side: str
 ) -> Sharded:
-    """Return the sharding of a data source.
+    """Return the sharding of an operator that reads data, such as GetNext.
 
-    The tensors are the results. For all operators but GetNext they are also the operands, with equal shapes and
-    layouts. Nothing is communicated.
+    Its results are the tensors of the data set. For all operators but GetNext they are also the operands, with equal
+    shapes and layouts. Nothing is communicated.
 
     Args:
         name: MindSpore's name of the operator.
@@ -522,7 +522,8 @@ def _choose_result(derivation: Sharded, choices: tuple[Layout, Layout | None], a
 
     Args:
         derivation: the sharding.
-        choices: the possible layouts, complete and scattered; the second one is None if the result cannot be scattered.
+        choices: the layout after an AllReduce, and after a ReduceScatter; the second one is None if the result cannot
+            be scattered.
         axis: lookup axis.
         out: the wanted cuts, or a tuple whose first element they are.
 

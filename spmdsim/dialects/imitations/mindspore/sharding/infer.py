@@ -347,10 +347,10 @@ def _index_rows() -> dict[str, OperatorRow]:
 
 
 def _elementwise_operator(count: int) -> Op:
-    """Return an operator with the layouts of an element-wise operator of ``count`` operands.
+    """Return an operator of ``count`` operands that stands for any element-wise operator.
 
-    The operator for one operand is relu, which is not linear: partial sums are reduced before it. The operator for two
-    or more operands adds them: partial sums stay partial.
+    Only its layouts are used. The operator for one operand is relu, which is not linear: partial sums are reduced
+    before it. The operator for two or more operands adds them: partial sums stay partial.
 
     Args:
         count: number of operands, at least 1.

@@ -402,7 +402,7 @@ def _to_devices(strategy: Any) -> Any:
 
 
 def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp | None:
-    """Return a configured operator with its layouts for operands with these numbers of dims.
+    """Return a configured operator whose layouts fit operands with these numbers of dims.
 
     A layout written as one tuple of axes depends on the number of dims; see `MindSporeLayout.of`. Other configured
     operators, None, and operators for another number of operands are returned unchanged.
