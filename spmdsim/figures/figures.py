@@ -138,11 +138,11 @@ def _kind(note: str) -> str:
 
 
 def _check_size(text: str, title: str) -> str:
-    """Return the picture ``text`` unchanged.
+    """Return the picture ``text`` unchanged, unless it is too large.
 
     Raises:
-        InputError: If it has more than ``MOST_CHARACTERS`` characters; ``title`` names the picture in the error, with
-            at most 80 characters.
+        InputError: If it has more than ``MOST_CHARACTERS`` (1,048,576) characters; ``title`` names the picture in the
+            error, with at most 80 characters.
     """
     if len(text) > MOST_CHARACTERS:
         raise InputError(

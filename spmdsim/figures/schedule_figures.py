@@ -424,6 +424,7 @@ def counts_figure(facts: Facts, why: str = "") -> Figure:
         why: a first note, such as the reason why nothing else is drawn; "" for none.
     """
     counted = ("rounds", "critical", "reduced")
+    # Each line starts with a name, filled up with blanks to 16 characters.
     lines = fact_lines(facts)
     rows = tuple((line[:16].strip(), line[16:].strip()) for line in lines if line.startswith(counted))
     other_lines = [line for line in lines if not line.startswith(counted)]

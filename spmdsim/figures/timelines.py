@@ -244,9 +244,10 @@ def _predicted_events(slices: Sequence[PredictedSlice], process: int, title: str
 
 
 def _gradient_events(trace: Trace, rank: int, first: float) -> Iterator[dict[str, Any]]:
-    """Yield the slices of a rank's backward pass, which a trace has only as spans.
+    """Yield the timeline events of a rank's backward pass, one per operator.
 
-    Times are in microseconds.
+    A trace has the operators of the backward pass only as spans (start and duration), which the timeline of its calls
+    lacks. Times are in microseconds.
 
     Args:
         trace: the trace of a process.
