@@ -28,7 +28,7 @@ BATCH, INPUTS, OUTPUTS = 16, 24, 32
 
 
 def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
-    """Return the layouts of an answer by name.
+    """Check that an answer has a layout per tensor; return the layouts by the tensors' names.
 
     Args:
         answer: the student's layouts, in the order of ``names``.
