@@ -78,13 +78,15 @@ def value_and_grad(
         result = fn(*arguments)
         loss = result[0] if isinstance(result, tuple) else result
         settings = parallel()
-        times = 1 if settings is None else settings.loss_factor(loss)
+        loss_factor = 1 if settings is None else settings.loss_factor(loss)
         if isinstance(loss, Tensor) and loss.requires_grad:
             # The gradient of every element is one.
             nn.backward(loss if loss.size == 1 else ops.sum(loss))
-        of_inputs = tuple(_scaled_gradient(arguments[k], times) for k in positions)
-        shares = [1 if settings is None else settings.gradient_divisor(p.used) for p in wanted]
-        of_weights = tuple(_scaled_gradient(p, times / share) for p, share in zip(wanted, shares))
+        of_inputs = tuple(_scaled_gradient(arguments[position], loss_factor) for position in positions)
+        divisors = [1 if settings is None else settings.gradient_divisor(p.used) for p in wanted]
+        of_weights = tuple(
+            _scaled_gradient(parameter, loss_factor / divisor) for parameter, divisor in zip(wanted, divisors)
+        )
         # One requested gradient is returned alone, several in a tuple; inputs come before weights.
         input_gradients = of_inputs[0] if isinstance(grad_position, int) else of_inputs
         weight_gradients = of_weights[0] if isinstance(weights, Parameter) else of_weights

@@ -47,24 +47,24 @@ def lift_function(function: Callable[..., Any], name: str = "") -> Callable[...,
     @wraps(function)
     def call(*operands: Any, **options: Any) -> Any:
         """Run the function on the operands' values."""
-        parts = flat([*operands, *options.values()])
-        local = next((x for x in parts if isinstance(x, LocalTensor)), None)
-        where = [x.placement for x in parts if not isinstance(x, LocalTensor) and hasattr(x, "placement")]
-        if local is not None and not where:
+        values = flat([*operands, *options.values()])
+        local = next((x for x in values if isinstance(x, LocalTensor)), None)
+        global_tensors = [x for x in values if not isinstance(x, LocalTensor) and hasattr(x, "placement")]
+        if local is not None and not global_tensors:
             return _run_locally(function, local, operands, options)
-        if local is None and not where:
-            types = ", ".join(type(x).__name__ for x in parts) or "no operands"
+        if not global_tensors:
+            types = ", ".join(type(x).__name__ for x in values) or "no operands"
             raise OneFlowError(
                 f"{name or function.__name__}: an operand must be a tensor, got {types}; nearest: oneflow.tensor(x)"
             )
         if local is not None:
             raise OneFlowError(f"Expected global tensors, but got local ones; nearest: {TO_GLOBAL} before")
-        check_one_placement(*where)
+        check_one_placement(*(x.placement for x in global_tensors))
         with report_different_code():
             named = map_nested(options, _unwrap) if options else {}
             result = function(*[map_nested(x, _unwrap) for x in operands], **named)
-            result = in_default_type(result, [_unwrap(x) for x in parts])
-            return map_nested(result, lambda x: _to_global(x, where[0]))
+            result = in_default_type(result, [_unwrap(x) for x in values])
+            return map_nested(result, lambda x: _to_global(x, global_tensors[0].placement))
 
     return explained(call, name or function.__name__)
 

@@ -302,11 +302,12 @@ def _join_shapes(group: list[tuple[int, tuple[int, ...]]], dim: int | None) -> t
     """
     first, expected = group[0]
     for rank, shape in group[1:]:
-        wrong = [d for d, (a, b) in enumerate(zip(expected, shape)) if a != b and d != dim]
+        sizes_by_dim = enumerate(zip(expected, shape))
+        wrong = [d for d, (expected_size, size) in sizes_by_dim if size != expected_size and d != dim]
         if wrong or len(shape) != len(expected):
-            d, but = next(iter(wrong), 0), "" if dim is None else f" except in dimension {dim}"
+            first_wrong, but = next(iter(wrong), 0), "" if dim is None else f" except in dimension {dim}"
             raise OneFlowError(
-                f"Sizes of tensors must match{but}. Expected size {expected[d]} but got size {shape[d]} for tensor on rank {rank}!"
+                f"Sizes of tensors must match{but}. Expected size {expected[first_wrong]} but got size {shape[first_wrong]} for tensor on rank {rank}!"
             )
     if dim is None:
         return first, expected

@@ -342,17 +342,16 @@ def gather(
         )
     axis %= len(table)
     bound = ops.gather.op.bind(shapes, {"dim": axis})
-    ranks = device_ranks(devices, 1 if in_strategy is None else math.prod(math.prod(e) for e in in_strategy))
-    cuts = (
-        tuple(in_strategy)
-        if in_strategy is not None
-        else ((1,) * len(table), _cut_first_dim(ids, len(ranks)))
-    )
-    check_cuts(
-        cuts, shapes if "manual_split" not in attrs else (_round_rows(table, cuts[0]), ids), len(ranks)
-    )
+    if in_strategy is None:
+        ranks = device_ranks(devices, 1)
+        cuts: Sequence[Any] = ((1,) * len(table), _cut_first_dim(ids, len(ranks)))
+    else:
+        ranks = device_ranks(devices, math.prod(math.prod(entry) for entry in in_strategy))
+        cuts = tuple(in_strategy)
+    is_manual = "manual_split" in attrs
+    check_cuts(cuts, (_round_rows(table, cuts[0]), ids) if is_manual else shapes, len(ranks))
     param, index = tuple(cuts[0]), tuple(cuts[1])
-    mode = choose_mode(axis, param, index, len(ranks), "manual_split" in attrs)
+    mode = choose_mode(axis, param, index, len(ranks), is_manual)
     if mode == NORMAL:
         derivation = _derive_whole_axis(bound, (param, index), ranks, repeat or "right")
     elif mode == MANUAL:
