@@ -6,6 +6,7 @@ topology.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -327,10 +328,11 @@ def _place_torus(torus: Torus) -> dict[TopologyPlace, Point] | None:
         return None
     layers, rows, columns = (1, *torus.dims)[-3:]
     column_width, row_height = 34 * layers + 26, 30 * layers + 20
-    all_coords = ((a, b, c) for a in range(layers) for b in range(rows) for c in range(columns))
+    all_coords = itertools.product(range(layers), range(rows), range(columns))
+    # Each layer is drawn behind the one before, to the right and higher.
     return {
-        TopologyPlace(0, k): (c * column_width + 32 * a, b * row_height - 26 * a)
-        for k, (a, b, c) in enumerate(all_coords)
+        TopologyPlace(0, rank): (column * column_width + 32 * layer, row * row_height - 26 * layer)
+        for rank, (layer, row, column) in enumerate(all_coords)
     }
 
 

@@ -77,10 +77,10 @@ def state_table(story: History, index: int) -> list[str]:
         return []
     widths = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
     first = max(4, len(str(len(rows) - 1)))
-    lines = ["rank".rjust(first) + "".join("  " + h.center(w) for h, w in zip(heads, widths)).rstrip()]
-    for rank, row in enumerate(rows):
+    lines = []
+    for label, row in (("rank", heads), *((str(rank), row) for rank, row in enumerate(rows))):
         cells = "".join("  " + cell.center(width) for cell, width in zip(row, widths))
-        lines.append(str(rank).rjust(first) + cells.rstrip())
+        lines.append(label.rjust(first) + cells.rstrip())
     return lines
 
 
@@ -184,7 +184,8 @@ def arrow_lines(story: History) -> list[str]:
     size = story.schedule.size
     if size > MOST_COLUMNS:
         return [f"({size} ranks are too many for a picture in a terminal; --svg draws it)"]
-    width = max(6, 4 + max((len(arrow_label(story, m)) for s in story.steps for m in s), default=0))
+    labels = [arrow_label(story, message) for messages in story.steps for message in messages]
+    width = max(6, 4 + max(map(len, labels), default=0))
     margin = len(f"round {len(story.steps)}") + 2
     lines = [" " * margin + "".join(str(r).ljust(width) for r in range(size)).rstrip()]
     for step, messages in enumerate(story.steps):

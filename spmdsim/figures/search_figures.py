@@ -87,27 +87,27 @@ def _draw_operators(answer: SearchResult) -> Canvas:
     heads = {axis: f"{axis}={answer.mesh.axis_size(axis)}" for axis in answer.mesh.axes}
     texts = [*(text for words in factors for text in words.values()), *heads.values()]
     cell_width = max(map(width_of, texts)) + 16
-    cells = max(width_of(str(row["name"])) for row in rows) + 12
-    results = cells + len(heads) * cell_width + 12
-    times = results + max(width_of(str(row["output"]) or "-") for row in rows) + 14
+    cells_left = max(width_of(str(row["name"])) for row in rows) + 12
+    results_left = cells_left + len(heads) * cell_width + 12
+    times_left = results_left + max(width_of(str(row["output"]) or "-") for row in rows) + 14
     longest_seconds = max(float(row["seconds"]) for row in rows) or 1.0
     out = Canvas()
     for k, head in enumerate(heads.values()):
-        out.text(cells + k * cell_width + cell_width / 2, 14, head, "faint", "middle")
-    out.text(results, 14, "result", "faint")
-    out.text(times, 14, "time", "faint")
+        out.text(cells_left + k * cell_width + cell_width / 2, 14, head, "faint", "middle")
+    out.text(results_left, 14, "result", "faint")
+    out.text(times_left, 14, "time", "faint")
     for line, (row, words) in enumerate(zip(rows, factors)):
         y, name = 22.0 + line * 22, row["name"]
         out.text(0, y + 15, str(name), title=str(row["source"] or row["kind"]))
         for k, axis in enumerate(heads):
             factor = words.get(axis)
-            left, width = cells + k * cell_width, cell_width
+            left, width = cells_left + k * cell_width, cell_width
             if factor is None:
                 out.cell(left, y, width, 20, ["·"], None, f"{name} is the same along {axis}")
             else:
                 out.cell(left, y, width, 20, [factor], None, f"{axis} splits {factor} of {name}", SPLIT)
-        out.text(results, y + 15, str(row["output"]) or "-")
-        _draw_times(out, row, times, y, 240 / longest_seconds)
+        out.text(results_left, y + 15, str(row["output"]) or "-")
+        _draw_times(out, row, times_left, y, 240 / longest_seconds)
     y = 22.0 + len(rows) * 22 + 12
     if len(facts) > len(rows):
         out.text(0, y + 11, f"... {many(len(facts) - len(rows), 'more operator')}", "faint")
