@@ -59,8 +59,9 @@ class Row:
 def same_rows(module: Any, words: str, operands: str = "") -> dict[str, Row]:
     """Return table rows of functions that differ from the other system's in names only.
 
-    A row is an operator's function, and perhaps its layer. For example, ``same_rows(ops, "mul=multiply", "input
-    other")`` returns a row ``mul``: the function ``ops.multiply`` with the parameters ``input`` and ``other``.
+    A row is an operator's function, and perhaps its layer. For example,
+    ``same_rows(ops, "mul=multiply", "input other")`` returns a row ``mul``: the function ``ops.multiply`` with the
+    parameters ``input`` and ``other``.
 
     Args:
         module: module of this library with the functions.

@@ -87,9 +87,9 @@ def _move_to_mesh(x: Any, mesh: Any) -> Any:
 
 
 def _extreme(name: str) -> Row:
-    """Return the row of ``max`` or ``min``, with parameters ``(input, axis=None, keepdims=False)``.
+    """Return the table row of ``max`` or ``min``.
 
-    Its function returns, depending on ``axis``:
+    The row's function ``(input, axis=None, keepdims=False)`` returns, depending on ``axis``:
 
     * an int: the extremes along that dim, and their indices (int64);
     * None: the extreme of all elements and, as in MindSpore, the index 0 (int32), both without dims;

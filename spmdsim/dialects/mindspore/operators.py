@@ -145,7 +145,7 @@ def _expanded_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
 
 
 def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
-    """Return the shape without the dims of the attribute ``axis``.
+    """Return the shape of a Squeeze's result: without the dims of the attribute ``axis``.
 
     Args:
         shape: shape of the operand.
@@ -367,7 +367,7 @@ def _reduction_row(names: str, ours: str, functions: str = "", **more: Any) -> O
 
 
 def _collective_row(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
-    """Return the row of a collective, which accepts no strategy.
+    """Return the table row of a collective, which accepts no strategy.
 
     Args:
         name: MindSpore's name of the operator.
@@ -497,7 +497,7 @@ ROWS = (
 
 
 def by_name(rows: Sequence[OperatorRow]) -> dict[str, OperatorRow]:
-    """Return a dict of rows by name.
+    """Return the rows of the table of operators by name.
 
     A row has several names: those of its primitives, and those of operators that are no primitive but accept a
     strategy.

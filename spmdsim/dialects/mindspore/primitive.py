@@ -76,8 +76,9 @@ def to_tensor(operand: Any) -> Tensor:
 def _match_types(operands: Sequence[Any]) -> list[Any]:
     """Return operands with Python numbers converted to the type of the first tensor or array.
 
-    A float beside integers or bools becomes float32. Without a tensor or array, numbers and lists become arrays, floats
-    in float32. Other operands are returned unchanged.
+    A float beside integers or bools becomes float32. For example, beside an int32 tensor 2 becomes an int32 array, 0.5
+    a float32 array. Without a tensor or array, numbers and lists become arrays, floats in float32. Other operands are
+    returned unchanged.
 
     Args:
         operands: tensors, parameters, arrays, numbers or lists.

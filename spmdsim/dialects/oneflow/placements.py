@@ -182,7 +182,7 @@ def check_kind(placement: Any) -> None:
 
 
 def sbp_of(layout: Layout) -> tuple[Sbp, ...]:
-    """Return the sbp tuple of a layout, with one entry per mesh axis.
+    """Return the sbp of a layout: split, broadcast or partial_sum per mesh axis.
 
     Raises:
         LayoutError: If axes on one dim are not in mesh order, or a pending reduction is no sum.

@@ -49,8 +49,9 @@ def without_values(shape: Sequence[int], dtype: np.dtype, suffixes: Sequence[str
 def _append_suffixes(text: str, suffixes: Sequence[str]) -> str:
     """Return a text with comma-separated suffixes and a closing bracket.
 
-    Each suffix follows on the current line if it fits in the terminal's width; else it begins a new line, indented like
-    the tensor's numbers.
+    For example, ``tensor([]`` with the suffix ``dtype=oneflow.int32`` gives ``tensor([], dtype=oneflow.int32)``. Each
+    suffix follows on the current line if it fits in the terminal's width; else it begins a new line, indented like the
+    tensor's numbers.
 
     Args:
         text: the start of the text, without its closing bracket.

@@ -132,6 +132,9 @@ def parse(text: str) -> tuple[Sbp, ...]:
 
     Raises:
         LayoutError: If the text is no sbp, or empty.
+
+    >>> parse("S(0)BP")
+    (oneflow.sbp.split(dim=0), oneflow.sbp.broadcast, oneflow.sbp.partial_sum)
     """
     inner = text.strip()
     if inner[:1] in "([" and inner[-1:] in ")]" and not _SPLIT.match(inner):

@@ -151,7 +151,7 @@ def _dropout(
 
 
 def _extreme_row(find: Callable[..., Any]) -> Row:
-    """Return the row of ``max`` or ``min``, with parameters ``(x, axis=None, keepdim=False)``.
+    """Return the table row of ``max`` or ``min``: a function ``(x, axis=None, keepdim=False)``.
 
     Each element equal to the extreme gets the whole gradient; the rows of ``amax`` and ``amin`` divide it among these
     elements. ``axis`` None or an empty list reduces over all dims.
