@@ -75,8 +75,8 @@ def drawn_dims(layout: Layout, shape: Sequence[int]) -> tuple[int | None, int | 
 
     The last two split dimensions are drawn; if fewer are split, the last ones of the tensor, too. The drawn ones are in
     ascending order. The dimension of rows is None for tensors of one dimension, and both are None for scalars. For
-    example, a tensor of four dims that splits dims 0, 1 and 2 has ``(1, 2, [0])``; one that splits dim 0 has ``(0, 3,
-    [])``.
+    example, a tensor of four dims of which dims 0, 1 and 2 are split gives ``(1, 2, [0])``. If only dim 0 is split, the
+    result is ``(0, 3, [])``.
 
     Args:
         layout: the layout of the tensor.
