@@ -182,7 +182,7 @@ def lab(number: int) -> Lab:
 
 
 def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
-    """Split a text at the headings of one level.
+    r"""Split a text at the headings of one level.
 
     Headings inside code blocks (between lines that start with three backquotes) do not count. Equal headings share one
     section.
@@ -194,13 +194,16 @@ def split_sections(text: str, mark: str) -> tuple[str, dict[str, str]]:
     Returns:
         The text before the first heading; and a dict in the order of the text: heading without ``mark`` -> text below
         it.
+
+    >>> split_sections("Title\n## One\na\nb\n## Two\n", "## ")
+    ('Title\n', {'One': 'a\nb\n', 'Two': ''})
     """
     before: list[str] = []
     sections: dict[str, list[str]] = {}
-    lines, code = before, False
+    lines, in_code = before, False
     for line in text.splitlines(keepends=True):
-        code ^= line.startswith("```")
-        if line.startswith(mark) and not code:
+        in_code ^= line.startswith("```")
+        if line.startswith(mark) and not in_code:
             lines = sections.setdefault(line.removeprefix(mark).strip(), [])
         else:
             lines.append(line)
@@ -237,11 +240,11 @@ def split_blocks(text: str) -> tuple[tuple[str, str], ...]:
 def _parse_task(heading: str, content: str) -> LabTask:
     """Return a task from its heading and its text.
 
-    The three hints are the numbered items below ``### Hints``. The texts are the library's own, so a malformed one is
-    not reported with a message.
+    The three hints are the numbered items below ``### Hints``; the text before that subsection is shown to the student.
+    The texts are the library's own, so a malformed one is not reported with a message.
 
     Args:
-        heading: such as ``block (3 points): Title``.
+        heading: such as ``block (3 points): Title``, where ``block`` is the name of the function.
         content: the Markdown below the heading.
     """
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]

@@ -248,7 +248,8 @@ def _lab_table() -> str:
     The last line ends with a newline. The links are to notebook and script in one folder.
     """
     rows = "".join(
-        f"| {of.number} | {of.title} | {of.minutes} | {of.points} | [notebook](lab{of.number}.ipynb), [script](lab{of.number}.py) |\n"
-        for of in map(lab, lab_numbers())
+        f"| {entry.number} | {entry.title} | {entry.minutes} | {entry.points} "
+        f"| [notebook](lab{entry.number}.ipynb), [script](lab{entry.number}.py) |\n"
+        for entry in map(lab, lab_numbers())
     )
     return f"| lab | | minutes | points | |\n|---|---|---|---|---|\n{rows}"

@@ -212,20 +212,21 @@ def _prepare_simulations() -> None:
 
 
 def report(of: Lab, scores: Iterable[Score]) -> list[str]:
-    """Return the lines of a student's report: the lab, a line per task, and the sum.
+    """Return the lines of a student's report: the lab, a line per score, and the sum.
 
-    If a task has a mistake, the last line has the command that prints a hint for the first of these tasks.
+    If a task has a mistake, the last line has the command that prints a hint for the first of these tasks:
+    "5 of 8 points; stuck? spmdsim labs check 1 --task block --hint 1".
 
     Args:
         of: the lab.
         scores: the scores in the order of the lines; the sum is over these only.
     """
     scores = list(scores)
-    earned, most = sum(each.points for each in scores), sum(each.most for each in scores)
+    earned, most = sum(score.points for score in scores), sum(score.most for score in scores)
     lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]
-    first = next((each.task for each in scores if each.mistake), None)
-    if first is not None:
-        lines[-1] += f"; stuck? spmdsim labs check {of.number} --task {first} --hint 1"
+    stuck_task = next((score.task for score in scores if score.mistake), None)
+    if stuck_task is not None:
+        lines[-1] += f"; stuck? spmdsim labs check {of.number} --task {stuck_task} --hint 1"
     return lines
 
 

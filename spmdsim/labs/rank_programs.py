@@ -183,7 +183,9 @@ class _JudgeObjects:
         return data
 
     def _store_block(self, number: int, data: bytes) -> None:
-        """Store the bytes of a block of memory, which may be new.
+        """Store the bytes that a block of the player's memory has now; the block may be new.
+
+        Remember them also as the bytes that the player has. Later only blocks that differ from them are sent back.
 
         Args:
             number: the number of the block.
@@ -273,7 +275,8 @@ class _Player:
     def serve(self, question: list[Any]) -> Any:
         """Start the function with the judge's arguments, or continue it with the result of a call.
 
-        A start drops a function that still waits, and its blocks of memory.
+        It then runs to its next call of MPI, or to its end. A start drops a function that still waits, and its blocks
+        of memory.
 
         Args:
             question: ``["start", encoded arguments]``, or a reply of :meth:`_JudgeObjects.answer`.
@@ -424,12 +427,13 @@ def _memory_bytes(root: np.ndarray) -> np.ndarray:
 
 
 def _remote_error(kind: str, text: str, reason: str) -> BaseException:
-    """Return the error that a call raised in the judging process.
+    """Return the error that a call raised in the judging process, to raise it again in this one.
 
     Args:
-        kind: name of its type, or "MPI". A type that is no built-in exception becomes RuntimeError.
+        kind: name of its type, such as "ValueError", or "MPI" for an MPIError. A type that is no built-in exception
+            becomes RuntimeError.
         text: its text, or the name of the error of MPI.
-        reason: the reason of an error of MPI.
+        reason: the reason of an error of MPI; not used for other types.
     """
     if kind == "MPI":
         return MPIError(text, reason)

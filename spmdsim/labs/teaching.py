@@ -60,8 +60,9 @@ def _add_answers(task: LabTask, text: str) -> LabTask:
 
     Args:
         task: the task without them.
-        text: the section of the task in the teacher's material: code before the first ``### sentence`` is the solution;
-            each ``### sentence`` begins a wrong answer.
+        text: the section of the task in the teacher's material: code before the first ``### sentence`` is the solution.
+            Each ``### sentence`` begins a wrong answer: the heading is the message that a student gets for it, the text
+            below explains the misunderstanding, and the code is the answer.
     """
     solution, sentences = split_sections(text, "### ")
     wrong = tuple(

@@ -115,12 +115,12 @@ class OperatorRecording(Watcher):
             NoAnswer: If ``op`` is not an operator of the library, because only those are graded, or if the recording
                 has ``MOST_STEPS`` (10,000) steps already.
         """
-        kind = next((k for k, operator in enumerate(list_operators()) if operator is op), None)
-        if kind is None:
+        operator_number = next((k for k, operator in enumerate(list_operators()) if operator is op), None)
+        if operator_number is None:
             raise NoAnswer(f"{op.name} must be an operator of the library, because only those are graded")
-        numbers = [self.number(tensor) for tensor in tensors]
+        operand_numbers = [self.number(tensor) for tensor in tensors]
         strategies = sharding and (sharding.in_strategy, sharding.out_strategy, sharding.repeat)
-        self._add(["operator", kind, numbers, *map(encode, (params, strategies))])
+        self._add(["operator", operator_number, operand_numbers, *map(encode, (params, strategies))])
         for result in results:
             self.assign_number(result)
 
@@ -201,8 +201,9 @@ class SentArguments:
     def encode(self, value: Any) -> Any:
         """Store a tensor or parameter and return ``[kind, [number]]``; None for other values.
 
-        The kind is "tensor" or "parameter"; each kind has its own numbers, from 0 in the order of the calls. Its
-        description is appended to ``described``; its elements are not encoded.
+        The kind is "tensor" or "parameter"; each kind has its own numbers, from 0 in the order of the calls: the second
+        tensor gives ``["tensor", [1]]``. Its layout, shape and dtype are appended to ``described``; its elements are
+        not encoded.
 
         Args:
             value: an argument of the student's function, of any type.
@@ -287,6 +288,8 @@ class StandIns:
 
     def _encode_special(self, value: Any) -> Any:
         """Encode a tensor by its number and an Adam by its settings; return None for other values.
+
+        The code is ``["tensor", [number]]`` or ``["adam", description]`` (:meth:`_describe_adam`).
 
         Args:
             value: a part of the function's result. A tensor that no recorded step computed becomes a constant of the

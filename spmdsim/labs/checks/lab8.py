@@ -33,12 +33,13 @@ LONG_CHAIN = 300
 
 
 def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
-    """Return the least sum of seconds of a chain of operators, by the library's solver.
+    """Return the fewest seconds that a chain of operators can take, by the library's solver.
 
-    The sum has the seconds of one strategy per operator, and of the moves between them.
+    Each operator takes one of its strategies. The result is the seconds of these strategies plus those of the moves
+    between consecutive operators, minimised over all choices of strategies.
 
     Args:
-        costs: seconds of each strategy of each operator.
+        costs: for each operator, the seconds of each of its strategies.
         moves: for two consecutive operators, a matrix: seconds from each strategy of the first to each of the second.
     """
     problem = ChoiceProblem()
@@ -66,9 +67,9 @@ LONG_CALL = 0.3
 def _refuse_enumeration(answer: Callable[..., Any]) -> None:
     """Raise Mistake if an answer tries all combinations of strategies.
 
-    It is called before the answer gets a chain with too many combinations. The chains have two strategies per operator
-    and 8 to 24 operators. They grow by two operators, so that each has four times as many combinations. A call is too
-    long if it takes over :data:`LONG_CALL` seconds three times in a row, because other programs can slow down one call.
+    Call the answer with chains of 8, 10, … 24 operators with two strategies each, so each chain has four times as many
+    combinations as the one before. A chain takes too long if three calls in a row take over :data:`LONG_CALL` seconds;
+    a single long call may be the fault of other programs. This comes before a chain that enumeration would never end.
 
     Args:
         answer: the student's ``cheapest(costs, moves)``. Its results are not compared.
@@ -138,6 +139,9 @@ def cheapest(answer: Callable[..., Any]) -> Iterator[None]:
 def _run_step(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
     """Run a forward and a backward pass of ``relu(x W1) W2`` in three layouts; return the trace.
 
+    The pending reductions of the result are finished, and its sum is differentiated by W1 and W2. The elements are
+    test numbers.
+
     Args:
         layouts: the layouts of x, W1 and W2.
         batch: the number of rows of x.
@@ -194,8 +198,8 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
 def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``turning_point(mesh, hidden, batches)``: the first split batch.
 
-    It is the first batch for which the search splits the batch dim of the first layer, or None if there is none. Yield
-    None once per point: after batches with a turning point, and after batches without one.
+    It is the first of the batch sizes ``batches`` for which the search splits the batch dim of the first layer, or None
+    if it splits none. Yield None once per point: after a list of batches with a turning point, and after one without.
 
     Args:
         answer: the student's function.
@@ -207,7 +211,8 @@ def turning_point(answer: Callable[..., Any]) -> Iterator[None]:
         strategies = (
             search("mlp", MESH, layers=2, hidden=hidden, batch=batch).strategy("fc0") for batch in batches
         )
-        splits = (batch for batch, strategy in zip(batches, strategies) if str(strategy) == ".0:r")
+        # ".0:r": axis r splits dim 0 of the first operand, which is the batch.
+        split_batches = (batch for batch, strategy in zip(batches, strategies) if str(strategy) == ".0:r")
         call = f"turning_point(mesh, {hidden}, {batches})"
-        expect_equal(answer(MESH, hidden, batches), next(splits, None), call)
+        expect_equal(answer(MESH, hidden, batches), next(split_batches, None), call)
         yield

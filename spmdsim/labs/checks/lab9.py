@@ -139,7 +139,9 @@ def halo(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``halo(comm, u)``, which fills outer cells with the neighbours' cells.
 
     ``u`` is an array of five cells per rank, of which the first and last are outer cells. Outer cells without a
-    neighbour keep their values. Yield None once per point: after two ranks, after three and more, and after one.
+    neighbour keep their values. For example, two ranks with [-1, 0, 1, 2, -2] and [-1, 10, 11, 12, -2] get
+    [-1, 0, 1, 2, 10] and [2, 10, 11, 12, -2]. Yield None once per point: after two ranks, after three and more, and
+    after one.
 
     Args:
         answer: the student's function; it returns the array.
@@ -188,8 +190,9 @@ def _check_each(
 def swap(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``swap(comm, mine)``, which exchanges arrays between neighbours.
 
-    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array. Yield None once
-    per point: after even numbers of ranks, and after odd ones.
+    The neighbours are ranks 0 and 1, 2 and 3, and so on. A last rank without partner keeps its array: three ranks with
+    [1, 1, 1], [2, 2, 2] and [3, 3, 3] get [2, 2, 2], [1, 1, 1] and [3, 3, 3]. Yield None once per point: after even
+    numbers of ranks, and after odd ones.
 
     Args:
         answer: the student's function; it returns the array that the rank then has.
@@ -200,8 +203,9 @@ def swap(answer: Callable[..., Any]) -> Iterator[None]:
     body: Body = lambda comm: answer(comm, np.full(3, comm.rank + 1))  # noqa: E731
 
     def swapped(rank: int, size: int) -> np.ndarray:
-        partner = rank ^ 1
-        return np.full(3, (rank if partner >= size else partner) + 1)
+        partner = rank ^ 1  # 0 and 1, 2 and 3, …
+        source = partner if partner < size else rank
+        return np.full(3, source + 1)
 
     return _check_each(body, ((2, 4, RANKS), (1, 3, 5)), swapped, "swap")
 
@@ -242,12 +246,14 @@ def farm(answer: Callable[..., Any]) -> Iterator[None]:
 
 
 def _make_farm_body(answer: Callable[..., Any], tasks: list[int], tasks_of_rank_0: list[int]) -> Body:
-    """Return the program of a rank that calls the student's farm with tasks whose work is a square.
+    """Return the program of a rank that calls the student's farm with tasks to square.
+
+    Tasks are integers; the work of task 3 gives 9. Ranks other than 0 get None instead of the tasks.
 
     Args:
         answer: the student's ``farm(comm, tasks, work)``.
-        tasks: the tasks that rank 0 gets.
-        tasks_of_rank_0: the list to which tasks are appended that rank 0 works on itself.
+        tasks: the tasks; rank 0 gets a copy of the list.
+        tasks_of_rank_0: the list to which rank 0 appends each task that it works on itself.
     """
 
     def run_rank(comm: Any) -> Any:
