@@ -95,8 +95,8 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
 def guard(program: Callable[[], int | None], name: str) -> int:
     """Run a program, end all ranks if it fails, and return the exit code of this process.
 
-    If the starter reads the program's exit code from a note, this process returns 0, so that the launcher prints
-    nothing.
+    The exit code is the program's, with one exception: if it is not 0, ranks have joined a world and the starter reads
+    the code from a note, return 0, so that the launcher prints nothing.
 
     Args:
         program: returns its exit code, or None for 0, after its last call to other ranks.
@@ -233,13 +233,14 @@ class _Supervisor:
         return to_shell_code(code)
 
     def _receive_signal(self, seconds: float | None = None) -> None:
-        """Wait for a signal, and pass it on to the rank.
+        """Wait for a signal, and pass it on to the rank, with three exceptions.
 
-        After SIGTERM, kill the rank if it does not end within ``GRACE_SECONDS`` (3): SIGALRM comes then. At the end of the
-        rank SIGCHLD comes.
+        - SIGTERM is passed on, and the rank gets ``GRACE_SECONDS`` (3) to end: SIGALRM comes after them.
+        - SIGALRM: kill the rank, which has not ended in time.
+        - SIGCHLD says that the rank ended or stopped, so nothing is passed on.
 
         Args:
-            seconds: the longest wait; None for no limit.
+            seconds: the longest wait, after which this returns without a signal; None for no limit.
         """
         received = signal.sigwaitinfo(SIGNALS) if seconds is None else signal.sigtimedwait(SIGNALS, seconds)
         if received is None:
@@ -347,6 +348,8 @@ def require_module(name: str) -> None:
 
 def main() -> int:
     """Run the command line's ``script.py args…`` or ``-m module args…`` as a rank.
+
+    If ``spmdsim launch`` has set WORLD_SIZE, set RANK and LOCAL_RANK, too, as torchrun does.
 
     Returns the exit code of this process.
     """

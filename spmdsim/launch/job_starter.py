@@ -136,7 +136,10 @@ def start(
 
 @contextmanager
 def receive_notes(folder: Path, environment: MutableMapping[str, str]) -> Iterator[None]:
-    """Write the notes of ranks on other hosts into the job's folder, during the block; yield None.
+    """Write the notes of ranks on other hosts into the job's folder during the block.
+
+    A note is a small named file by which ranks and starter report to each other. Of two notes of one name, the first is
+    kept. Yield None.
 
     Args:
         folder: the folder of the notes.
@@ -572,9 +575,10 @@ def wait_for_launcher(
 
 @contextmanager
 def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Set a signal handler inside of the block; yield None.
+    """Set a signal handler for the duration of the block, then restore the earlier one.
 
-    Do nothing if the platform lacks the signal, or this is not the main thread, which alone can set handlers.
+    Do nothing if the platform lacks the signal, or this is not the main thread, which alone can set handlers. Yield
+    None.
 
     Args:
         name: the name of the signal, such as "SIGTERM".

@@ -331,10 +331,13 @@ def start_clock() -> None:
 
 
 def _limit_time(seconds: float) -> None:
-    """Let this process use ``seconds`` more of processor time, but never more than an earlier limit.
+    """Let this process use some more processor time, but not more than an earlier limit.
 
-    Then the system sends the signal of the time limit, and kills the process ``LAST_SECONDS`` later. Do nothing without a
-    time limit. The limit is rounded up to whole seconds.
+    After the time, rounded up to whole seconds, the system sends the signal of the time limit. ``LAST_SECONDS`` (2)
+    later it kills the process. Do nothing if the current limits have no time limit.
+
+    Args:
+        seconds: the time from now on.
     """
     import resource
 
@@ -344,7 +347,9 @@ def _limit_time(seconds: float) -> None:
 
 
 def _lower_limit(kind: int, soft: int, hard: int) -> None:
-    """Set a limit of the system for this process, but none above the hard limit that it has.
+    """Set a limit of the system for this process, but never above the hard limit that it has.
+
+    For example, with a hard limit of 10 s of processor time, limits of 8 and 12 s become 8 and 10 s.
 
     Args:
         kind: the resource, such as ``resource.RLIMIT_CPU``.
@@ -453,17 +458,21 @@ class _ChildWatch:
             pass
 
     def _extend_deadline(self) -> bool:
-        """Move the deadline, and return True if the child may continue.
+        """Move the deadline by ``WALL`` times the time limit; return True if the child may continue.
 
-        The child may continue if two conditions hold: it worked or waited for a processor for a tenth of the time
-        since the last deadline, and it has not reached the time that it may take by the clock (see :data:`WALL`).
+        It may continue if two conditions hold:
+
+        - Since the last call it worked or waited for a processor for a tenth of these seconds.
+        - The new deadline is not reached yet. It is never later than the longest time that the child may take by the
+          clock (see :data:`WALL`).
         """
         before = self.used
         used, waited = measure_busy_seconds(self.child)
         self.used = used + waited
         last_deadline = self.started + WALL * self.limit + LOADING + min(waited, MOST_WAITING * self.limit)
         self.deadline = min(self.deadline + WALL * self.limit, last_deadline)
-        return self.used - before > WALL * self.limit / 10 and time.monotonic() < self.deadline
+        was_busy = self.used - before > WALL * self.limit / 10
+        return was_busy and time.monotonic() < self.deadline
 
     def _read_output(self, seconds: float) -> bool:
         """Print what the child prints, and append what it reports to :attr:`message`.

@@ -92,9 +92,10 @@ class _BlockStream(io.TextIOWrapper):
 
 
 def print_in_blocks() -> None:
-    """Make ``print`` write to the file of all ranks, if the starter has made one on this machine.
+    """Make ``print`` append to the file of all ranks, if the starter made one on this machine.
 
-    Launchers forward the lines of ranks in any order.
+    Each print arrives there in one piece; launchers would mix the lines of ranks. Otherwise, or if the file cannot be
+    opened, ``print`` stays as it is.
     """
     path = read_job_facts().get(BLOCKS)
     with suppress(OSError):
@@ -206,7 +207,10 @@ def echo_file(path: Path, stop: threading.Event) -> None:
 
 
 def format_log_tail(log_dir: Path, rank: int, code: int) -> str:
-    """Return a line that names the failed rank, and the last :data:`TAIL_LINES` (20) lines of its log.
+    """Return a line that names the failed rank, and the last lines of its log.
+
+    These are at most :data:`TAIL_LINES` (20) lines. For example, "rank 1 failed with exit code 3; end of
+    logs/worker_1.log:" and below it "  | ValueError: no such axis".
 
     Args:
         log_dir: the folder of the logs.

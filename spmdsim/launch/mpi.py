@@ -199,7 +199,13 @@ def describe_missing(error: str) -> str:
 
 
 def find_vendor(launcher: str) -> str | None:
-    """Return the vendor of a launcher, by what it prints for ``--version``; None if that names none."""
+    """Return the vendor of a launcher such as "Open MPI", from its output for ``--version``.
+
+    Return None if the output names no known vendor, or the launcher cannot run or takes too long.
+
+    Args:
+        launcher: the name or path of the program.
+    """
     try:
         command = [launcher, "--version"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_SECONDS, check=False)
@@ -350,9 +356,10 @@ def count_own_blas_threads(job: Launched) -> int:
 def choose_mpi_settings(job: Launched, available: int) -> dict[str, str]:
     """Return environment variables that make the MPI library faster on this machine.
 
-    Results do not depend on them. If all ranks are on this machine, Open MPI does not search for a network, which takes
-    a second at start. If ranks outnumber cores, waiting ranks yield their core: Open MPI does not notice that by
-    itself.
+    Results do not depend on them. All are for Open MPI; for other libraries the dict is empty.
+
+    - If all ranks are on this machine, do not search for a network, which takes a second at start.
+    - If ranks outnumber cores, waiting ranks yield their core; Open MPI does not notice that by itself.
 
     Args:
         job: the job, as the launcher describes it.

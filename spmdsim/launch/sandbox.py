@@ -85,18 +85,17 @@ class Sandbox:
     def _read_answer(self) -> Any:
         """Wait for the next answer, and return it.
 
-        Raises NoAnswer if it is an error, or does not come.
+        Raises NoAnswer if the function raised an error, the process ended, it reached its time limit, or it wrote a
+        line of another form. Except after an error of the function, the sandbox is closed then.
         """
         kind, value = self._parse_answer()
         if kind == "error":
             raise NoAnswer(str(value))
         if kind == "answer":
             return value
-        self._fail(
-            limits.describe_overtime(str(value))
-            if kind == "at"
-            else "the user's code writes what is no answer"
-        )
+        if kind == "at":
+            self._fail(limits.describe_overtime(str(value)))
+        self._fail("the user's code writes what is no answer")
 
     def _fail(self, failure: str) -> NoReturn:
         """End the process, and raise NoAnswer for this question and all later ones."""
@@ -107,8 +106,12 @@ class Sandbox:
     def _parse_answer(self) -> tuple[Any, Any]:
         """Wait for the next line, and return its kind and its value.
 
-        The kinds are "answer" with the answer, "error" with a text, and "at" with a line of code. A line of another form
-        is ("", None). Raises NoAnswer if the process ends instead.
+        - "answer": the value is the answer.
+        - "error": the value is the text of the function's error.
+        - "at": the process reached its time limit; the value is the line of code that ran.
+        - "" with None: the line has another form.
+
+        Raises NoAnswer if the process ends instead.
         """
         line = self._read_line()
         with suppress(ValueError, RecursionError):
