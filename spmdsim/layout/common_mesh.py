@@ -118,11 +118,12 @@ def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] 
     both = common_mesh(a.mesh, b.mesh)
     if both is None:
         return None
-    pairs = [(a, _replace_axes(a, both.mesh, both.first)), (b, _replace_axes(b, both.mesh, both.second))]
-    for layout, refined in pairs:
+    refined_a = _replace_axes(a, both.mesh, both.first)
+    refined_b = _replace_axes(b, both.mesh, both.second)
+    for layout, refined in ((a, refined_a), (b, refined_b)):
         if not all(same_cuts(*dim) for dim in zip(shape, split_sizes(layout), split_sizes(refined))):
             return None
-    return pairs[0][1], pairs[1][1]
+    return refined_a, refined_b
 
 
 def _replace_axes(layout: Layout, mesh: Mesh, factors: Factors) -> Layout:

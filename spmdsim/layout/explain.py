@@ -127,11 +127,11 @@ class Derivation:
         rank.
         """
         mesh = self.layout.mesh
-        number = mesh.coords(rank)
-        digit = dict(zip(mesh.axes, number))
-        adjusted = tuple(digit[axis] for axis in self.adjusted_axes)
-        terms = tuple(d * stride.value for d, stride in zip(adjusted, self.strides))
-        return RankDerivation(rank, number, adjusted, terms, self.layout.replica_ranks(rank))
+        coords = mesh.coords(rank)
+        coord_of = dict(zip(mesh.axes, coords))
+        digits = tuple(coord_of[axis] for axis in self.adjusted_axes)
+        terms = tuple(digit * stride.value for digit, stride in zip(digits, self.strides))
+        return RankDerivation(rank, coords, digits, terms, self.layout.replica_ranks(rank))
 
     def tables(self) -> tuple[Table, ...]:
         """Return one table for each step; step two is missing if no column moves."""

@@ -115,8 +115,8 @@ class Window:
         """Return ``(low, high)``, extended to the elements whose mirror images are read.
 
         An element outside of the dimension gets the value of an element inside, of which it is the mirror image. With
-        5 elements and "reflect", element -1 is a copy of element 1, element 5 one of element 3. If all elements are
-        inside, the range is returned unchanged. The elements outside stay in the range; the caller cuts them off.
+        5 elements and "reflect", elements 5 and 6 are copies of 3 and 2, so the range (4, 7) becomes (2, 7). If all
+        elements are inside, the range is returned unchanged. Elements outside stay in it; the caller cuts them off.
 
         Args:
             low: first element of the range, below 0 if the range begins outside.
