@@ -282,7 +282,7 @@ def classes_last(x: Tensor, axis: int = 1) -> Tensor:
 def check_weight(weight: object, classes: int) -> None:
     """Raise InputError unless ``weight`` is None or has shape ``(classes,)``.
 
-    Anything else without a shape, such as a number or a text, is refused, too. ``classes`` is the number of classes.
+    Anything else without a shape, such as a number or a text, is refused, too.
 
     Args:
         weight: the argument ``weight`` of a loss.

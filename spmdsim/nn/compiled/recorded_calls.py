@@ -214,8 +214,8 @@ class OperatorStart(Entry):
                 closes it.
         """
         if state.is_traced:
-            like = self.operator
-            operator = recorder.operator(like.name, like.recipe, like.gradients)
+            recorded = self.operator
+            operator = recorder.operator(recorded.name, recorded.recipe, recorded.gradients)
             operator.__enter__()
             state.scopes.append(operator)
 
