@@ -48,15 +48,17 @@ def short_repr(value: Any) -> str:
     Args:
         value: an instance of a dataclass; another value has no fields, as in ``Name()``.
     """
+    # 8 characters are left for the brackets and "...".
     parts, characters_left = [], MOST_CHARACTERS - len(type(value).__name__) - 8
     names = [f.name for f in fields(value) if f.repr] if is_dataclass(value) else []
     for name in names:
-        text = _field_text(getattr(value, name))
-        if len(name) + len(text) + 3 > characters_left:
+        field_text = f"{name}={_field_text(getattr(value, name))}"
+        characters = len(field_text) + len(", ")
+        if characters > characters_left:
             parts.append("...")
             break
-        parts.append(f"{name}={text}")
-        characters_left -= len(name) + len(text) + 3
+        parts.append(field_text)
+        characters_left -= characters
     return f"{type(value).__name__}({', '.join(parts)})"
 
 
