@@ -148,19 +148,20 @@ ranks_of = lru_cache(maxsize=512)(Ranks)
 
 @lru_cache(maxsize=2048)
 def _mesh_offsets(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
-    """Return the number that each combination of coordinates on ``axes`` adds to a mesh position.
+    """Return the distance in mesh positions to each combination of coordinates on ``axes``.
 
-    A position is the row-major number of a rank in its mesh. The combinations are in row-major order; the first axis
-    is the major one. Without axes, the result is ``[0]``. The int64 array is cached; do not write to it.
+    A position is the row-major number of a rank in its mesh; the distance is counted from coordinates 0. The
+    combinations are in row-major order; the first axis is the major one. Without axes, the result is ``[0]``. The int64
+    array is cached; do not write to it.
 
-    >>> _mesh_offsets(Mesh((2, 3), ("a", "b")), ("b", "a")).tolist()
+    >>> _mesh_offsets(Mesh((2, 3), ("a", "b")), ("b", "a")).tolist()  # b steps by 1, a by 3
     [0, 3, 1, 4, 2, 5]
     """
     strides = dict(zip(mesh.axes, mesh._strides))
-    out = np.zeros(1, np.int64)
+    offsets = np.zeros(1, np.int64)
     for axis in axes:
-        out = (out[:, None] + np.arange(mesh.size_of[axis]) * strides[axis]).ravel()
-    return out
+        offsets = (offsets[:, None] + np.arange(mesh.size_of[axis]) * strides[axis]).ravel()
+    return offsets
 
 
 @lru_cache(maxsize=2048)
@@ -249,7 +250,7 @@ class Grid:
     def list_edges(
         self, spans: Sequence[tuple[int, int]], box: Sequence[tuple[int, int]]
     ) -> list[np.ndarray]:
-        """Return one array per dimension: the start of a box, the cell edges inside it, its stop.
+        """Return, per dimension, the start of a box, the edges of cells inside it, and its stop.
 
         For cells that start at 0, 2 and 4 and the box (1, 5), it is ``[1, 2, 4, 5]``.
 
@@ -259,8 +260,8 @@ class Grid:
         """
         dims = zip(self.cuts, spans, box)
         return [
-            np.concatenate(([start], cut.edge_array[a + 1 : b], [stop]))
-            for cut, (a, b), (start, stop) in dims
+            np.concatenate(([start], cut.edge_array[first + 1 : last], [stop]))
+            for cut, (first, last), (start, stop) in dims
         ]
 
     def positions(self, spans: Sequence[tuple[int, int]]) -> np.ndarray:

@@ -282,7 +282,7 @@ def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
     have, src, want, dst, _ = ends
     if have != want:
         return max(have.size, want.size, 2), None
-    fixed = {a for old, new in zip(src, dst) for a, b in zip(old, new) if a == b}
+    fixed = {axis for old, new in zip(src, dst) for axis, new_axis in zip(old, new) if axis == new_axis}
     used = {axis for entry in (*src, *dst) for axis in entry}
     axes = tuple([axis for axis in have.axes if axis in used and axis not in fixed])
     return (have.axis_size(*axes) if axes else max(have.size, 2)), axes

@@ -115,7 +115,7 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
     """Make ``column`` the basis column of row ``line`` of a simplex table, in place.
 
     The row is divided by its element in the column, and subtracted from the other rows so that their elements in the
-    column become 0.
+    column become 0. For example, with row 0 and column 0, [[2, 4], [1, 5]] becomes [[1, 2], [0, 3]].
 
     Args:
         table: the table; changed in place.
@@ -207,21 +207,23 @@ def _deal_shares(
 def _level_room(room: np.ndarray, count: int) -> np.ndarray:
     """Return the elements that each rank takes, so that the largest remaining room is smallest.
 
-    If the sum of all room is at most ``count``, each rank takes as much as it can, and elements may be left over.
+    Ranks with the most room take elements first. If the sum of all room is at most ``count``, each rank takes as much
+    as it can, and elements may be left over.
 
     Args:
         room: the number of elements that each rank can take.
         count: the number of elements that the ranks take together.
 
-    >>> _level_room(np.array([5, 3, 1]), 4).tolist()
+    >>> _level_room(np.array([5, 3, 1]), 4).tolist()  # room 2, 2, 1 remains
     [3, 1, 0]
     """
     if room.sum() <= count:
         return room
     falling = -np.sort(-room)
-    # The k places with the most room take all elements if each is filled until its room is that of `levels[k - 1]`.
+    # If the k ranks with the most room take all elements, each of them has room `levels[k - 1]` afterwards.
     levels = (np.cumsum(falling) - count) // np.arange(1, len(room) + 1)
     level = int(levels.max())
+    # Levels are rounded down, so leave one more on each rank first.
     taken: np.ndarray = np.maximum(room - level - 1, 0)
     one_more = np.flatnonzero(room > level)[: count - int(taken.sum())]
     taken[one_more] += 1

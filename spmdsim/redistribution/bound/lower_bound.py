@@ -262,15 +262,15 @@ class SumCell(NamedTuple):
         return len(self.owners) - 1 - self._adds_last
 
     def extras(self, ranks: Sequence[int]) -> tuple[int, ...]:
-        """Return, for each rank, its additional receptions per element if it adds all addends up.
+        """Return how many more receptions per element each rank has if it adds all addends up.
 
-        Receptions of the other ranks are not counted. A rank that wants the result is counted as if it received the
-        result anyway. So its number is -1 if it also owns the only addend. Of n addends,
+        More than without adding: each rank that wants the result receives it anyway. So a rank that wants the result
+        and owns the only addend has -1. Receptions of the other ranks are not counted. Of n addends,
 
         * a rank that owns none and does not want the result receives n, or n - 1 if a rank that wants the result owns
           an addend and adds it last;
-        * a rank that owns none and wants the result receives n - 1: the last reception brings the result itself;
-        * a rank that owns one receives n - 1, or n - 2 if it wants the result or a rank with another addend wants it.
+        * a rank that owns none and wants the result receives n - 1 more: the last reception brings the result itself;
+        * a rank that owns one receives n - 1 more, or n - 2 if it wants the result or a rank with another addend does.
 
         Args:
             ranks: the ranks, in the order of the result; they must include the cell's owners and ``wanting``.
@@ -374,7 +374,7 @@ sums = lru_cache(maxsize=512)(Sums)
 def _owners_by_box(
     layout: Layout, shape: tuple[int, ...], common_partial: tuple[str, ...]
 ) -> dict[tuple[int, Bounds], list[tuple[int, int]]]:
-    """Return the owners of each box of a layout that is not empty.
+    """Return the owners of each non-empty box of a layout, by problem and box.
 
     A problem is a combination of coordinates on ``common_partial``, the axes that stay pending: values of different
     problems are never added up.

@@ -160,8 +160,8 @@ def list_rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
     Args:
         summed: the boxes of :func:`reduction_parts`.
     """
-    longest = max([len(share.adders) for share in summed], default=1) - 1
-    messages: list[list[tuple[int, int, int]]] = [[] for _ in range(longest + 2)]
+    most_forwards = max([len(share.adders) for share in summed], default=1) - 1
+    messages: list[list[tuple[int, int, int]]] = [[] for _ in range(most_forwards + 2)]
     for number, share in enumerate(summed):
         messages[0] += [(*hop, number) for hop in share.contributions]
         for position, hop in enumerate(share.forwarded):
@@ -324,10 +324,8 @@ class Single(NamedTuple):
             count: the number of receptions.
         """
         for _ in range(count):
-            ranks = sorted(
-                [(load[candidate], candidate not in self.receptions, candidate) for candidate in self.inside]
-            )
-            rank = next(candidate for *_, candidate in ranks if self.can_take(candidate))
+            by_load = sorted([(load[rank], rank not in self.receptions, rank) for rank in self.inside])
+            rank = next(candidate for *_, candidate in by_load if self.can_take(candidate))
             self.add(rank, 1)
             load[rank] += 1
 
@@ -415,7 +413,10 @@ def _round_shares(
 
 
 def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Single]:
-    """Return the last ``count`` elements of ``cells`` as single elements without receptions.
+    """Return the last ``count`` elements of a group's cells, as a :class:`Single` each.
+
+    They are in the order of the cells, and no rank has receptions for them yet. For example, the last 3 elements of
+    cells of 4 and 2 elements are one of the first cell and both of the second one.
 
     Args:
         cells: the cells of a group.

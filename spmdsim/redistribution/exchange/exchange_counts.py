@@ -60,8 +60,9 @@ class ExchangeCounts:
     def _blocks(self) -> SourceBlocks:
         """Source blocks: how many are distinct, the owners of each, and the block at each position.
 
-        A rank that is not in the source mesh has the number after the last one. Slices of the mesh exchange nothing
-        with each other. Blocks of different slices therefore count as distinct, even if their bounds are equal.
+        A rank that is not in the source mesh has the number after the last one. Ranks that differ along an axis that
+        splits neither source nor target exchange nothing with each other. Their blocks therefore count as distinct,
+        even if the bounds are equal.
         """
         have, src = self._ends.have, self._ends.src
         axes = (*[axis for entry in src for axis in entry], *idle_axes(self._ends))
@@ -75,8 +76,8 @@ class ExchangeCounts:
     def messages(self) -> np.ndarray:
         """Number of messages to each position of the target mesh, as an int64 array.
 
-        A message is a box of one source block. On up to ``FEW_RANKS`` ranks per mesh, replicas share what they send,
-        so a box may come in several messages.
+        A message brings the elements that a rank needs of one source block; the rank's own block brings none. On up to
+        ``FEW_RANKS`` ranks per mesh, replicas share what they send, so these elements may come in several messages.
         """
         have, src, want, dst, shape = self._ends
         if have.size <= FEW_RANKS and want.size <= FEW_RANKS:
@@ -122,10 +123,10 @@ class ExchangeCounts:
 
     @cached_property
     def most_sent(self) -> float:
-        """Number of elements that the busiest rank sends, as a mean over replicas.
+        """Number of elements that the busiest rank sends, if replicas of a block share its sending.
 
         It is the largest number of elements of a source block that ranks without the block need, divided by the
-        block's replicas.
+        block's replicas. So it may be a fraction.
         """
         _, _, want, dst, _ = self._ends
         blocks = self._blocks

@@ -191,10 +191,10 @@ def _compute_receives(
 
 
 def _granule_size(grid: Grid) -> int:
-    """Return the largest length that divides the element numbers at which cells begin.
+    """Return the number of elements in the largest blocks that no edge of a cell divides.
 
-    Blocks of this length are granules: no cut divides one. It is 1 if the tensor is empty. Rows of 6 elements, cut at
-    0, 2 and 4, give 2.
+    It is the greatest common divisor of the element numbers at which cells begin, and 1 if the tensor is empty. Rows of
+    6 elements, cut at 0, 2 and 4, give 2.
 
     Args:
         grid: the cells of a tensor.

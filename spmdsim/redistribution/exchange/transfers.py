@@ -89,7 +89,8 @@ class Transfers(Sequence[Transfer]):
         cells, count = self._cells, math.prod([len(edges) - 1 for edges in self._edges])
         if cells is None:
             return boxes
-        if np.any(cells[1:] <= cells[:-1]):
+        is_ascending = bool(np.all(cells[1:] > cells[:-1]))
+        if not is_ascending:
             return map(list(boxes).__getitem__, cells.tolist())
         if len(cells) == count:
             return boxes

@@ -180,22 +180,25 @@ def _receive_from_members(
 
 
 def _send_to_members(before: list[Bounds], after: list[Bounds], me: int) -> tuple[MemberBox, ...]:
-    """Return the boxes that member ``me`` sends; () if an earlier member has its source box.
+    """Return the boxes that a member sends to the other members of its group.
 
-    Members with an equal source box get none, and empty boxes are left out.
+    Of members with equal source boxes, the first one sends for all; the others get (). Members that have that source
+    box need nothing from it, and empty boxes are left out.
 
     Args:
         before: the source box of each member.
         after: the target box of each member.
-        me: the number of the member.
+        me: the number of the sending member.
     """
-    if before.index(before[me]) != me:
+    own_box = before[me]
+    is_first_owner = before.index(own_box) == me
+    if not is_first_owner:
         return ()
     sends = []
     for member, target in enumerate(after):
-        box = overlap(before[me], target)
-        if box is not None and before[member] != before[me]:
-            sends.append(MemberBox(member, within(box, before[me])))
+        box = overlap(own_box, target)
+        if box is not None and before[member] != own_box:
+            sends.append(MemberBox(member, within(box, own_box)))
     return tuple(sends)
 
 
@@ -213,18 +216,18 @@ def _gathered_boxes(before: list[Bounds], after: list[Bounds]) -> tuple[Index | 
 def _have_equal_shapes(before: list[Bounds], after: list[Bounds]) -> bool:
     """Return True if the split moves from one dimension to another one, with equal shapes.
 
-    All source boxes must have one shape and differ in one dimension. The target boxes must have one shape and differ in
-    one other dimension. Then all members cut their boxes at equal positions, so a fact about the blocks of one member
+    That is, all source boxes have one shape and differ in one dimension; all target boxes have one shape and differ in
+    another dimension. Then all members cut their boxes at equal positions, so a fact about the blocks of one member
     holds for all.
 
     Args:
         before: the source box of each member.
         after: the target box of each member.
     """
-    shapes = {_box_shape(box) for box in before}, {_box_shape(box) for box in after}
+    source_shapes, target_shapes = {_box_shape(box) for box in before}, {_box_shape(box) for box in after}
     split_before, split_after = _differing(before), _differing(after)
     return (
-        len(shapes[0]) == len(shapes[1]) == len(split_before) == len(split_after) == 1
+        len(source_shapes) == len(target_shapes) == len(split_before) == len(split_after) == 1
         and split_before != split_after
     )
 
@@ -329,11 +332,13 @@ def arrange_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: in
         size: the number of members.
     """
     counts, offsets, packed = [0] * size, [0] * size, 0
-    places = [flat_offset(shape, piece.index) for piece in pieces]
-    direct = None not in places and len({piece.member for piece in pieces}) == len(pieces)
-    for piece, offset in zip(pieces, places):
-        if not counts[piece.member]:
-            offsets[piece.member] = offset if direct and offset is not None else packed
+    shard_offsets = [flat_offset(shape, piece.index) for piece in pieces]
+    has_one_box_per_member = len({piece.member for piece in pieces}) == len(pieces)
+    direct = None not in shard_offsets and has_one_box_per_member
+    for piece, shard_offset in zip(pieces, shard_offsets):
+        is_first_of_member = not counts[piece.member]
+        if is_first_of_member:
+            offsets[piece.member] = shard_offset if direct and shard_offset is not None else packed
         counts[piece.member] += piece.count
         packed += piece.count
     return Side(pieces, counts, offsets, packed, direct)

@@ -242,12 +242,12 @@ def fill_buckets(items: Iterable[tuple[Item, int]], full_nbytes: int = BUCKET_BY
     >>> fill_buckets([("a", 10), ("b", 10), ("c", 15), ("d", 40)], 20)
     [['a', 'b'], ['c', 'd']]
     """
-    lists: list[list[Item]] = []
-    size = full_nbytes
+    buckets: list[list[Item]] = []
+    bucket_nbytes = full_nbytes  # The first item begins a bucket.
     for item, nbytes in items:
-        if size >= full_nbytes:
-            lists.append([])
-            size = 0
-        lists[-1].append(item)
-        size += nbytes
-    return lists
+        if bucket_nbytes >= full_nbytes:
+            buckets.append([])
+            bucket_nbytes = 0
+        buckets[-1].append(item)
+        bucket_nbytes += nbytes
+    return buckets

@@ -196,18 +196,9 @@ class _Side:
                 top = below
                 below //= self.shape[dim]
                 for axis in self.layout.dims[dim]:
-                    parts = self.layout.mesh.axis_size(axis)
-                    if top % parts or (top // parts) % below:
-                        return False
-                    bottom = top // parts
-                    for cut in [cut for cut in group_cuts if bottom < cut < top]:
-                        if top % cut:
-                            return False
-                        self.axis_cuts[axis].add(top // cut)
-                    group_cuts.update(
-                        top // axis_cut for axis_cut in self.axis_cuts[axis] if top % axis_cut == 0
-                    )
-                    if any(top % axis_cut for axis_cut in self.axis_cuts[axis]):
+                    bottom, remainder = divmod(top, self.layout.mesh.axis_size(axis))
+                    is_even_split = not remainder and not bottom % below
+                    if not is_even_split or not _exchange_cuts(group_cuts, self.axis_cuts[axis], top, bottom):
                         return False
                     top = bottom
         return all(_are_divisible(cut) for cut in self.axis_cuts.values())
@@ -263,6 +254,31 @@ class _Side:
                     entries[high] = (*entries[high], name)
                     top //= mesh.axis_size(name)
         return list(entries.values())
+
+
+def _exchange_cuts(group_cuts: set[int], axis_cuts: set[int], top: int, bottom: int) -> bool:
+    """Add the cuts of a group inside an axis to those of the axis, and the axis's cuts to the group.
+
+    For example, an axis of size 4 covers the distances 24 to 6. Its cuts {1, 4} and the group's {24, 12, 1} become
+    {1, 2, 4} and {24, 12, 6, 1}: cut 2 of the axis is at 24 / 2.
+
+    Args:
+        group_cuts: the distances in elements at which the group is cut; extended in place.
+        axis_cuts: the prefix products of the axis's parts; extended in place.
+        top: the largest distance that the axis covers.
+        bottom: the smallest one.
+
+    Returns:
+        False if a cut does not divide ``top``. The sets may be extended then, too.
+    """
+    inner_cuts = [cut for cut in group_cuts if bottom < cut < top]
+    if any(top % cut for cut in inner_cuts):
+        return False
+    axis_cuts.update(top // cut for cut in inner_cuts)
+    if any(top % axis_cut for axis_cut in axis_cuts):
+        return False
+    group_cuts.update(top // axis_cut for axis_cut in axis_cuts)
+    return True
 
 
 def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:

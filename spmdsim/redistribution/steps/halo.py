@@ -155,11 +155,12 @@ class Dim:
         """
         wanted, pieces = self.reads(piece), set()
         for turn in self._turns(wanted):
-            limits = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
-            low, high = max(limits[0], turn * self.n), min(limits[1], (turn + 1) * self.n)
+            first, stop = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
+            turn_start = turn * self.n
+            low, high = max(first, turn_start), min(stop, turn_start + self.n)
             if low < high:
-                a, b = self.blocks.cells_in(low - turn * self.n, high - turn * self.n)
-                pieces.update(self.blocks.piece[a:b].tolist())
+                first_cell, last_cell = self.blocks.cells_in(low - turn_start, high - turn_start)
+                pieces.update(self.blocks.piece[first_cell:last_cell].tolist())
         return [source for source in sorted(pieces) if self.read_slices(source, piece)]
 
     def readers(self, piece: int) -> list[int]:
@@ -362,8 +363,9 @@ def padded_buffer(step: HaloStep, rank: int) -> Room | None:
 def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Sequence[int] | None:
     """Return the room on each side of a block per dimension, or None if it is too much.
 
-    Each needed room other than 0 is rounded up to a power of two of at least :data:`ROOM` (4). If the padded block is
-    then more than 25 % larger than the block, ``least_margins`` is tried for all dimensions.
+    Each needed room other than 0 is rounded up to a power of two of at least :data:`ROOM` (4): 0, 1 and 5 become 0, 4
+    and 8. If the padded block is then more than 25 % larger than the block, ``least_margins`` is tried for all
+    dimensions.
 
     Args:
         sizes: the shape of the block.
@@ -441,6 +443,9 @@ def _list_traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int
 
 def _find_peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], int]]) -> int:
     """Return the rank that has the coordinates of ``rank`` but other pieces of some dimensions.
+
+    For example, on a 2 x 4 mesh with axes a and b, the peer of rank 1 with piece 3 of a dimension that b splits is rank
+    3.
 
     Args:
         mesh: the mesh.
@@ -562,14 +567,14 @@ def _element_masks(layout: Layout, rank: int, shape: tuple[int, ...]) -> list[np
         rank: a rank of its mesh.
         shape: the global shape; each mask has the length of its dimension.
     """
+    if isinstance(layout, Windowed):
+        ranges = layout.reads(shape, rank)
+    else:
+        ranges = tuple(range(start, stop) for start, stop in layout.bounds(shape, rank))
     masks = [np.zeros(n, bool) for n in shape]
-    blocks = (range(*ends) for ends in layout.bounds(shape, rank))
-    for mask, elements_range in zip(
-        masks, layout.reads(shape, rank) if isinstance(layout, Windowed) else blocks
-    ):
-        mask[
-            np.arange(elements_range.start, elements_range.stop, elements_range.step) % max(len(mask), 1)
-        ] = True
+    for mask, elements in zip(masks, ranges):
+        indices = np.arange(elements.start, elements.stop, elements.step)
+        mask[indices % max(len(mask), 1)] = True
     return masks
 
 
