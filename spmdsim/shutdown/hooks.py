@@ -83,8 +83,11 @@ def set_hooks(name: str | None = None) -> None:
 def _end_before_mpi_at_exit() -> None:
     """End the job at the exit of a rank that fails before it starts MPI; else do nothing.
 
-    In a child that a rank with MPI has forked, exit at once. Otherwise the child would come to the functions at exit
-    that end MPI, but MPI runs in the rank alone. Other forked children do nothing.
+    This is a function at exit. A forked child has it, too:
+
+    - In a child that a rank with MPI has forked, exit at once. Otherwise the child would come to the functions at exit
+      that end MPI, but MPI runs in the rank alone.
+    - In other forked children, do nothing.
     """
     if stop.is_forked():
         stop.flush_output()

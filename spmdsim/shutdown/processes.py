@@ -127,7 +127,7 @@ def make_unreadable() -> Iterator[None]:
     Yields:
         None, once.
     """
-    before = 1
+    before = 1  # the system's default: readable
     with suppress(Exception):
         before = max(ctypes.CDLL(None).prctl(_IS_READABLE, 0, 0, 0, 0), 0)
     set_process_option(READABLE, 0)
@@ -393,8 +393,10 @@ def remove_session(launcher: int) -> None:
 def find_leftovers() -> list[Path]:
     """Return the paths that this user's ended jobs have left, sorted.
 
-    They are segments of shared memory that are unused and older than :data:`SETTLED` seconds, and folders of launchers
-    that do not run. Without ``/proc`` there are none.
+    - Segments of shared memory that are unused and older than :data:`SETTLED` (600) seconds.
+    - Folders for temporary files of launchers of Open MPI that do not run.
+
+    Without ``/proc`` there are none.
     """
     now = time.time()
     segments = [

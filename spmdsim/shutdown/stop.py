@@ -409,9 +409,11 @@ def end_job_for_others(comm: MPI.Comm) -> None:
 def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     """Print each cause once, with its ranks unless all have it, ordered by the lowest rank.
 
-    If a rank has a reason of its own, leave out ranks that only report a difference between others. If no rank has one,
-    print one report alone, the report that most ranks share: all are about one difference, but a later rank may have
-    seen less of it.
+    For example, "ranks 0, 2 of 4 stopped, the job ends:" is above their common cause.
+
+    Reasons "of others" only report a difference between other ranks. If a rank has a reason of its own, leave them out.
+    If no rank has one, print one of them alone, which most ranks share: all are about one difference, but a later rank
+    may have seen less of it.
 
     Args:
         reasons: why each rank stops, by rank; at least one. The names of hosts are printed if they are not empty.
@@ -497,9 +499,10 @@ def abort_job(code: int) -> NoReturn:
 
 
 def abort_together(code: int) -> NoReturn:
-    """Abort the job on rank 0, so that its code is kept; does not return.
+    """Abort the job with one exit code on all ranks; does not return.
 
-    Other ranks wait :data:`ENDED_SECONDS` (5) for that, and then exit. Without MPI, this rank aborts the job.
+    Rank 0 aborts, so that the launcher reports its code. Other ranks wait :data:`ENDED_SECONDS` (5) for that, and then
+    exit by themselves. Without MPI, this rank aborts the job.
 
     Args:
         code: the exit code.
@@ -515,8 +518,8 @@ def abort_together(code: int) -> NoReturn:
 def ask_launcher_to_end(code: int) -> None:
     """Ask the launcher to end a job without MPI, if it speaks PMI.
 
-    Do nothing under another launcher, which ends the job when this rank fails. Wait :data:`FORWARD_SECONDS` before, so
-    that output arrives.
+    PMI is the protocol between ranks and some launchers. Under another launcher do nothing: it ends the job when this
+    rank fails. Wait :data:`FORWARD_SECONDS` (0.2) first, so that the launcher forwards what was printed.
 
     Args:
         code: the exit code of the job.
