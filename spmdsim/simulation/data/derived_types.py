@@ -82,7 +82,9 @@ class Datatype(Handle):
         return self.lower * self.dtype.itemsize, self.stride * self.dtype.itemsize
 
     def Get_true_extent(self) -> tuple[int, int]:
-        """Return the position of the first data byte of one value, and how many bytes the data spans.
+        """Return the position of the first data byte of a value, and how many bytes the data spans.
+
+        For two floats of 8 bytes at elements 1 and 3 it is ``(8, 24)``.
 
         Returns:
             The position of the first data byte; the number of bytes from the first to the last data byte, both
@@ -219,8 +221,9 @@ class Datatype(Handle):
     def _repeat_at(self, name: str, starts: Any) -> Datatype:
         """Return a new, uncommitted type with one value of this type at each start.
 
-        :meth:`_set_bounds` derives the lower bound and the extent of the new type from the smallest and the largest
-        start. Without starts the new type has no elements, and its extent is 0.
+        For a type of elements 0 and 1, the starts 0 and 4 give elements 0, 1, 4 and 5. :meth:`_set_bounds` derives the
+        lower bound and the extent of the new type from the smallest and the largest start. Without starts the new type
+        has no elements, and its extent is 0.
 
         Args:
             name: the printed name of the new type.
@@ -323,7 +326,8 @@ class Datatype(Handle):
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Return a new, uncommitted type of blocks of given lengths at given positions in bytes.
 
-        Surplus entries of the longer list are not used.
+        For example, lengths [2, 1] and displacements [0, 32] pick the floats 0, 1 and 4 of 8 bytes each. Surplus
+        entries of the longer list are not used.
 
         Args:
             blocklengths: number of values of this type in each block.
@@ -334,9 +338,9 @@ class Datatype(Handle):
                 dtype.
         """
         starts = [
-            self._count_elements(d, "a displacement") + i * self.stride
-            for d, n in zip(displacements, blocklengths)
-            for i in range(n)
+            self._count_elements(displacement, "a displacement") + i * self.stride
+            for displacement, length in zip(displacements, blocklengths)
+            for i in range(length)
         ]
         return self._repeat_at("hindexed", starts)
 
@@ -368,9 +372,10 @@ class Datatype(Handle):
         starts: Sequence[int],
         order: int = ORDER_C,
     ) -> Datatype:
-        """Return the uncommitted type of a box inside an array; the extent of one value is the whole array.
+        """Return the uncommitted type of a box inside an array; its extent is the whole array.
 
-        The three lists should have equal lengths, which is not checked.
+        For example, the box of shape (2, 2) at (1, 1) of a (3, 4) array picks elements 5, 6, 9 and 10 in order C. The
+        three lists should have equal lengths, which is not checked.
 
         Args:
             sizes: the array's shape, counted in values of this type.
@@ -394,6 +399,9 @@ class Datatype(Handle):
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """Return an uncommitted type of this type's elements with another lower bound and extent.
+
+        For example, a column of an array with an extent of one element: then consecutive values are consecutive
+        columns.
 
         Args:
             lb: the lower bound, in bytes.

@@ -74,10 +74,14 @@ class MessageBuffer:
             self.read()[:count] = data
 
     def select_elements(self, start: int, count: int) -> MessageBuffer:
-        """Return a buffer of ``count`` elements of this one, from element ``start`` on; memory is shared.
+        """Return the buffer of some consecutive elements of this one; memory is shared.
 
         Bounds are not checked: the caller makes sure that the elements exist. The order of the new buffer is
         NO_ORDER.
+
+        Args:
+            start: the number of the first element.
+            count: how many there are.
         """
         if self.index is not None:
             buffer = MessageBuffer(self.array, self.dtype, count, self.index[start : start + count])
@@ -216,11 +220,11 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
 def _count_values(elements: int, datatype: Datatype) -> int:
     """Return the number of values in a buffer without a count.
 
-    If ``elements`` is negative, the result is negative. An extent of 0 counts as 1.
+    For a type with an extent of 3 elements, 12 elements have 4 values. An extent of 0 counts as 1.
 
     Args:
         elements: number of basic elements from the start of the message to the end of the memory. It is negative if
-            the message starts behind the end.
+            the message starts behind the end; then the result is negative, too.
         datatype: the type of the values.
 
     Raises:

@@ -52,10 +52,11 @@ class Op(Handle):
         return self._objects(x, y)
 
     def comparison_key(self) -> Any:
-        """Return a value to compare the operations of two ranks: equal operations have equal keys.
+        """Return a value that is equal for equal operations, to compare those of two ranks.
 
-        The key of a predefined operation is its name, such as "SUM". The key of a Python function is the pair of its
-        file and first line, because each rank may have its own copy. Any other callable is its own key.
+        - A predefined operation: its name, such as "SUM".
+        - A Python function: the pair of its file and first line, because each rank may have its own copy.
+        - Another callable: itself.
         """
         function = self._function or self._objects
         if NAMED.get(self.name) is self:
@@ -161,8 +162,8 @@ def _keep_dtype(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the function of MINLOC or MAXLOC on arrays of (value, index) pairs.
 
-    The pair with the better value wins; of equal values, the one with the lower index. Pairs are entries of
-    structured arrays with two fields; the returned function makes a new array.
+    The pair with the better value wins; of equal values, the one with the lower index: MAXLOC of (7, 2) and (7, 0) is
+    (7, 0). Pairs are entries of structured arrays with two fields; the returned function makes a new array.
 
     Args:
         better: np.less or np.greater; called with two arrays of values.
@@ -170,9 +171,9 @@ def _choose_located(better: Callable[[Any, Any], Any]) -> Callable[[Any, Any], A
 
     def choose(left: Any, right: Any) -> Any:
         value, index = left.dtype.names
-        equal = left[value] == right[value]
-        take_left = better(left[value], right[value]) | (equal & (left[index] <= right[index]))
-        return np.where(take_left, left, right)
+        is_equal = left[value] == right[value]
+        is_left = better(left[value], right[value]) | (is_equal & (left[index] <= right[index]))
+        return np.where(is_left, left, right)
 
     return choose
 
