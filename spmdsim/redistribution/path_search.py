@@ -203,7 +203,7 @@ class Target:
         steps = []
         for axes in dict.fromkeys((free_axes, tuple([axis for axis in free_axes if axis in partial]))):
             for dim in self._even_dims([entry + axes for entry in placed]):
-                after = tuple([e + axes if d == dim else e for d, e in enumerate(placed)])
+                after = _replace_entry(tuple(placed), dim, placed[dim] + axes)
                 steps.append(StateStep("reduce_scatter", partial, State(after, ())))
         return steps
 

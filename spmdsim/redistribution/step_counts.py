@@ -67,7 +67,7 @@ def most_received(step: Step) -> int:
         return int(reduction_elements(collective, members, shard))
     if src.is_even(shape) and dst.is_even(shape):
         return shard - shard // members
-    changed = [dim for dim, pair in enumerate(zip(src.dims, dst.dims)) if pair[0] != pair[1]]
+    changed = [dim for dim, (before, after) in enumerate(zip(src.dims, dst.dims)) if before != after]
     if collective == "all_gather" and len(changed) == 1 and shard:
         # The rank with the largest block and the smallest share of it receives most, because blocks are balanced.
         size = largest_shard_shape(dst.mesh, dst.dims, shape)[changed[0]]

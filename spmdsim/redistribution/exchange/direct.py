@@ -141,7 +141,7 @@ def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
     if rank in src:
         source_position = src.position(rank)
         own_cell = [int(cell[source_position]) for cell in have.cells]
-        if all(a <= cell < b for cell, (a, b) in zip(own_cell, spans)):
+        if all(first <= cell < last for cell, (first, last) in zip(own_cell, spans)):
             peers[_number_cell(own_cell, spans)] = rank
     # The dimensions after the tensor's own have one overlapping cell each, so the cells of the tensor are complete.
     return Transfers(peers, have.list_edges(spans[:ndim], box))
@@ -169,14 +169,17 @@ def _list_sent(between: Between, rank: int) -> Sequence[Transfer]:
         return ()
     spans = want.spans(box)
     base = want.positions(spans)
+    # The ranks whose target overlaps the source cell of `rank`, in target order: all replicas of each target cell.
     ranks = want.ranks.rank[(base[:, None] + want.copy_offsets).ravel()]
     source_positions = have.ranks.positions(ranks)
     owns_cell = source_positions >= 0
     for cell in have.cells:
         owns_cell &= cell[source_positions] == cell[position]
-    order = np.cumsum(~owns_cell) - 1
+    # Number the others, which need the cell, and find the replica that serves each.
+    need_numbers = np.cumsum(~owns_cell) - 1
     needing_count = len(ranks) - int(np.count_nonzero(owns_cell))
-    is_served = ~owns_cell & (order * have.copies // max(needing_count, 1) == have.copy_numbers[position])
+    serving_copies = need_numbers * have.copies // max(needing_count, 1)
+    is_served = ~owns_cell & (serving_copies == have.copy_numbers[position])
     is_served |= ranks == rank
     served_numbers = np.flatnonzero(is_served)
     return Transfers(ranks[served_numbers], want.list_edges(spans[:ndim], box), served_numbers // want.copies)
@@ -205,9 +208,9 @@ def _choose_replicas(
     target = want.ranks.positions(have.ranks.rank[replicas])
     inside, order, own_order = target >= 0, np.zeros_like(target), np.zeros(len(base), np.int64)
     needing_count = np.ones(len(base), np.int64)
-    index = np.indices([b - a for a, b in spans]).reshape(len(spans), len(base))
-    for dim, (a, _) in enumerate(spans):
-        cell = index[dim] + a
+    index = np.indices([last - first for first, last in spans]).reshape(len(spans), len(base))
+    for dim, (first_cell, _) in enumerate(spans):
+        cell = index[dim] + first_cell
         edge = have.cuts[dim].edge_array
         first, last = want.cuts[dim].cell_ranges(edge[cell], edge[cell + 1])
         cell_of_replica = want.cells[dim][target]
@@ -229,6 +232,6 @@ def _choose_replicas(
 def _number_cell(cells: Sequence[int], spans: Sequence[tuple[int, int]]) -> int:
     """Return the row-major number of a cell among the cells of ``spans``."""
     number = 0
-    for cell, (a, b) in zip(cells, spans):
-        number = number * (b - a) + cell - a
+    for cell, (first, last) in zip(cells, spans):
+        number = number * (last - first) + cell - first
     return number

@@ -233,16 +233,14 @@ def peak_buffer_elements(src: Layout, dst: Layout, shape: tuple[int, ...], rank:
     """
     summed = reduction_parts(src, dst, shape)
     added = sum(share.count for share in summed for adder, _ in share.adders if rank == adder)
-    packed, landed = (
-        [
-            sum(summed[hop[2]].count for hop in messages if hop[side] == rank)
-            for messages in list_rounds(summed)
-        ]
-        for side in (0, 1)
-    )
-    after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
-    later = max(map(sum, zip(packed[1:], landed[1:])))
-    return max(landed[0] + max(packed[0], added) - after, added + later - after, added + landed[-1])
+    packed, received = [], []
+    for messages in list_rounds(summed):
+        packed.append(sum(summed[number].count for sender, _, number in messages if sender == rank))
+        received.append(sum(summed[number].count for _, receiver, number in messages if receiver == rank))
+    shard_after = volume(dst.bounds(shape, rank)) if rank in dst.mesh else 0
+    first_round = received[0] + max(packed[0], added) - shard_after
+    later_rounds = added + max(map(sum, zip(packed[1:], received[1:]))) - shard_after
+    return max(first_round, later_rounds, added + received[-1])
 
 
 # -- whole elements -----------------------------------------------------------------------------------------
@@ -269,7 +267,9 @@ def _deal_out(problem: Sums) -> Iterator[tuple[SumCell, Bounds, dict[int, int]]]
     for cells, counts, extras, singles in zip(
         problem.groups, shares, problem.extras.tolist(), single_receptions
     ):
-        stops = list(accumulate(counts))
+        stops = list(
+            accumulate(counts)
+        )  # A rank's share are the elements from stop - count to stop of the group.
         before = 0
         for cell in cells:
             after = before + volume(cell.box)

@@ -262,11 +262,9 @@ def _nested_counts(ends: Ends) -> BusiestCounts | None:
         count = count_common_axes(before, after)
         removed, added = before[count:], after[count:]
         owned *= 0 if removed and added else min(source_length, target_length)
-        source_size, target_size, messages = (
-            source_size * source_length,
-            target_size * target_length,
-            messages * max(target_length // source_length, 1),
-        )
+        source_size *= source_length
+        target_size *= target_length
+        messages *= max(target_length // source_length, 1)
         box *= min(source_length, target_length)
         if added and not removed:
             kept_size *= target_length * have.axis_size(*[axis for axis in added if axis not in split_axes])

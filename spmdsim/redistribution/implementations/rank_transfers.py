@@ -395,11 +395,12 @@ def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
             box = tuple((base, base + stop - start) for (start, stop), (base, _) in zip(box, source))
         indices.append(within(box, source))
     counts = [math.prod(interval.stop - interval.start for interval in index) for index in indices]
-    running = [0, *accumulate(counts)][:-1]
+    packed_starts = [0, *accumulate(counts)][:-1]
     starts = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
     direct = None not in starts
-    in_place = direct and all(f == r for f, r, count in zip(starts, running, counts) if count)
-    offsets = [int(f or 0) for f in starts] if direct and not in_place else running
+    nonempty_starts = [pair for pair, count in zip(zip(starts, packed_starts), counts) if count]
+    in_place = direct and all(start == packed_start for start, packed_start in nonempty_starts)
+    offsets = [int(start or 0) for start in starts] if direct and not in_place else packed_starts
     return Blocks(
         indices=tuple(indices),
         counts=counts,
@@ -424,13 +425,13 @@ def count_blocks(step: Step, rank: int) -> Blocks:
     shape = step.src.local_shape(step.shape, rank)
     counts, starts, is_contiguous = _count_all_members(step, rank)
     nonempty = counts > 0
-    running = np.cumsum(counts) - counts
+    packed_starts = np.cumsum(counts) - counts
     direct = bool(is_contiguous[nonempty].all())
-    in_place = direct and bool((starts == running)[nonempty].all())
+    in_place = direct and bool((starts == packed_starts)[nonempty].all())
     return Blocks(
         indices=(),
         counts=counts.tolist(),
-        offsets=(starts * nonempty if direct and not in_place else running).tolist(),
+        offsets=(starts * nonempty if direct and not in_place else packed_starts).tolist(),
         direct=direct,
         packed=in_place or not direct,
         covers_source=int(counts.sum()) == math.prod(shape),
@@ -454,10 +455,14 @@ def _count_all_members(step: Step, rank: int) -> tuple[np.ndarray, np.ndarray, n
     """
     mesh, shape = step.src.mesh, step.src.local_shape(step.shape, rank)
     sizes, coordinates, order = _list_member_coordinates(step, rank)
-    counts: Any = np.ones(math.prod(sizes), np.int64)
-    starts, is_whole, is_contiguous, stride = 0 * counts, counts > 0, counts > 0, 1
+    member_count, stride = math.prod(sizes), 1
+    counts: Any = np.ones(member_count, np.int64)
+    starts: Any = np.zeros(member_count, np.int64)
+    is_whole, is_contiguous = np.ones(member_count, bool), np.ones(member_count, bool)
+    source = step.src.bounds(step.shape, rank)
     for dim in reversed(range(len(shape))):
-        shard_start, (start, length) = step.src.bounds(step.shape, rank)[dim][0], (0, step.shape[dim])
+        shard_start = source[dim][0]
+        start, length = 0, step.shape[dim]
         for axis in step.dst.dims[dim]:
             start, length = split_block(start, length, mesh.size_of[axis], coordinates[axis])
         start, length = (np.broadcast_to(array, sizes).ravel()[order] for array in (start, length))

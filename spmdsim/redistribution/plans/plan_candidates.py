@@ -537,9 +537,9 @@ class _Finder:
             return arrivals
         sizes = largest_shard_shape(dst.mesh, dst.dims, self.shape)
         largest_dim = sizes.index(max(sizes))
-        split_further = Layout(
-            dst.mesh, [(*e, *free) if d == largest_dim else e for d, e in enumerate(dst.dims)]
-        )
+        dims = [*dst.dims]
+        dims[largest_dim] = (*dims[largest_dim], *free)
+        split_further = Layout(dst.mesh, dims)
         return [
             *arrivals,
             Arrival(split_further, (Step("all_gather", free, split_further, dst, self.shape),)),

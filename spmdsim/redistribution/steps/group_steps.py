@@ -118,8 +118,10 @@ class PartsStep(CountedStep):
         """Return the elements that each member should send to ``rank``, as ``(member, elements)``.
 
         The expectation is for values that are spread evenly: ``times`` times the rounded product of the rank's target
-        shard and the member's share of the group's elements. ``rank`` itself is included; members are in the group's
-        order. Empty for a rank outside of the source mesh.
+        shard and the member's share of the group's elements. For example, from 4 members with equal shards a rank with
+        a target shard of 8 elements gets 2 each, if ``times`` is 1.
+
+        ``rank`` itself is included; members are in the group's order. Empty for a rank outside of the source mesh.
         """
         if rank not in self.src.mesh:
             return []
@@ -127,8 +129,8 @@ class PartsStep(CountedStep):
         sizes = [_volume(self.src, self.shape, member) for member in members]
         target_size, total = _volume(self.dst, self.shape, rank), sum(sizes)
         return [
-            (m, self.times * round(target_size * size / total) if total else 0)
-            for m, size in zip(members, sizes)
+            (member, self.times * round(target_size * size / total) if total else 0)
+            for member, size in zip(members, sizes)
         ]
 
     def sent_elements(self, rank: int) -> int:

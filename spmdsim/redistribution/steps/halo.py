@@ -178,10 +178,10 @@ class Dim:
         window = self.window
         reach = range(window.first, (window.size - 1) * window.stride + window.first + window.width)
         for turn in self._turns(reach) if window.wrap else range(1):
-            a, b = window.positions_reading(start + turn * self.n, stop + turn * self.n)
-            if a < b:
-                first, last = self.positions.cells_in(a, b)
-                pieces.update(self.positions.piece[first:last].tolist())
+            first, last = window.positions_reading(start + turn * self.n, stop + turn * self.n)
+            if first < last:
+                first_cell, last_cell = self.positions.cells_in(first, last)
+                pieces.update(self.positions.piece[first_cell:last_cell].tolist())
         return [reader for reader in sorted(pieces) if self.read_slices(piece, reader)]
 
     def read_slices(self, block: int, reader: int) -> list[tuple[slice, slice]]:
@@ -277,7 +277,8 @@ def _list_boxes(step: HaloStep, sizes: Sequence[int], ends: dict[int, tuple[int,
     for slice_pairs in product(*options):
         size = math.prod(read_slice.stop - read_slice.start for _, read_slice in slice_pairs)
         if size:
-            in_block, in_read = tuple(a for a, _ in slice_pairs), tuple(b for _, b in slice_pairs)
+            in_block = tuple([block_slice for block_slice, _ in slice_pairs])
+            in_read = tuple([read_slice for _, read_slice in slice_pairs])
             boxes.append(
                 HaloPiece(in_read, in_block, size) if step.back else HaloPiece(in_block, in_read, size)
             )
@@ -342,7 +343,8 @@ def padded_buffer(step: HaloStep, rank: int) -> Room | None:
     if len(own_boxes) != 1 or 2 * own_boxes[0].size < math.prod(sizes):
         return None
     # The windows begin this number of elements after the block, per dimension.
-    offsets = [a.start - b.start for a, b in zip(own_boxes[0].source, own_boxes[0].target)]
+    own_box = own_boxes[0]
+    offsets = [in_block.start - in_read.start for in_block, in_read in zip(own_box.source, own_box.target)]
     leaving_boxes = [piece for peer, pieces in outgoing if peer != rank for piece in pieces]
     least_margins = [0] * len(sizes)
     for d, dim, _ in changed:
@@ -487,10 +489,9 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
             read, owned = read * counts[0][number], owned * counts[1][number]
         else:
             window = step.unwindowed.windows[d] if isinstance(step.unwindowed, Windowed) else None
-            sizes = dim_of(window or Window(step.shape[d]), step.shape[d], block_counts(mesh, entry)).lengths[
-                number
-            ]
-            read, owned = read * sizes, owned * sizes
+            dim = dim_of(window or Window(step.shape[d]), step.shape[d], block_counts(mesh, entry))
+            lengths = dim.lengths[number]
+            read, owned = read * lengths, owned * lengths
     missing: np.ndarray = read - owned
     return missing
 

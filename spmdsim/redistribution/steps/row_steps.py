@@ -88,11 +88,17 @@ class RowStep(Step):
         return sum(elements for _, elements in count(wants, me))
 
     def expected_elements(self, rank: int) -> list[tuple[int, int]]:
-        """Return ``(member, elements)`` for each rank of the group: what it should send to ``rank``.
+        """Return the elements that each rank of the group should send to ``rank``, on average.
 
-        The expectation is for ids drawn evenly and at random. ``rank`` itself is included; members are in the order
-        in which they own the table's rows. For a rank outside of the source mesh the list is empty. A step that
-        returns gradients sends these instead of rows.
+        The average is over ids drawn evenly and at random. A step that returns gradients sends these instead of rows.
+
+        Args:
+            rank: the receiver.
+
+        Returns:
+            ``(member, elements)`` in the order in which the members own the table's rows, ``rank`` itself included; []
+                for
+            a rank outside of the source mesh.
         """
         if rank not in self.src.mesh:
             return []
@@ -166,13 +172,13 @@ class Want:
         rows: their numbers, distinct and ascending: first those of the group's first member, and so on.
         places: the start of each member's rows in ``rows``, and the end.
         index: for each id the index of its row in ``rows``; ``len(rows)`` for an id that names no row.
-        nobody: True if an id names no row.
+        has_padding: True if an id names no row.
     """
 
     rows: np.ndarray
     places: tuple[int, ...]
     index: np.ndarray
-    nobody: bool
+    has_padding: bool
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -228,8 +234,8 @@ class RowFrame:
 
     def _want(self, ids: np.ndarray) -> Want:
         """Return the rows that these ids name."""
-        rows, index, nobody = find_distinct(ids.reshape(-1), self.count)
-        return Want(rows, tuple(np.searchsorted(rows, self.edges).tolist()), index, nobody)
+        rows, index, has_padding = find_distinct(ids.reshape(-1), self.count)
+        return Want(rows, tuple(np.searchsorted(rows, self.edges).tolist()), index, has_padding)
 
     def looked_up_elements(self, wants: Sequence[Want], member: int) -> list[tuple[int, int]]:
         """Return ``(rank, elements)``: the elements that a member receives from each other rank of the group."""
@@ -261,18 +267,21 @@ def _build_frame(step: RowStep, members: tuple[int, ...]) -> RowFrame:
         step: the step.
         members: the group's ranks, in the order in which they own the table's rows.
     """
-    row_bounds = [step.table.bounds(step.table_shape, m)[0] for m in members]
-    base = step.src.bounds(step.shape, members[0])
-    boxes = [step.dst.bounds(step.shape, m) for m in members]
-    relative_boxes = [tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, base)) for box in boxes]
+    row_bounds = [step.table.bounds(step.table_shape, member)[0] for member in members]
+    first_box = step.src.bounds(step.shape, members[0])
+    boxes = [step.dst.bounds(step.shape, member) for member in members]
+    relative_boxes = [
+        tuple(slice(start - origin, stop - origin) for (start, stop), (origin, _) in zip(box, first_box))
+        for box in boxes
+    ]
     return RowFrame(
         members,
-        (*(start for start, _ in row_bounds), row_bounds[-1][1]),
-        tuple(slices[:-1] for slices in relative_boxes),
-        tuple(slices[-1] for slices in relative_boxes),
-        len(set(boxes)) == 1,
-        step.count,
-        step.padding,
+        edges=(*(start for start, _ in row_bounds), row_bounds[-1][1]),
+        parts=tuple(slices[:-1] for slices in relative_boxes),
+        columns=tuple(slices[-1] for slices in relative_boxes),
+        is_equal=len(set(boxes)) == 1,
+        count=step.count,
+        padding=step.padding,
     )
 
 
@@ -319,8 +328,8 @@ def find_distinct(ids: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, 
     """
     if count > SPARSE * ids.size:
         rows, index = np.unique(ids, return_inverse=True)
-        nobody = bool(rows.size) and int(rows[-1]) >= count
-        return (rows[:-1] if nobody else rows), index.reshape(-1), nobody
+        has_padding = bool(rows.size) and int(rows[-1]) >= count
+        return (rows[:-1] if has_padding else rows), index.reshape(-1), has_padding
     marks = np.zeros(count + 1, np.bool_)
     marks[ids] = True
     rows = np.flatnonzero(marks[:count])

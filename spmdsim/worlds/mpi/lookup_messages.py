@@ -137,7 +137,7 @@ class RowExchange:
         if start < stop and self.width:
             _copy_rows(table, self.frame.columns[self.me], want.of(self.me) - self.first, rows[start:stop])
         received = self._gather(wants, rows) if self.frame.is_equal else self._exchange(wants, table, rows)
-        if want.nobody:
+        if want.has_padding:
             rows[len(want.rows)] = 0
         out = self._fresh()
         if out.size:
