@@ -121,10 +121,10 @@ class Derivation:
         return tuple(self._row(rank) for rank in self.ranks)
 
     def _row(self, rank: int) -> RankDerivation:
-        """Return one row of the derivation: coordinate, digits, terms and replicas of ``rank``.
+        """Return one row of the derivation: coordinates, digits, terms and replicas of ``rank``.
 
-        Digits are the rank's coordinates on the columns that the tensor map uses, in its order. Replicas include the
-        rank.
+        Digits are those of the rank's coordinates that the tensor map uses, in its order. Each term is a digit times
+        its stride. Replicas include the rank.
         """
         mesh = self.layout.mesh
         coords = mesh.coords(rank)

@@ -88,12 +88,15 @@ def owner_coordinates(size: int, axes: Sequence[tuple[str, int]]) -> dict[str, n
     length: np.ndarray = np.full(size, size)
     coordinates = {}
     for axis, parts in axes:
-        each, longer = length // parts, length % parts
+        # The first `longer_count` blocks have one element more than the others.
+        short_length, longer_count = length // parts, length % parts
         # The first term is the block among the longer ones, the second one the block among the others.
-        at = np.maximum(offset // (each + 1), (offset - longer) // np.maximum(each, 1))
-        offset = offset - (at * each + np.minimum(at, longer))
-        length = each + (at < longer)
-        coordinates[axis] = at
+        block = np.maximum(
+            offset // (short_length + 1), (offset - longer_count) // np.maximum(short_length, 1)
+        )
+        offset = offset - (block * short_length + np.minimum(block, longer_count))
+        length = short_length + (block < longer_count)
+        coordinates[axis] = block
     return coordinates
 
 

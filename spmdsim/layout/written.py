@@ -364,26 +364,32 @@ def _split_body_and_mesh(text: str, mesh: Mesh | None) -> tuple[str, Mesh]:
 
 
 def _parse_own_dims(entries: list[Any], mesh: Mesh) -> Layout | None:
-    """Return the layout of ``entries`` on ``mesh`` if they are in this package's own notation.
+    """Return the layout of entries that are in this package's own notation, or None.
+
+    It is None
+
+    - if an entry is neither an axis, nor several axes, nor a word for "not split" (:data:`NOT_SPLIT`), nor a pending
+      reduction;
+    - if all entries are integers, as in a tensor map.
 
     Args:
-        entries: one entry per dimension from :func:`parse_entries`; entries such as "sum pending over tp" are
-            reductions.
-        mesh: the mesh.
-
-    Returns:
-        The layout. None if an entry is neither an axis, nor several axes, nor a word for "not split"
-        (:data:`NOT_SPLIT`), nor a pending reduction; or if all entries are integers, as in a tensor map.
+        entries: one entry per dimension from :func:`parse_entries`, such as "dp", ("dp", "tp") or "-". Entries such as
+            "sum pending over tp" are reductions, not dimensions.
+        mesh: the mesh of the layout.
     """
     words = [word for entry in entries for word in (entry if isinstance(entry, tuple) else (entry,))]
     if words and all(isinstance(word, int) for word in words):
         return None
-    partial = {m["axis"]: m["op"] for m in (_PARTIAL_ENTRY.match(str(entry)) for entry in entries) if m}
     if not all(str(word) in (*mesh.axes, *NOT_SPLIT) or _PARTIAL_ENTRY.match(str(word)) for word in words):
         return None
-    return Layout(
-        mesh, [dim_entry(entry) for entry in entries if not _PARTIAL_ENTRY.match(str(entry))], partial
-    )
+    dims, partial = [], {}
+    for entry in entries:
+        reduction = _PARTIAL_ENTRY.match(str(entry))
+        if reduction:
+            partial[reduction["axis"]] = reduction["op"]
+        else:
+            dims.append(dim_entry(entry))
+    return Layout(mesh, dims, partial)
 
 
 def parse_entries(text: str, ndim: int | None) -> list[Any]:
@@ -416,7 +422,8 @@ def parse_entries(text: str, ndim: int | None) -> list[Any]:
     if entries == [""]:
         return []
     return [
-        tuple(map(_parse_word, split_entries(e[1:-1]))) if _is_wrapped(e) else _parse_word(e) for e in entries
+        tuple(map(_parse_word, split_entries(entry[1:-1]))) if _is_wrapped(entry) else _parse_word(entry)
+        for entry in entries
     ]
 
 
