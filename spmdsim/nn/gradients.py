@@ -143,13 +143,14 @@ class SharedMoves:
         return done
 
     def post_all(self) -> dict[Hashable, Callable[[Hashable], Tensor]]:
-        """Start all buckets whose world overlaps communication with calculation, without waiting.
+        """Start the collectives of all buckets that can run beside calculations, without waiting.
 
-        Buckets in other worlds, and tensors that were moved at once, remain for `finish`. All ranks must call it.
+        These are buckets in worlds that overlap communication with calculation. Buckets in other worlds, and tensors
+        that were moved at once, remain for `finish`. All ranks must call it.
 
         Returns:
-            By name of each tensor in a started bucket, a function of that name. It waits for the tensor and returns
-            it. `finish` does not return these tensors any more. Empty if no world overlaps communication.
+            By name of each tensor in a started bucket, a function of that name, which waits for the tensor and returns
+            it. `finish` does not return these tensors any more. Empty if no bucket was started.
         """
         waiting: dict[Hashable, Callable[[Hashable], Tensor]] = {}
         for bucket in (*self._closed, *self._open.values()):
@@ -226,8 +227,8 @@ class Bucket:
     def _post_first_step(self) -> Posted:
         """Start the first collective on the concatenated shards; return the object to wait for.
 
-        The call does not wait. A bucket needs one step, or several in which replicas divide the work; `collect_results`
-        runs the further steps.
+        The call does not wait. A bucket needs one step, or several if replicas divide the work between them;
+        `collect_results` runs the further steps.
         """
         joined, self._steps = self._concatenate_shards()
         tensors = [tensor for _, tensor, _ in self.items]
@@ -307,8 +308,11 @@ def _concatenate_by_rank(
 ) -> Arrays:
     """Return one flat array per owned rank: the concatenated shards of all tensors on that rank.
 
+    For a reduce_scatter the elements are ordered by receiving rank (:func:`_arrange_by_receiver`): first all tensors'
+    elements for the first rank, then those for the second, and so on.
+
     Args:
-        merge: the collective. For reduce_scatter the elements are ordered by receiving rank.
+        merge: the collective.
         mesh: ranks outside of this mesh get an empty array.
         kind: the dtype of these empty arrays.
         ranks: the owned ranks.
@@ -351,8 +355,9 @@ def _cut_shards(
 def _arrange_by_receiver(shard: np.ndarray, merge: Merge) -> np.ndarray:
     """Return a shard as a matrix with one row per rank that will receive the row.
 
-    A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension, whose size
-    must be a multiple of n. Other collectives give one row with all elements.
+    A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension, whose size must
+    be a multiple of n. For example, two ranks split dim 1 of [[0, 1], [2, 3]] into the rows [0, 2] and [1, 3]. Other
+    collectives give one row with all elements.
 
     Args:
         shard: the shard of one rank.
@@ -368,9 +373,10 @@ def _arrange_by_receiver(shard: np.ndarray, merge: Merge) -> np.ndarray:
 def _cut_shard(merge: Merge, flat: np.ndarray, start: int, stop: int, shape: tuple[int, ...]) -> np.ndarray:
     """Return one tensor's shard of the given shape, cut out of a flat result.
 
-    After an all_gather, ``flat`` has one section of equal size per gathered rank. The elements ``start:stop`` of all
-    sections are joined along the gathered dimension, in a new array. For other collectives the shard is
-    ``flat[start:stop]``, a view.
+    - After an all_gather, ``flat`` has one section of equal size per gathered rank. The elements ``start:stop`` of all
+      sections are joined along the gathered dimension, in a new array. For example, the sections [0, 2] and [1, 3]
+      along dim 1 give [[0, 1], [2, 3]].
+    - For other collectives the shard is ``flat[start:stop]``, a view.
 
     Args:
         merge: the collective.

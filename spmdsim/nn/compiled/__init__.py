@@ -199,11 +199,11 @@ def _make_value_key(value: Any, name: str) -> Any:
 
 
 def _make_substitute(tensor: Tensor) -> Tensor:
-    """Return a new tensor with the arrays and the gradient of ``tensor``, or ``tensor`` itself.
+    """Return the tensor that stands for an argument while the function is recorded.
 
-    The function gets it while it is recorded. The recorder recognises values by their arrays. A substitute keeps it
-    from confusing an argument with other tensors that share its arrays. A tensor that requires a gradient is returned
-    itself, because its gradient is stored in it.
+    It is a new tensor with the arrays and the gradient of ``tensor``. The recorder gives it views of these arrays, by
+    which it recognises the argument; other tensors that share the arrays are not affected. A tensor that requires a
+    gradient is returned itself, because its gradient is stored in it.
     """
     if tensor.requires_grad:
         return tensor
