@@ -95,8 +95,8 @@ def run_rank(program: Callable[[Launched | None], int | None], name: str) -> int
 def guard(program: Callable[[], int | None], name: str) -> int:
     """Run a program, end all ranks if it fails, and return the exit code of this process.
 
-    The exit code is the program's, with one exception: if it is not 0, ranks have joined a world and the starter reads
-    the code from a note, return 0, so that the launcher prints nothing.
+    If the program returns a code other than 0 where MPI runs, the code is written to a note. A starter that reads the
+    note needs no other code: then return 0, so that the launcher prints nothing.
 
     Args:
         program: returns its exit code, or None for 0, after its last call to other ranks.

@@ -535,7 +535,7 @@ def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # somebody has killed the watcher
+        with suppress(OSError):  # the watcher was killed
             os.write(own_end, b".")
         os.close(own_end)
         os.waitpid(watcher, 0)
