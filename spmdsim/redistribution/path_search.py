@@ -262,7 +262,8 @@ def _moves(dims: Dims, surplus: Sequence[DimAxes], missing: Sequence[DimAxes]) -
     """Return the all_to_all steps that move a dimension's last axes to one that needs them next.
 
     A step moves the last 1, 2, ... surplus axes of one dimension, if the next missing axes of another dimension are
-    these axes, in any order. They then have the target's order.
+    these axes, in any order. They then have the target's order. For example, from (a, b), () to (a), (b) one step moves
+    b.
 
     Args:
         dims: the axes that split each dimension.

@@ -182,9 +182,10 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
 
 
 def port_elements(step: Step, machine: CostModel | None) -> float:
-    """Return the elements that enter the busiest port of a node in a step, by the model of prices.
+    """Return the elements that enter the busiest port of a node in a step, by the model.
 
-    They are those that the busiest rank receives, times the load of the port. It is 0 without shared ports.
+    A port connects the ranks of a node with other nodes. The number is that of the busiest rank's received elements,
+    times the load of the port: how many times as many enter it. It is 0 without shared ports, and for local steps.
 
     Args:
         step: the step.
@@ -272,9 +273,12 @@ def least_exchange(ends: Ends, itemsize: int, prices: Prices) -> float:
 def _exchange_group(ends: Ends) -> tuple[int, tuple[str, ...] | None]:
     """Return the number of ranks that an exchange connects, and the axes that move values.
 
-    Between two meshes it is the size of the larger one, and the axes are None. On one mesh, axes count that split a
-    dimension before or after, except axes that split one dimension at equal depth before and after. If no axis
-    counts, the axes are () and the number is that of all ranks of the mesh. The number is at least 2.
+    - Between two meshes: the size of the larger one, and None.
+    - On one mesh: axes count that split a dimension before or after, except axes that split one dimension at equal
+      depth before and after. From (a, b) to (a), only b counts, and the number is the size of b. If no axis counts, the
+      axes are () and the number is that of all ranks of the mesh.
+
+    The number is at least 2.
 
     Args:
         ends: the splits before and after.

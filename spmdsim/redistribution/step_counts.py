@@ -219,7 +219,7 @@ def reduced_block(step: Step, rank: int) -> int:
     """Return the number of elements that ``rank`` reduces in an all_reduce.
 
     Each rank of a group reduces one block of the shard, as if the all_reduce were a reduce_scatter and an all_gather.
-    It is the length of the block with the rank's number in the group, in a balanced split.
+    The blocks are balanced: of 10 elements, 4 ranks reduce 3, 3, 2 and 2.
 
     Args:
         step: an all_reduce; other steps are not refused.

@@ -212,10 +212,10 @@ class SumCell(NamedTuple):
     term_of: dict[int, int]
 
     def finishers(self, adders: Collection[int]) -> list[int]:
-        """Return the ranks that can add their own addend after ``adders`` and keep the result.
+        """Return the ranks that can add their own addend after ``adders``, and keep the result.
 
         They want the result, and own an addend that none of ``adders`` owns. The list, in the order of ``wanting``,
-        is empty if one of ``adders`` wants the result and owns an addend: it is the last one itself.
+        is empty if one of ``adders`` wants the result and owns an addend: then that one adds last.
 
         Args:
             adders: the ranks that add up addends of the element.

@@ -508,9 +508,13 @@ def _relieve(singles: list[Single], load: dict[int, int], limit: int) -> bool:
 def _order_adders(cell: SumCell, receptions: dict[int, int], sent: dict[int, int]) -> list[int]:
     """Return the adders of a box in the order in which they pass the sum on.
 
-    Adders that want the result come last, and of these those that own an addend; equal ones are in the order of
-    ranks. A rank that wants the result and can add its own addend at the end is appended: of several, the one that
-    has sent least. A single adder that receives nothing and owns an addend is left out if such a rank exists.
+    1. Adders that do not want the result.
+    2. Adders that want it; first those without an addend. Equal ones are in the order of ranks.
+    3. If a rank that wants the result can add its own addend at the end: this rank. Of several, the one that has
+       sent least.
+
+    An only adder that receives nothing and owns an addend is left out if there is a rank of point 3: that rank can
+    receive the addend itself.
 
     Args:
         cell: the cell of the box.
@@ -568,17 +572,20 @@ def _build_part(
 
 
 def _count_other_addends(number: int, order: list[int], receptions: dict[int, int], remaining: int) -> int:
-    """Return the number of addends of other ranks that adder ``number`` of a box adds.
+    """Return the number of addends of other ranks that one adder of a box adds.
+
+    - The last adder: all that remain. So does the adder before a last one that receives only the sum.
+    - Another adder: its receptions, of which one is the sum if it is not the first adder.
 
     Args:
         number: the adder's position in ``order``.
         order: the adders, in the order in which they pass the sum on.
-        receptions: the receptions of each adder, by rank; the last adder may be absent.
+        receptions: the receptions of each adder, by rank; a last adder that receives only the sum is absent.
         remaining: the number of addends that no adder has added yet or owns.
     """
     is_last = number == len(order) - 1
-    is_before_idle_last = number == len(order) - 2 and order[-1] not in receptions
-    if is_last or is_before_idle_last:
+    last_receives_sum_only = number == len(order) - 2 and order[-1] not in receptions
+    if is_last or last_receives_sum_only:
         return remaining
     receives_sum = number > 0
     return receptions[order[number]] - receives_sum

@@ -53,8 +53,8 @@ class Shares:
     def _serve(self, owners: list[int], needed_boxes: list[tuple[int, Bounds]]) -> None:
         """Add the transfers of one source shard to the lists of its senders and receivers.
 
-        Owners that need elements keep them. The other boxes are one line, which the owners share; see
-        :func:`share_boxes`.
+        Owners that need elements of the shard keep them. The elements that other ranks need are divided among the
+        owners, so that each sends about equally many; see :func:`share_boxes`.
 
         Args:
             owners: the ranks that own the shard.
@@ -64,8 +64,8 @@ class Shares:
         for rank, box in needed_boxes:
             if rank in owner_set:
                 self._add(rank, rank, box)
-        line = [(rank, box) for rank, box in needed_boxes if rank not in owner_set]
-        for owner, rank, box in share_boxes(line, owners):
+        sent_boxes = [(rank, box) for rank, box in needed_boxes if rank not in owner_set]
+        for owner, rank, box in share_boxes(sent_boxes, owners):
             self._add(owner, rank, box)
 
     def _add(self, sender: int, receiver: int, box: Bounds) -> None:
@@ -173,7 +173,8 @@ def _cut_one_box(box: Bounds, room: int) -> tuple[list[Bounds], list[Bounds]]:
     """Cut a box once, into at most ``room`` elements and the remainder.
 
     The box is cut along its first dimension of at least `LONG` (64) indices. Without one, it is cut along the dimension
-    that lets the first box have most elements; of equal dimensions, the first one counts.
+    that lets the first box have most elements; of equal dimensions, the first one counts. For example, a box of 3 x 5
+    elements with room for 9 is cut into 3 x 3 and 3 x 2.
 
     Returns:
         Two lists of at most one box: the first part and the remainder. A list is empty if its box would be.

@@ -177,9 +177,11 @@ def _preference(implementation: Implementation, tuning: Tuning) -> int:
 def _needs_memory(step: Step, rank: int) -> bool:
     """Return True if a local step counts as new memory on this rank.
 
-    A reshape needs none. A fill counts, also on the replica that keeps its values without a copy; only an average
-    whose source and target box are equal does not. Other steps need none if the rank's target box equals its source
-    box or is contiguous in it, because a view is enough.
+    - A reshape needs none.
+    - A fill counts, also on the replica that keeps its values without a copy. Only an average whose source and target
+      box are equal does not.
+    - Another step, such as a slice, counts if the target box is not contiguous in the source box. Otherwise a view is
+      enough.
 
     Args:
         step: a local step.
@@ -190,8 +192,8 @@ def _needs_memory(step: Step, rank: int) -> bool:
     source, target = step.src.bounds(step.shape, rank), step.dst.bounds(step.shape, rank)
     if step.collective == "fill":
         return source != target or step.op != "avg"
-    before = tuple(stop - start for start, stop in source)
-    return source != target and flat_offset(before, within(target, source)) is None
+    source_shape = tuple(stop - start for start, stop in source)
+    return source != target and flat_offset(source_shape, within(target, source)) is None
 
 
 def _numbered_bytes(step: Step, rank: int, itemsize: int) -> int:
@@ -265,9 +267,9 @@ def _price_placing(traffic: RankTransfers, itemsize: int, tuning: Tuning, count:
 
 
 def find_threshold(table: Thresholds, ranks: int) -> int:
-    """Return the bytes of a table's last pair with at most ``ranks`` ranks, or :data:`NEVER`.
+    """Return the number of bytes from which an alternative pays in a group.
 
-    From so many bytes on, the alternative pays in a group of ``ranks`` ranks. :data:`NEVER` is 2**62 bytes.
+    It is that of the table's last pair with at most ``ranks`` ranks, or :data:`NEVER` (2**62) without one.
 
     Args:
         table: pairs of a number of ranks and bytes, by increasing number.
@@ -457,10 +459,10 @@ def _order_free(op: str | None, dtype: np.dtype, size: int) -> bool:
 
 
 def _in_one_order(mesh: Mesh, size: int) -> bool:
-    """Return True if MPI reduces in one order in all groups of ``size`` ranks, so that replicas are equal.
+    """Return True if MPI reduces in one order in all groups, so that replicas are equal.
 
-    That is so if the mesh numbers its ranks in ascending order, or if the group is the whole mesh. False does not
-    mean that results differ.
+    The order is that of the group's ranks in MPI. It is one order if the mesh numbers its ranks in ascending order, or
+    if the group is the whole mesh. False does not mean that results differ.
 
     Args:
         mesh: the mesh whose axes form the groups.

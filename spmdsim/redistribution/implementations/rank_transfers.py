@@ -322,9 +322,9 @@ class Side:
 def arrange_side(pieces: tuple[MemberBox, ...], shape: tuple[int, ...], size: int) -> Side:
     """Return one side of a packed exchange: counts and offsets by member of a rank's boxes.
 
-    The side is ``direct``, without a buffer, if all boxes are contiguous in the shard and no member has two.
-    Otherwise offsets count in a buffer with the boxes in the given order; boxes of one member must follow one
-    another.
+    The side is ``direct``, without a buffer, if all boxes are contiguous in the shard and no member has two. Otherwise
+    offsets count in a buffer with the boxes in the given order: boxes of 2 and 3 elements are at 0 and 2. Boxes of one
+    member must follow one another.
 
     Args:
         pieces: the boxes that the rank sends or receives.
@@ -477,6 +477,9 @@ def _count_all_members(step: Step, rank: int) -> tuple[np.ndarray, np.ndarray, n
 
 def _list_member_coordinates(step: Step, rank: int) -> tuple[list[int], dict[str, Any], Any]:
     """Return the coordinates of all members of the group of ``rank``, as arrays that broadcast.
+
+    For example, on a 2 x 4 mesh with axes a and b, the group of rank 5 along b has the sizes [4] and the coordinates
+    ``{"a": 1, "b": [0, 1, 2, 3]}``.
 
     Args:
         step: a collective step.

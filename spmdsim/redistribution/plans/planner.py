@@ -187,10 +187,10 @@ class Plan(ShortRepr):
 
     @cached_property
     def bound_ranks(self) -> int:
-        """Number of ranks of the two meshes if values are reduced, else 0.
+        """Number of ranks to which the lower bound is restricted, if values are reduced; else 0.
 
-        Other ranks of a world could add up a part of a sum, but cannot lower the bound of values that only move. A
-        rank in both meshes counts once.
+        These are the ranks of the two meshes; a rank in both counts once. Other ranks of a world could add up a part of
+        a sum, so the bound does not hold with their help. A bound of values that only move holds with any ranks.
         """
         if not reduced_axes(self.src.canonical, self.dst.canonical):
             return 0

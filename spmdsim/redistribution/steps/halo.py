@@ -500,9 +500,9 @@ def all_halo_received(step: HaloStep) -> np.ndarray:
 def busiest_halo(step: HaloStep) -> tuple[int, int]:
     """Return the most elements that a rank receives or sends, and the most peers of a rank.
 
-    The group of the mesh's first rank is compared, because its shards are the largest. In it, only the first and the
-    last :data:`ASKED` (128) ranks are compared. The peers of a rank are those from which it receives or those to which
-    it sends, whichever are more.
+    Only the group of the mesh's first rank is counted, because its shards are the largest; and in it only the first and
+    the last :data:`ASKED` (128) ranks. The peers of a rank are those from which it receives or those to which it sends,
+    whichever are more.
 
     Args:
         step: the step; its collective must not be local.
@@ -597,9 +597,10 @@ def build_halo_steps(
 ) -> list[tuple[HaloStep, ...]]:
     """Return one or two sequences of steps from the blocks of a layout to its windows, or back.
 
-    The first sequence takes one split dimension at a time, so corners come through a neighbour: fewer messages, but a
-    few more bytes for shifted windows. The second one takes all at once; it exists if several dimensions with windows
-    are split. Unsplit dimensions are part of the first step to windows. A step that sends nothing has the collective
+    1. One split dimension at a time, so corners come through a neighbour: fewer messages, but a few more bytes for
+    shifted windows. 2. All split dimensions at once. This sequence exists if several dimensions with windows are split.
+
+    Unsplit dimensions are part of the first step to windows. A step that sends nothing has the collective
     :data:`WINDOW`. Results are cached; the caller must not change the list.
 
     Args:
