@@ -239,9 +239,13 @@ def _run_body(body: Callable[[], int]) -> str:
 def describe_mistake(error: BaseException) -> str:
     """Return the message for an exception of the user's code.
 
-    It is the text of an SpmdError, and else the line and the error, such as ``"lab.py:3: ValueError: no such axis"``. A
-    MemoryError is described with the memory limit, and a SystemExit as an end of the program. Without a line of the user
-    in the traceback, the message begins with the error.
+    - An SpmdError: its text alone.
+    - A MemoryError: that there is no more memory, with the memory limit.
+    - A SystemExit: that ``sys.exit`` ends the program, with its code.
+    - Another error: its type and its text.
+
+    Except for an SpmdError, the innermost line of the user in the traceback is in front, if there is one, as in
+    ``"lab.py:3: ValueError: no such axis"``.
 
     Args:
         error: the exception, with its traceback.

@@ -170,7 +170,9 @@ def list_exported_variables(environment: Mapping[str, str]) -> list[str]:
 
 @lru_cache(maxsize=1)
 def find_library() -> Library:
-    """Return the MPI library that mpi4py loads in a child process; later calls return it from a cache.
+    """Return the MPI library that mpi4py loads: its vendor, version, standard and description.
+
+    It is loaded in a child process; later calls return it from a cache.
 
     Raises WorldError if mpi4py or the library is missing, or if loading it takes more than ``LOAD_SECONDS`` (60).
     """
@@ -183,7 +185,8 @@ def find_library() -> Library:
     if result.returncode or len(lines) < 3:
         raise WorldError(describe_missing(result.stderr))
     vendor, version = lines[0].split("|")
-    return Library(vendor, version, lines[1], lines[2])
+    standard, description = lines[1:3]
+    return Library(vendor, version, standard, description)
 
 
 def describe_missing(error: str) -> str:
