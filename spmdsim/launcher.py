@@ -80,7 +80,7 @@ class Launched:
     local_size: int = 1
 
 
-def _number(environ: Mapping[str, str], *names: str) -> int | None:
+def _find_number(environ: Mapping[str, str], *names: str) -> int | None:
     """Return the number with which the first of some variables begins.
 
     The first variable that begins with a digit counts. None if no variable does. So "4(x2)" gives 4; "-1" has no
@@ -121,9 +121,11 @@ def detect(environ: Mapping[str, str] | None = None) -> Launched | None:
         ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
         ("Slurm", "PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
     )
-    local = _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE")
+    local = _find_number(
+        environ, "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"
+    )
     for launcher, rank_name, size_name in kinds:
-        rank, size = _number(environ, rank_name), _number(environ, size_name)
+        rank, size = _find_number(environ, rank_name), _find_number(environ, size_name)
         if rank is None or size is None or (launcher == "Slurm" and size == 1):
             continue
         return Launched(launcher, rank, size, local or 1)
