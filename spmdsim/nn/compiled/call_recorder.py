@@ -306,9 +306,14 @@ class CallRecorder(recorder.Trace):
             )
 
     def changed(self, tensor: Tensor, what: str) -> None:
-        """Raise UsageTypeError if ``tensor`` is a leaf, because the operation `what` would change it in place.
+        """Raise UsageTypeError if an operation would change an existing tensor in place.
 
-        Nothing happens for a tensor that the function created.
+        These tensors existed before the call: arguments and parameters. Nothing happens for a tensor that the function
+        created.
+
+        Args:
+            tensor: the tensor.
+            what: the operation, for the message.
         """
         if any(tensor is leaf for leaf in self.leaves):
             self.refuse(

@@ -180,14 +180,16 @@ class Assignment(Entry):
     def run(self, state: ReplayState) -> None:
         """Give the parameter a new tensor with the recorded value, and mark its update as done.
 
-        The new tensor has the recorded layout, shape and dtype, and no gradient; it requires one and is called as the
-        tensor before. Afterwards an error no longer restores the optimiser's state of this parameter.
+        The new tensor has the recorded layout, shape and dtype, and no gradient. Its name, and if it requires a
+        gradient, are those of the tensor before. Afterwards an error no longer restores the optimiser's state of this
+        parameter.
 
         Args:
             state: the values by number; `assigned`, `updated` and released values are changed.
         """
         old, arrays = self.parameter.tensor, state.values[self.number]
         assert old is not None
+        # 3 stands for an assignment; gradients of a replay have 1 here, and its results 2.
         provenance = state.derive_provenance((3, self.position))
         self.parameter.tensor = type(old)(
             state.world, self.meta, arrays, old.requires_grad, old.name, provenance
