@@ -347,6 +347,8 @@ def reduce_weighted_losses(losses: Tensor, counts: Tensor, reduction: str, least
 def _move_classes_last(x: Tensor, target: Tensor) -> Tensor:
     """Return ``x`` with its classes, dimension 1 or the only one, moved to the end.
 
+    For example, shape ``[batch, c, height, width]`` becomes ``[batch, height, width, c]``.
+
     Args:
         x: logits or logarithms of probabilities, ``[batch, c, ...]`` or ``[c]``.
         target: labels ``[batch, ...]``.
