@@ -166,7 +166,8 @@ REMOVED = {
 def explain_unknown_names(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield each variable with this package's prefix that is no setting, and a line of advice.
 
-    The variable of a job (``SPMDSIM_JOB``) is left out.
+    The advice names the nearest setting or all settings. For a setting of an earlier version it says why it has no
+    effect. The variable of a job (``SPMDSIM_JOB``) is left out.
 
     Args:
         environment: the variables.
@@ -174,15 +175,17 @@ def explain_unknown_names(environment: Mapping[str, str]) -> Iterator[tuple[str,
     >>> dict(explain_unknown_names({"SPMDSIM_CHEK": "1", "SPMDSIM_RANKS": "4"}))
     {'SPMDSIM_CHEK': "SPMDSIM_CHEK is not a setting; did you mean 'SPMDSIM_CHECK'?"}
     """
-    names = [setting.name for setting in SETTINGS]
+    setting_names = [setting.name for setting in SETTINGS]
     for name in environment:
-        if not name.startswith(PREFIX) or name in names or name == JOB_VARIABLE:
+        if not name.startswith(PREFIX) or name in setting_names or name == JOB_VARIABLE:
             continue
         if name in REMOVED:
             yield name, f"{name} has no effect any more: {REMOVED[name]}"
             continue
-        near = nearest(name.removeprefix(PREFIX), [name.removeprefix(PREFIX) for name in names])
-        hint = f"did you mean {PREFIX + near!r}?" if near else f"the settings are {', '.join(names)}"
+        near = nearest(
+            name.removeprefix(PREFIX), [setting_name.removeprefix(PREFIX) for setting_name in setting_names]
+        )
+        hint = f"did you mean {PREFIX + near!r}?" if near else f"the settings are {', '.join(setting_names)}"
         yield name, f"{name} is not a setting; {hint}"
 
 
