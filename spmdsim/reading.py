@@ -338,8 +338,9 @@ def _compile_arithmetic(expression: str) -> _Function:
 def _bounded(function: Callable[..., Any], *operands: _Function) -> _Function:
     """Return a function of names that applies ``function`` to the values of operands.
 
-    The function returned takes the values of names. It raises ValueError if numerator or denominator of its result has
-    more than :data:`MOST_BITS` bits.
+    A function of names takes a dict with the value of each name, and returns a number: with the operands x and y and an
+    addition, ``{"x": 1, "y": 2}`` gives 3. It raises ValueError if numerator or denominator of its result has more than
+    :data:`MOST_BITS` bits.
 
     Args:
         function: takes the value of each operand; returns a number or a truth value, which becomes 1 or 0.
