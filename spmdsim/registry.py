@@ -49,7 +49,8 @@ class Registry(UserDict[str, Value]):
         Args:
             name: the name.
             value: the value.
-            origin: the function from which the value was made, whose place errors state; None for the value itself.
+            origin: the function from which the value was made; errors state its place. None: the place of the value
+                itself.
 
         Raises:
             InputError: If the name exists; the message has the places of both declarations.
@@ -71,10 +72,13 @@ class Registry(UserDict[str, Value]):
 
 
 def place_of(value: object) -> str:
-    """Return ``file:line`` of a function, or of the statement that declares another value.
+    """Return the place where a value is declared as ``file:line``, such as "ops/basic.py:12".
 
-    The statement is the innermost running line outside of this module and Python's collections. The file is relative to
-    the working folder if that is shorter.
+    - A function with Python code: its first line.
+    - Another value: the statement that runs now, outside of this module and of Python's collections. So call this while
+      the value is declared.
+
+    The file is relative to the working folder if that is shorter.
 
     Args:
         value: the function, or any value while its declaration runs.
