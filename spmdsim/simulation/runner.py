@@ -318,20 +318,22 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
     """Return the innermost line of the user's program in the traceback of an exception.
 
     Frames of the simulator and of Python's import system do not count. Lines in "<string>" (``python -c`` or
-    generated methods) count only if there are no others. Without a line of the user's, the file is "?" and the line
-    is 0.
+    generated methods) count only if there are no others. The place is "?:0" if no line counts.
 
     Args:
         task: the rank that raised the exception.
         error: the exception.
-        call: text for the failed call, which becomes a part of the result.
+        call: text for the failed call, the ``call`` of the place.
     """
-    frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__) if not is_ours(f)]
-    lines = [
-        (f.f_code.co_filename, line) for f, line in frames if not f.f_code.co_filename.startswith("<frozen")
-    ]
-    written_lines = [line for line in lines if line[0] != "<string>"]  # not of a generated method
-    return ProgramPlace(task.rank, call, *[("?", 0), *(written_lines or lines)][-1])
+    lines = []
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if not is_ours(frame) and not file.startswith("<frozen"):
+            lines.append((file, line))
+    written_lines = [(file, line) for file, line in lines if file != "<string>"]
+    candidates = written_lines or lines or [("?", 0)]
+    file, line = candidates[-1]
+    return ProgramPlace(task.rank, call, file, line)
 
 
 def _describe_exception(task: Task, error: BaseException) -> Problem:

@@ -92,8 +92,8 @@ class Status:
 def fill_statuses(statuses: Any, filled: list[Status]) -> None:
     """Copy statuses in place into the sequence that a program passed.
 
-    Entries of the sequence are overwritten from its start. A list that is too short is extended with the given
-    objects; other sequences get as many statuses as they have entries.
+    The first status overwrites the first entry, and so on; further entries stay as they are. A list with fewer
+    entries than statuses gets the other statuses appended. Another sequence gets only as many as it has entries.
 
     Args:
         statuses: the program's sequence of Status objects; None: do nothing.

@@ -91,9 +91,10 @@ class Relief:
     ) -> None:
         """Add a warning about the released operations of one call site, once per kind and call site.
 
-        A released operation was completed without an answer, when no rank could continue. The warning lists the ranks
-        of this object whose operations were released at the call site. Further ranks that the same stall released at
-        this call site, in other cycles, are counted ("and 2 more ranks likewise").
+        A released operation was completed without an answer, when no rank could continue. The warning names the ranks
+        of this object that were released at the call site. Ranks of other cycles that this stall released at the call
+        site are only counted. The text ends, for example, with "ranks 0, 1 wait for each other (0 → 1 → 0), and 2
+        more ranks likewise".
 
         Args:
             scheduler: the simulation, which stores the warning.
@@ -107,8 +108,9 @@ class Relief:
         ranks = sorted(
             {released.task.rank for released in self.operations if released.site == operation.site}
         )
-        others = len(self.ranks_of_site[site_key(operation.site)] - set(ranks))
-        more = f", and {others} more rank{'s' if others > 1 else ''} likewise" if others else ""
+        other_count = len(self.ranks_of_site[site_key(operation.site)] - set(ranks))
+        plural = "s" if other_count > 1 else ""
+        more = f", and {other_count} more rank{plural} likewise" if other_count else ""
         text += f"{self._waiting_words(location, operation, ranks)}{more}"
         scheduler.problems.append(Problem(kind, WARNING, text, tuple(ranks), (location,), self.cycle))
 
@@ -273,7 +275,7 @@ def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
 def _record_blocked_calls(scheduler: Scheduler, graph: WaitGraph) -> None:
     """Record in the timeline the call in which each blocked rank waits.
 
-    A call lasts until the latest clock of all ranks. Do nothing if the simulation has no timeline.
+    Each of these calls ends at the latest clock of all ranks. Do nothing if the simulation has no timeline.
 
     Args:
         scheduler: the simulation.
@@ -285,10 +287,8 @@ def _record_blocked_calls(scheduler: Scheduler, graph: WaitGraph) -> None:
     last_clock = max(task.clock for task in scheduler.tasks)
     for task in graph.blocked:
         wait = describe_wait(task)
-        program_place = wait.program_place
-        timeline.record_blocked(
-            task, program_place.call, program_place.where, ranks_text(wait.ranks), last_clock
-        )
+        location = wait.program_place
+        timeline.record_blocked(task, location.call, location.where, ranks_text(wait.ranks), last_clock)
 
 
 def explain(scheduler: Scheduler, graph: WaitGraph) -> Problem:
@@ -404,14 +404,15 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
             says that the finished ranks never send or receive, and names an earlier wildcard receive that took their
             message, if there is one.
     """
-    missing_action = "receives it" if isinstance(operation, Message) else "sends it a message"
-    if len(finished) > 1:
-        missing_action = missing_action.replace("sends", "send")
-    subject = "it has" if len(finished) == 1 else "they have"
-    reason = (
-        hint
-        or f"which never {missing_action}: {subject} finished{_describe_stolen_message(operation, finished)}"
-    )
+    reason = hint
+    if not reason:
+        subject = "it has" if len(finished) == 1 else "they have"
+        if isinstance(operation, Message):
+            missing_action = "receives it"  # a send has one receiver
+        else:
+            missing_action = "sends it a message" if len(finished) == 1 else "send it a message"
+        stolen_message = _describe_stolen_message(operation, finished)
+        reason = f"which never {missing_action}: {subject} finished{stolen_message}"
     text = f"rank {wait.rank} waits in {wait.text} for {ranks_text(finished)}, {reason}"
     return Problem("deadlock", ERROR, text, tuple(sorted({wait.rank, *finished})), (wait.program_place,))
 
@@ -419,9 +420,10 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
 def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
     """Return a clause on an earlier wildcard receive that took a message of a finished rank.
 
-    A wildcard receive is one from any source. Only receives of the blocked rank count. The clause starts with "; ".
-    It names the latest such receive from the first rank in ``finished`` that has one. The text is empty if there is
-    no such receive, if ``operation`` is a send, or if it receives from any source itself.
+    A wildcard receive is one from any source. Only receives of the blocked rank count. The clause names the latest
+    such receive of the first rank in ``finished`` that has one. An example: "; Recv at a.py:7, open to any source,
+    took one of its messages". The text is empty without such a receive, for a send, and if ``operation`` receives
+    from any source itself.
 
     Args:
         operation: the send, receive or probe in which a rank is blocked.

@@ -308,7 +308,7 @@ def _all_to_all(calls: list[CollectiveCall]) -> None:
 def _accumulate_operands(calls: list[CollectiveCall]) -> Iterator[Any]:
     """Yield, for each rank, the reduction of the operands of the ranks up to and including it.
 
-    The lower ranks' operand stands on the left. The results are in new memory: arrays for calls of buffers, objects
+    For example, the operands 1, 2 and 3 of a sum give 1, 3 and 6. The lower ranks' operand stands on the left. The results are in new memory: arrays for calls of buffers, objects
     for lower-case calls.
 
     Args:

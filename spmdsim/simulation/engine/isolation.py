@@ -129,10 +129,10 @@ class Process:
             self._restore_environment()
 
     def _restore_environment(self) -> None:
-        """Restore the variables of ``os.environ``, and those that ranks set in the C environment.
+        """Undo the changes of all ranks to ``os.environ`` and to the environment of C code.
 
-        C variables that a rank added are removed; those that it changed or deleted get their values from before the
-        simulation.
+        A variable that a rank added is removed. A variable that a rank changed or deleted gets its value from before
+        the simulation.
         """
         for view in self._views:
             view._data = self._environment
@@ -225,11 +225,11 @@ class Isolation:
     def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
         """Replace one rank's own modules in ``sys.modules`` by another rank's.
 
-        If ``before`` loaded modules while it ran, ``before.modules`` is brought up to date first.
+        A module that only ``before`` has loaded is removed from ``sys.modules``, so that ``after`` loads it again.
 
         Args:
-            before: the rank that ran; its ``modules`` may be updated.
-            after: the rank that runs next. A module that it has not loaded yet is removed from ``sys.modules``.
+            before: the rank that ran. If it loaded modules since its turn began, its ``modules`` gets them first.
+            after: the rank that runs next.
         """
         modules = sys.modules
         if self._loading:
@@ -280,19 +280,20 @@ class Isolation:
         return spec
 
     def _share_submodules(self, spec: Any) -> None:
-        """Give a rank's own copy of a package its loaded, shared submodules as attributes.
+        """Let a package, when it is loaded, get its shared submodules as attributes.
 
-        Changes nothing if no direct submodule is shared.
+        Python sets the attribute ``package.part`` only when it loads ``package.part``. A rank's own copy of the
+        package would lack it if ranks share ``package.part``, which was loaded before. Changes nothing if no direct
+        submodule is shared.
 
         Args:
             spec: the spec of the package; its loader is replaced.
         """
-        prefix = spec.name + "."
-        shared = {
-            name.removeprefix(prefix): module
-            for name, module in sys.modules.items()
-            if name.startswith(prefix) and "." not in name[len(prefix) :] and name not in self._names
-        }
+        shared = {}
+        for name, module in sys.modules.items():
+            package, _, submodule = name.rpartition(".")
+            if package == spec.name and name not in self._names:
+                shared[submodule] = module
         if shared:
             spec.loader = _Loader(spec.loader, before=lambda module: module.__dict__.update(shared))
 
@@ -348,9 +349,10 @@ class Isolation:
     def _remove_loaded(self) -> dict[str, Any]:
         """Remove loaded modules that every rank loads for itself from ``sys.modules``; return {name: module}.
 
-        For a script all modules of the user are removed, and those that a file beside the script hides. A function
-        may use loaded modules, so for a function only modules that can reach MPI are removed, without its own.
-        ``random`` is always removed.
+        - For a script: all modules of which each rank has a copy, and those that a file beside the script hides.
+        - For a function: only modules that can reach MPI, because the function may use the loaded modules. The module
+          of the function itself stays.
+        - Always: ``random``.
         """
         names = self._ownership.loaded_modules(reaching=self._folder is None)
         if self._folder is None:

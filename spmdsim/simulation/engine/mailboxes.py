@@ -293,7 +293,8 @@ class Mailbox:
         if first is None:
             self.arrived[message.source] = message
         else:
-            (first.tail or first).next = message
+            last = first.tail or first  # the only message of a chain has no ``tail``
+            last.next = message
             first.tail = message
 
     def find(self, source: int, tag: int, random: Any = None) -> Message | None:
@@ -420,7 +421,7 @@ class Endpoint:
             self._fail_foreign_handle()
 
     def _fail_foreign_handle(self) -> NoReturn:
-        """End the run with a finding, because the running rank uses the handle of another rank."""
+        """End the run with the error "shared_communicator": the running rank uses another rank's handle."""
         running_task, task = self.scheduler.current, self.task
         location = place_in_stack(running_task.rank, sys._getframe(1))
         text = (

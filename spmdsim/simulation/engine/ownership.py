@@ -53,7 +53,7 @@ _SHARED = frozenset(
 )
 #: Packages that run the ranks and judge them, and so are shared.
 _SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")
-_SIMULATORS = tuple(f"{name}." for name in _SIMULATOR)
+_SIMULATOR_PREFIXES = tuple(f"{name}." for name in _SIMULATOR)
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:^|[\\/])(?:site|dist)-packages(?:[\\/]|$)")
 _IMPORTS = re.compile(
@@ -108,14 +108,14 @@ class Ownership:
     def is_own(self, name: str) -> bool:
         """Return True if every rank has its own copy of a module.
 
-        True for the user's packages and for packages that can reach MPI. The answer holds for whole packages, and is
-        cached. Ranks share the simulator itself.
+        True for the user's packages and for packages that can reach MPI. All modules of a package get one answer,
+        which is cached. Ranks share the simulator itself.
 
         Args:
             name: the dotted name of the module.
         """
         top = name.partition(".")[0]
-        if name in _SIMULATOR or name.startswith(_SIMULATORS):
+        if name in _SIMULATOR or name.startswith(_SIMULATOR_PREFIXES):
             return False
         if top not in self._is_own:
             self._is_own[top] = self._is_users(top) or self._reaches_mpi(top)
@@ -146,22 +146,25 @@ class Ownership:
     def _loaded_facts(self, top: str) -> tuple[bool, bool]:
         """Return two facts on a loaded package, from a cache for all simulations of the process.
 
-        The cache is valid while the package has the spec with which it was loaded.
+        They are computed again if the package was loaded again, from another file for example: its spec is then
+        another object.
 
         Args:
             top: the top-level name of the package.
 
         Returns:
-            True if every rank has its own copy; True if every rank has its own copy and the package can reach MPI.
+            ``(is_own, is_own_and_reaches_mpi)``: True if every rank has its own copy; True if, in addition, the
+            package can reach MPI.
         """
         spec = getattr(sys.modules.get(top), "__spec__", None)
-        facts = _loaded_packages.get(top)
-        if facts is None or facts[0] is not spec:
+        known_spec, is_own, is_own_and_reaches_mpi = _loaded_packages.get(top, (None, False, False))
+        if top not in _loaded_packages or known_spec is not spec:
             self._specs[top] = spec
             is_own = self.is_own(top)
-            facts = _loaded_packages[top] = spec, is_own, is_own and self._reaches_mpi(top)
-        self._is_own[top] = facts[1]
-        return facts[1:]
+            is_own_and_reaches_mpi = is_own and self._reaches_mpi(top)
+            _loaded_packages[top] = spec, is_own, is_own_and_reaches_mpi
+        self._is_own[top] = is_own
+        return is_own, is_own_and_reaches_mpi
 
     def _reaches_mpi(self, top: str) -> bool:
         """Return True if a package, or a package that it imports, can come to use MPI.
@@ -204,11 +207,10 @@ class Ownership:
         return self._specs[top]
 
     def _is_python(self, top: str) -> bool:
-        """Return True if a name belongs to Python, to a shared package, or to no module.
+        """Return True for a module of Python's, a package known as shared, and a name without module.
 
-        Shared packages are those of :data:`_SHARED`. A name belongs to no module if its module cannot be found. A
-        user's module with the name of a standard module does not count: the files of a standard module must be in
-        Python's folders.
+        For example True for "json" and "numpy" (:data:`_SHARED`), and for a name that no finder finds. False for a
+        user's json.py: a module of Python's must have its files in Python's folders.
 
         Args:
             top: the top-level name of a package.
@@ -277,8 +279,8 @@ def _scan_package(locations: tuple[str, ...]) -> tuple[bool, frozenset[str]]:
     scanned = _scanned.get(locations)
     if scanned is not None:
         return scanned
-    facts = [fact for location in locations for fact in _scan_location(location)]
-    result = any(names for names, _ in facts), frozenset().union(*(imports for _, imports in facts))
+    scans = [scan for location in locations for scan in _scan_location(location)]
+    result = any(names_mpi for names_mpi, _ in scans), frozenset().union(*(imports for _, imports in scans))
     if locations and all(_INSTALLED.search(location) for location in locations):
         _scanned[locations] = result
     return result
@@ -295,8 +297,11 @@ def _scan_location(location: str) -> Iterator[tuple[bool, frozenset[str]]]:
     """
     if os.path.isdir(location):
         for folder, _, files in os.walk(location):
-            if not folder.endswith("__pycache__"):  # its files repeat the sources
-                yield from (_scan_file(os.path.join(folder, f)) for f in files if f.endswith((".py", ".pyc")))
+            if folder.endswith("__pycache__"):  # its files repeat the sources
+                continue
+            for file in files:
+                if file.endswith((".py", ".pyc")):
+                    yield _scan_file(os.path.join(folder, file))
     elif os.path.isfile(location):
         yield _scan_file(location)
     else:
@@ -341,9 +346,9 @@ def _scan_source(source: bytes) -> tuple[bool, frozenset[str]]:
     # This test is faster than the regular expression, and false for most files.
     may_call = b"import_module" in source or b"__import__" in source
     imports: set[bytes] = set(_IMPORT_CALLS.findall(source) if may_call else ())
-    for package, modules in _IMPORTS.findall(
-        b"\n".join(line for line in source.split(b"\n") if b"import" in line)
-    ):
+    import_lines = b"\n".join(line for line in source.split(b"\n") if b"import" in line)
+    # A match has the package of "from package import …", or the text after "import"; the other one is empty.
+    for package, modules in _IMPORTS.findall(import_lines):
         imports.update(module.strip().partition(b".")[0].split(b" ")[0] for module in modules.split(b","))
         imports.add(package)
     return _names_mpi(source), frozenset(name.decode() for name in imports if _NAME.fullmatch(name))
@@ -387,8 +392,8 @@ def _names_mpi(source: bytes) -> bool:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):  # a compiled file, or one of another Python version
         return True
-    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    return any(_is_mpi_import(node) for node in ast.walk(tree) if id(node) not in texts)
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # also docstrings
+    return any(_is_mpi_import(node) for node in ast.walk(tree) if id(node) not in statements)
 
 
 def _is_mpi_import(node: ast.AST) -> bool:
@@ -433,9 +438,9 @@ class Variables:
     def call(self, task: Task, arguments: tuple[Any, ...]) -> Any:
         """Call the program's function as one rank, and return its result.
 
-        The rank has its own global variables, closure cells and default arguments, where their values differ between
-        ranks (:meth:`_own_values`). Its variables and cells are set in the process, and stored for
-        :meth:`set_values`, which sets them again when ranks take turns.
+        The function sees the rank's own values of its global variables, closure cells and default arguments, such as
+        the rank's COMM_WORLD (:meth:`_own_values`). They are stored, too: when the rank continues after another rank,
+        :meth:`set_values` sets them again.
 
         Args:
             task: the rank, which is running.
@@ -502,20 +507,20 @@ class Variables:
     def _own_values(
         self, task: Task, values: dict[Any, Any], names: dict[Any, str] | None = None
     ) -> dict[Any, Any]:
-        """Return a rank's own values of variables as {key: value}.
+        """Return the variables of which a rank has its own value, as {key: the rank's value}.
 
-        Variables whose value ranks share are left out. A rank has its own value of a variable if the value in the
-        process is one of these: the real module MPI, its COMM_WORLD or COMM_SELF, or a module, function or class that
-        each rank loads.
+        A rank has its own value if the value in the process is the real module MPI, its COMM_WORLD or COMM_SELF, or a
+        module, function or class that each rank loads. All other variables are shared, and left out.
 
         Args:
             task: the rank.
-            values: values of the process by key.
-            names: names of the variables by key, for errors; None if the keys are the names of global variables.
+            values: the values in the process: {name: value} of the global variables, {position: value} of closure
+                cells or default values.
+            names: {key: name of the variable}, for errors; None for the global variables, whose keys are names.
 
         Raises:
-            InputError: If the function uses a communicator of the real MPI. It uses all variables with ``names``, and
-                the global variables whose names are in its code.
+            InputError: If a variable that the function uses is another communicator of the real MPI. The function
+                uses the global variables whose names are in its code, and all cells and defaults.
         """
         global_names = self.program.__code__.co_names
         own_values: dict[Any, Any] = {}

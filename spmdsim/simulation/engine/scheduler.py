@@ -105,9 +105,9 @@ class Task:
     def count_ahead(self, box: Mailbox, nbytes: int, message: Message) -> None:
         """Count a message to a mailbox that was sent since the rank last waited for another rank.
 
-        The message that reaches the limit `FLOOD` (500) is stored, to be reported later. The counts of the last
-        mailbox are attributes, and those of other mailboxes are in a table: most programs send to one rank and then
-        wait, so they never fill the table.
+        The message that reaches the limit `FLOOD` (500) is stored in ``flood``, to be reported when the rank waits.
+        Attributes have the counts of the last mailbox, and ``other_counts`` has those of the others. Most programs
+        send to one rank and then wait, so they never fill this table.
 
         Args:
             box: the mailbox of the receiver.
@@ -388,8 +388,8 @@ class Scheduler:
     def _to_hub(self, task: Task) -> None:
         """Switch to the hub, the scheduler's own loop; return when the hub resumes the rank.
 
-        If the run already closes, raise the exit exception instead. If the rank has caught `MOST_EXITS` (100) of
-        them, it is suspended for ever.
+        If the run is closing, raise the exit exception instead, so that the rank ends. A rank that has caught this
+        exception `MOST_EXITS` (100) times is suspended for ever.
 
         Args:
             task: the running rank; ``task.exits`` counts the exit exceptions that this function raised.
@@ -398,7 +398,7 @@ class Scheduler:
             task.exits += 1
             if task.exits > MOST_EXITS:
                 _running_greenlets.append(task.greenlet)
-                self.hub.switch()
+                self.hub.switch()  # never returns
             raise self.exit
         self.hub.switch()
 

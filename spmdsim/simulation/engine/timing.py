@@ -193,6 +193,7 @@ class Timeline:
         """
         self._arrows += 1
         common = {"cat": category, "name": name, "id": self._arrows, "tid": 0}
+        # In Chrome's format, "s" starts an arrow and "f" ends it. "bp" is "e": it ends at the bar around its end.
         start = {"ph": "s", "pid": source.task.rank, "ts": begin * _MICRO}
         end = {"ph": "f", "bp": "e", "pid": target.task.rank, "ts": target.end * _MICRO}
         self._events += [common | start, common | end]

@@ -253,8 +253,9 @@ def deliver(message: Message, target: Any) -> None:
         return
     data = payload.read() if message.data is None else message.data
     if payload.dtype != target.dtype:
-        data = data.view(BYTE_DTYPE)
-        data = data[: len(data) // target.dtype.itemsize * target.dtype.itemsize].view(target.dtype)
+        data_bytes = data.view(BYTE_DTYPE)
+        complete_bytes = len(data_bytes) - len(data_bytes) % target.dtype.itemsize
+        data = data_bytes[:complete_bytes].view(target.dtype)
     target.write(data)
 
 

@@ -283,22 +283,23 @@ def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
     """Return a sentence with the value of each group of ranks, for calls from one source line.
 
-    The sentence shows the first five groups, and counts the ranks of further groups.
+    An example: "the ranks do not agree on the root of Bcast at a.py:7: rank 0 passes 0, ranks 1..3 pass 1". The
+    sentence shows the five largest groups, in the order of their first ranks, and counts the ranks of further groups.
 
     Args:
         shared: the state of the communicator.
         meeting: the collective operation.
-        fact: the key of the fact that differs.
+        fact: the argument that differs, such as "root".
         groups: ranks with equal values, the largest group first.
     """
     location = _call_place(shared, meeting, groups[0][0])
     shown = sorted(groups[:5], key=lambda ranks: ranks[0])
-    phrases = [
-        f"{_ranks_words(shared, ranks)} {'passes' if len(ranks) == 1 else 'pass'} {_fact_value(meeting, fact, ranks)}"
-        for ranks in shown
-    ]
-    more = sum(map(len, groups[5:]))
-    ending = f", and {many(more, 'rank')} in other ways" if more else ""
+    phrases = []
+    for ranks in shown:
+        verb = "passes" if len(ranks) == 1 else "pass"
+        phrases.append(f"{_ranks_words(shared, ranks)} {verb} {_fact_value(meeting, fact, ranks)}")
+    other_count = sum(map(len, groups[5:]))
+    ending = f", and {many(other_count, 'rank')} in other ways" if other_count else ""
     return f"the ranks do not agree on the {fact} of {location}: {', '.join(phrases)}{ending}"
 
 
@@ -309,7 +310,7 @@ def _fact_value(meeting: Meeting, fact: str, ranks: Sequence[int]) -> Any:
 
 
 def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[int]) -> str:
-    """Return a clause such as "ranks 1-3 call bcast with root 2 at a.py:7".
+    """Return a clause such as "ranks 1..3 call bcast with root 2 at a.py:7".
 
     Args:
         shared: the state of the communicator.
@@ -318,13 +319,12 @@ def _describe_group(shared: Any, meeting: Meeting, fact: str, ranks: Sequence[in
         ranks: the group; the call and source line of its first rank represent all.
     """
     call: Any = meeting.calls[ranks[0]]
-    does = f"{_ranks_words(shared, ranks)} {'calls' if len(ranks) == 1 else 'call'}"
+    ranks_call = f"{_ranks_words(shared, ranks)} {'calls' if len(ranks) == 1 else 'call'}"
     location = _call_place(shared, meeting, ranks[0])
     if fact == "call":
-        return f"{does} {location}"
-    return (
-        f"{does} {call.name} {_PHRASES[fact].format(_fact_value(meeting, fact, ranks))} at {location.where}"
-    )
+        return f"{ranks_call} {location}"
+    argument = _PHRASES[fact].format(_fact_value(meeting, fact, ranks))
+    return f"{ranks_call} {call.name} {argument} at {location.where}"
 
 
 def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem | None:

@@ -32,10 +32,10 @@ class Topocomm(Intracomm):
     def _neighbours(self) -> list[tuple[int, int]]:
         """Return a pair (neighbour, slot) for each neighbour of this rank.
 
-        Neighbours are the previous and the next rank in each dimension. Pairs are in the order of dimensions, the
-        previous rank first. The slot is the position of the block for this rank in the neighbour's send buffer. For
-        the previous rank of dimension d, this rank is the next one, so the slot is 2 d + 1. For the next rank, this
-        rank is the previous one, so the slot is 2 d. A neighbour beyond an edge is PROC_NULL.
+        Neighbours are the previous and the next rank in each dimension, in this order; one beyond an edge is
+        PROC_NULL. The slot is the position of the block for this rank in the neighbour's send buffer. This rank is
+        the next rank of its previous one, so the slots for dimension d are 2 d + 1 and 2 d. For example, rank 1 in a
+        row of 3 ranks gets [(0, 1), (2, 0)].
         """
         neighbours = []
         for dim in range(len(self._shared.grid[0])):
@@ -316,6 +316,9 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
         rank: the rank; the last dimension varies fastest.
         direction: the dimension, from 0; not checked.
         disp: number of steps.
+
+    >>> shifted_ranks(((4,), (True,)), rank=0, direction=0, disp=1)
+    (3, 1)
     """
     dims, periods = grid
     coords = coords_of(dims, rank)

@@ -302,7 +302,7 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
             MPIError: If the group is null.
         """
         group.Get_size()  # raises the error of a null group before the rank waits
-        state = self._agree("Create", group, _select, _frame(1))
+        state = self._agree("Create", group, _create_group_states, _frame(1))
         if state is None:
             return COMM_NULL
         return Intracomm.make(state, group.Get_rank(), self._task)
@@ -492,7 +492,7 @@ def _duplicate(calls: list[CollectiveCall]) -> None:
         call.value = state
 
 
-def _select(calls: list[CollectiveCall]) -> None:
+def _create_group_states(calls: list[CollectiveCall]) -> None:
     """Create one communicator per group, and store its state in the calls of the group's members.
 
     Equal groups share one communicator.
