@@ -70,7 +70,7 @@ class Table:
             width: the characters of a line; None for no limit.
         """
         columns = [list(column) for column in zip(*self.cells)]
-        groups = _groups(columns, width)
+        groups = _group_columns(columns, width)
         repeated = [columns[k] for k in groups[0] if k in groups[-1]]
         # Number the rows if the repeated columns do not distinguish them, or leave no room for the others.
         if self.heads[:1] != ("#",) and (
@@ -100,7 +100,7 @@ class Table:
         """
         widths = [max(map(len, columns[k])) for k in group]
         if width is not None:
-            _narrow(widths, [_least(columns[k]) for k in group], width - 2 * (len(group) - 1))
+            _narrow(widths, [_longest_word(columns[k]) for k in group], width - 2 * (len(group) - 1))
         for number, row in enumerate(zip(*(columns[k] for k in group))):
             for line in zip_longest(*map(_wrap, row, widths), fillvalue=""):
                 cells = [
@@ -146,17 +146,17 @@ def escape_words(text: str) -> str:
     return escape(text).replace("-&gt;", '<span style="white-space:nowrap">-&gt;</span>')
 
 
-def _wide(widths: list[int]) -> int:
+def _line_length(widths: list[int]) -> int:
     """Return the length of a line of columns of these widths, with two blanks between columns."""
     return sum(widths) + 2 * len(widths) - 2
 
 
-def _least(column: list[str]) -> int:
+def _longest_word(column: list[str]) -> int:
     """Return the length of the longest word of a column."""
     return max(len(word) for text in column for word in _WORD.findall(text) or [""])
 
 
-def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
+def _group_columns(columns: list[list[str]], width: int | None) -> list[list[int]]:
     """Distribute the columns over several tables below each other; return their column numbers.
 
     Each table begins with the leading columns, and gets further columns as long as it fits into ``width`` characters.
@@ -170,12 +170,12 @@ def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
         columns: the texts of each column, its head first.
         width: the characters of a line; None puts all columns into one table.
 
-    >>> _groups([["name", "x", "y"], ["forward", "1", "2"], ["reverse", "3", "4"]], 11)
+    >>> _group_columns([["name", "x", "y"], ["forward", "1", "2"], ["reverse", "3", "4"]], 11)
     [[0, 1], [0, 2]]
     """
     every = list(range(len(columns)))
-    widths = [max(_least(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]
-    if width is None or _wide(widths) <= width:
+    widths = [max(_longest_word(column), min(max(map(len, column)), COMFORTABLE)) for column in columns]
+    if width is None or _line_length(widths) <= width:
         return [every]
     rows = list(zip(*columns))
     first = next((k for k in every if len({row[: k + 1] for row in rows}) == len(rows)), 0)
@@ -184,46 +184,55 @@ def _groups(columns: list[list[str]], width: int | None) -> list[list[int]]:
         lead = every[:1]
     groups: list[list[int]] = []
     for k in every[len(lead) :]:
-        if not groups or _wide([widths[j] for j in (*groups[-1], k)]) > width:
+        if not groups or _line_length([widths[j] for j in (*groups[-1], k)]) > width:
             groups.append([*lead])
         groups[-1].append(k)
     return groups or [every]
 
 
 def _is_too_wide(columns: list[list[str]], groups: list[list[int]], width: int | None) -> bool:
-    """Return True if a group of columns is too wide, but each column fits beside row numbers.
+    """Return True if a table is too wide, but each column would fit beside a column of row numbers.
 
-    A column needs at least the characters of its longest word.
+    A column needs at least the characters of its longest word; two blanks separate columns.
 
     Args:
         columns: the texts of each column, its head first.
-        groups: the numbers of the columns of each table.
+        groups: for each table, the numbers of its columns.
         width: the characters of a line; None gives False.
     """
     if width is None:
         return False
-    least = [_least(column) for column in columns]
-    numbers = len(str(len(columns[0]) - 1)) if columns else 0
-    fits = all(_wide([numbers, column_width]) <= width for column_width in least)
-    return fits and any(_wide([least[k] for k in group]) > width for group in groups)
+    least_widths = [_longest_word(column) for column in columns]
+    digits = len(str(len(columns[0]) - 1)) if columns else 0  # of the largest row number
+    fits_beside_numbers = all(_line_length([digits, least]) <= width for least in least_widths)
+    return fits_beside_numbers and any(
+        _line_length([least_widths[k] for k in group]) > width for group in groups
+    )
 
 
 def _narrow(widths: list[int], least: list[int], room: int) -> None:
     """Reduce the largest of ``widths`` in place until their sum is at most ``room``, none below ``least``."""
-    # One character at a time, narrow the widest of the columns that are wider than their least width.
-    while sum(widths) > room and any(map(int.__gt__, widths, least)):
-        widths[max(range(len(widths)), key=lambda k: widths[k] * (widths[k] > least[k]))] -= 1
+    while sum(widths) > room:
+        reducible = [k for k in range(len(widths)) if widths[k] > least[k]]
+        if not reducible:
+            break
+        widest = max(reducible, key=lambda k: widths[k])
+        widths[widest] -= 1
 
 
 def _wrap(text: str, width: int | None) -> list[str]:
     """Return a text in lines of at most ``width`` characters, broken between words.
 
-    A text that fits is returned unchanged. A word longer than ``width`` has a line of its own; short texts in brackets
-    count as a word. A longer text without words gives one empty line.
+    - A text that fits is returned unchanged. Otherwise several blanks become one; only blanks give one empty line.
+    - A word longer than ``width`` has a line of its own.
+    - A text in square brackets, and up to 20 characters in parentheses, count as one word.
 
     Args:
-        text: the text; several blanks become one if it is broken.
+        text: the text.
         width: the characters of a line; None for no limit.
+
+    >>> _wrap("the rows (of x) here", 10)
+    ['the rows', '(of x)', 'here']
     """
     if width is None or len(text) <= width:
         return [text]
