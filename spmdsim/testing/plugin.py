@@ -111,7 +111,8 @@ __all__ = ["mpi_comm"]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options ``--mpi-deadline`` and ``--mpi-deadline-failed``, in seconds.
 
-    Their defaults are 60 and 3 seconds.
+    They are the times for which a rank waits for the others after a test: 60 seconds by default, and 3 if the rank
+    failed.
 
     Args:
         parser: pytest's parser of options.

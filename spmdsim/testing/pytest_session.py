@@ -67,8 +67,9 @@ class Agreement:
     def exchange_outcomes(self, what: str, phase: str, outcome: int, message: str = "") -> list[int]:
         """Exchange the outcome of a phase of a test with all ranks; return the outcomes by rank.
 
-        Abort the job if a rank does not arrive before the deadline, or is at another test or phase. A rank that
-        failed waits ``deadline_failed`` seconds, others ``deadline`` seconds. All ranks must call it.
+        For example, [PASSED, FAILED] if rank 1 of 2 failed. Abort the job if a rank does not arrive before the
+        deadline, or is at another test or phase. A rank that failed waits ``deadline_failed`` seconds, others
+        ``deadline`` seconds. All ranks must call it.
 
         Args:
             what: name of the test.
@@ -83,7 +84,8 @@ class Agreement:
         if not self._wait(request, seconds):
             self._abort_missing(what, phase, seconds, message)
         records = [tuple(all_records[3 * r : 3 * r + 3]) for r in range(self.size)]
-        if any(record[:2] != records[0][:2] for record in records):
+        tests_and_phases = {record[:2] for record in records}
+        if len(tests_and_phases) > 1:
             self._abort_diverged(what, phase, records, message)
         return [record[2] for record in records]
 
@@ -145,10 +147,10 @@ class Agreement:
         return waiting
 
     def _abort_missing(self, what: str, phase: str, seconds: float, message: str) -> NoReturn:
-        """Print which ranks are missing, and abort the job; only the lowest late rank prints.
+        """Print which ranks are missing, and abort the job, because this rank's deadline is over.
 
-        A late rank is one whose deadline is over. Others wait for 1 s, so that the late rank can abort the job, and
-        then abort it themselves. This rank's own failure is printed in any case.
+        The deadlines of other waiting ranks may be over, too. The lowest of these ranks prints and aborts. The others
+        leave it 1 s to do so, and then abort the job themselves. Each rank first prints its own failure, if any.
 
         Args:
             what: name of the test.
@@ -178,7 +180,8 @@ class Agreement:
             message: text of this rank's failure, which is printed first; empty if it has not failed.
         """
         self._print_failure(what, phase, message)
-        same_test = [r for r, record in enumerate(records) if record[:2] == records[self.rank][:2]]
+        own_test_and_phase = records[self.rank][:2]
+        same_test = [rank for rank, record in enumerate(records) if record[:2] == own_test_and_phase]
         if self.rank == min(same_test):
             self.say(f"ranks {same_test} of {self.size} are at {what} ({phase}), others are not")
         time.sleep(ROLL_CALL_SECONDS)  # let every group print its test
