@@ -437,6 +437,7 @@ def _collect_rows(frame: RowFrame, want: Want, member: int, tables: Sequence[Any
     owners = [(k, rank) for k, rank in enumerate(frame.members) if want.counts[k]]
     rows_of_owners = [tables[rank][:, columns][want.of(k) - frame.edges[k]] for k, rank in owners]
     width = columns.stop - columns.start
+    # The last row is for the padding.
     rows = np.concatenate([*rows_of_owners, np.zeros((1, width), tables[frame.members[0]].dtype)])
     result: np.ndarray = rows[want.index]
     return result

@@ -355,11 +355,11 @@ class LockStep(World):
         """
         if self.size > 1 or not isinstance(step, HaloStep) or step.back:
             return None
-        (_, pieces), *more_peers = received_boxes(step, 0) or (((), ()),)
-        if more_peers or len(pieces) != 1:
+        boxes_of_peers = [pieces for _, pieces in received_boxes(step, 0)]
+        if len(boxes_of_peers) != 1 or len(boxes_of_peers[0]) != 1:
             return None
         program = StepProgram()
-        program.run = cut_out(step, 0, pieces[0], dtype)
+        program.run = cut_out(step, 0, boxes_of_peers[0][0], dtype)
         return program
 
     def _run_rows(self, step: RowStep, ids: Shards, values: Shards) -> Arrived:
@@ -382,10 +382,13 @@ class LockStep(World):
         peers: list[Peers] = [()] * len(outgoing)
         for rank in [rank for rank, parts in enumerate(outgoing) if parts is not None]:
             members = step.group(rank)
-            me, parts_of_members = members.index(rank), [outgoing[member] for member in members]
-            results[rank] = [parts.arrays[me] for parts in parts_of_members if parts is not None]
-            arrays = zip(members, results[rank])
-            peers[rank] = tuple((m, len(array)) for m, array in arrays if m != rank and len(array))
+            own_position = members.index(rank)
+            parts_of_members = [outgoing[member] for member in members]
+            results[rank] = [parts.arrays[own_position] for parts in parts_of_members if parts is not None]
+            senders = zip(members, results[rank])
+            peers[rank] = tuple(
+                (member, len(array)) for member, array in senders if member != rank and len(array)
+            )
         return results, peers
 
     def _run(self, step: Step, shards: Shards, algorithm: str | None) -> Shards:

@@ -76,7 +76,7 @@ class Chunk:
         if self._start + nbytes > self._memory.nbytes:
             self._memory, self._start = allocate_aligned(CHUNK), 0
         start = self._start
-        self._start += -(-nbytes // PAGE) * PAGE
+        self._start += -(-nbytes // PAGE) * PAGE  # whole pages
         return self._memory[start : start + nbytes]
 
 
@@ -141,7 +141,9 @@ class Pool:
         """
         self._free.setdefault(memory.nbytes, []).append((memory, interface))
         self.nbytes += memory.nbytes
-        for nbytes, memories in [*self._free.items()] if self.nbytes > self.limit else ():
+        if self.nbytes <= self.limit:
+            return
+        for nbytes, memories in [*self._free.items()]:
             while memories and self.nbytes > self.limit:
                 memories.pop()
                 self.nbytes -= nbytes

@@ -39,9 +39,9 @@ class EnlargedNode(MoveNode):
         small, mesh, dual = self.world, self.meta.layout.mesh, self.meta.layout.dual()
         returned = []
         for gradient in gradients[0]:
-            x = gradient if gradient.layout.mesh == mesh else gradient.to(dual)
-            shards = x.stored_shards[: small.size]
-            returned.append(type(x)(small, x.meta, shards, provenance_number=x.provenance_number))
+            moved = gradient if gradient.layout.mesh == mesh else gradient.to(dual)
+            shards = moved.stored_shards[: small.size]
+            returned.append(type(moved)(small, moved.meta, shards, provenance_number=moved.provenance_number))
         return [returned]
 
 

@@ -216,11 +216,11 @@ class CallLog(GroupLog):
             number: the number of this rank's call in the group.
             agreed: the number that must be equal on all ranks, as this rank logged it for this call.
         """
-        index = locate(0, layout.AGREED, number)
+        offset_in_slot = locate(0, layout.AGREED, number)
         for place, start in self._starts.items():
             area = self.board.areas[place]
             if area[start + layout.BEGUN] > number and area[start + layout.KEY] == self.key:
-                other_agreed = area[start + index]
+                other_agreed = area[start + offset_in_slot]
                 if other_agreed != agreed and other_agreed | agreed >= NUMBERS:
                     return True
         return False

@@ -181,13 +181,16 @@ def _put_in_plural(text: str) -> str:
 
 
 def describe_place(log: GroupLog, place: int) -> str:
-    """Return words for what a rank does, or why it makes no more calls; without a subject.
+    """Return the predicate of a sentence about a rank: what it does, or why it makes no more calls.
 
-    Examples are "is in call 3 of ranks 0, 1: ..." and "left the program; was last in call 2, ...". They also say if the
-    process is stopped or does not answer.
+    - In a call: "is in call 3 of ranks 0, 1: ...".
+    - In no call: "was last in call 2, ..." or "has made no call with them yet", for the group of ``log``.
+    - If it makes no more calls, the reason comes before its last call: "left the program; was last in call 2, ...".
+
+    Words for a process that is stopped or does not answer come first.
 
     Args:
-        log: the log of the group whose last call is named if the rank is in no call.
+        log: the log of the group.
         place: the rank's place: its index on the shared board of call logs.
     """
     board = log.board
@@ -223,7 +226,7 @@ def _describe_call(board: SharedBoard, place: int, key: int, number: int) -> str
 def _describe_last_call(log: GroupLog, place: int) -> str:
     """Return words for a rank's last call: "was last in call 2, barrier, at a.py:7, 5 s ago".
 
-    The time is that since the call began. Return "has made no call with them yet" if there is no call.
+    The seconds count from the start of the call. Return "has made no call with them yet" if there is no call.
 
     Args:
         log: the log of the group; calls of other groups do not count.

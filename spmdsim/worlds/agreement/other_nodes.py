@@ -84,9 +84,9 @@ class Courier:
     def reach(self, board: SharedBoard) -> str | None:
         """Ask all other nodes until each has answered; return None, or why one of them does not answer.
 
-        An example of a reason is "no answer at 10.0.0.2:4711 (timed out)", from the first node with a problem. A node
-        may take :data:`FIRST_ANSWER` (20) seconds. If all processes of a node refuse the connection, return its problem
-        at once.
+        Ask for at most :data:`FIRST_ANSWER` (20) seconds. Stop at once if all processes of a node refuse the
+        connection. The reason is that of the first node without an answer, such as "no answer at 10.0.0.2:4711 (timed
+        out)".
 
         Args:
             board: the board with the copies of the nodes' areas.
@@ -440,7 +440,7 @@ class OtherNode:
                 )
 
     def _describe_problem(self) -> str:
-        """Return why no process answers in words, with the address of one of them."""
+        """Return words such as "no answer at 10.0.0.2:4711 (timed out)", for one process of the node."""
         index = next(iter([*self._failed, *self._connections]), None)
         if index is None:
             return f"no address of rank {self.places[0]}'s node is known"

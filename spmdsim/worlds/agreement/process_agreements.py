@@ -23,7 +23,8 @@ class ProcessAgreements:
     def find_board(self, comm: MPI.Comm) -> tuple[SharedBoard, list[int]] | None:
         """Return the board of an earlier world that has all ranks of ``comm``, or None.
 
-        The earlier world may have more ranks. The first such board is taken. Nothing is sent.
+        A board is the memory in which ranks log their calls. The earlier world may have more ranks than ``comm``. The
+        first board with these ranks is taken. Nothing is sent.
 
         Returns:
             The board, and the place on it of each rank of ``comm``; None without such a board.

@@ -60,12 +60,14 @@ def map_nodes(places: Sequence[ProcessPlace]) -> NodeMap:
     >>> map_nodes([ProcessPlace("x", 1, "host"), ProcessPlace("", 2, "host"), ProcessPlace("", 3, "host")]).hosts
     ('host.0', 'host.1', 'host.2')
     """
-    host_of = {place.machine or f"alone {rank}": place.host or "host" for rank, place in enumerate(places)}
+    machines = [place.machine or f"alone {rank}" for rank, place in enumerate(places)]
+    host_of_machine = {machine: place.host or "host" for machine, place in zip(machines, places)}
+    hosts = list(host_of_machine.values())
     names: list[str] = []
-    for host in host_of.values():
-        is_shared = [*host_of.values()].count(host) > 1
-        names.append(f"{host}.{sum(name.startswith(f'{host}.') for name in names)}" if is_shared else host)
-    return NodeMap([place.machine or f"alone {rank}" for rank, place in enumerate(places)], names)
+    for host in hosts:
+        number = sum(name.startswith(f"{host}.") for name in names)
+        names.append(f"{host}.{number}" if hosts.count(host) > 1 else host)
+    return NodeMap(machines, names)
 
 
 def find_process_state(process: int) -> int:

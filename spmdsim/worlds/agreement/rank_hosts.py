@@ -19,8 +19,8 @@ def add_hosts(ranks: Sequence[int], names: Sequence[str]) -> None:
 def list_hosts(ranks: Sequence[int]) -> str:
     """Return the names of the hosts of some ranks, such as "node1, node2"; each host once.
 
-    After :data:`MOST` (4) names, the number of the other hosts follows. The text is empty if this process knows only
-    one host of the job. Ranks whose host it does not know are left out.
+    At most :data:`MOST` (4) hosts are named, as in "a, b, c, d and 3 other hosts". The text is empty if this process
+    knows only one host of the job. Ranks whose host it does not know are left out.
 
     Args:
         ranks: the ranks, by their numbers in ``MPI.COMM_WORLD``.

@@ -167,9 +167,9 @@ class ReadLog:
         self._board.refresh()
 
     def _write(self, key: int, provenance_number: int, value: int) -> None:
-        """Write an entry to the board: a read, or a doubt.
+        """Write an entry to the board: a read, or a doubt about a neighbour's read.
 
-        The oldest entry is overwritten if the ring is full.
+        The entries form a ring: if it is full, the oldest one is overwritten.
 
         Args:
             key: the position in the program (:class:`Read`), or the key of a doubt (:func:`_doubt_key`).

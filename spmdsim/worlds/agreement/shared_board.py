@@ -241,21 +241,23 @@ class SharedBoard:
                 self._append(key, words)
 
     def _append(self, number: int, text: str) -> bool:
-        """Write a text to this rank's area; return False if the area has no room for it.
+        """Write a text to this rank's area; write nothing and return False if the area has no room for it.
 
-        Nothing is written then. The text is cut to 1000 bytes; the cut may split a character.
+        The text is cut to 1000 bytes; the cut may split a character.
 
         Args:
             number: the number that stands for the text.
             text: the text.
         """
         used, data = self.numbers[TEXT_BYTES], text.encode()[:1000]
-        size, first = (len(data) + 7) // 8 * 8, TEXTS + used // 8
-        if used + 16 + size > TEXT:
+        # The number, the length, and the text in whole numbers of 8 bytes each.
+        entry_bytes = 16 + (len(data) + 7) // 8 * 8
+        if used + entry_bytes > TEXT:
             return False
+        first = TEXTS + used // 8
         self.numbers[first], self.numbers[first + 1] = number, len(data)
         self.write_copy(self.me, first + 2, data)
-        self.numbers[TEXT_BYTES] = used + 16 + size
+        self.numbers[TEXT_BYTES] = used + entry_bytes
         return True
 
     def number_line(self, frame: FrameType | None) -> int:
@@ -405,14 +407,16 @@ class SharedBoard:
         """Return ``(group's number, call's number in the group)`` of the call that a rank is in.
 
         Return None if the rank's latest call has ended, or if it has made none. A call has not ended if its end time in
-        the log is before its begin time.
+        the log is before its begin time, because it is the time of an older call.
 
         Args:
             place: the rank's place.
         """
         slot = self.state(place, ACTIVE_GROUP)
+        if not slot:
+            return None
         start, numbers = HEAD + (slot - 1) * GROUP, self.areas[place]
-        number = numbers[start + BEGUN] - 1 if slot else -1
+        number = numbers[start + BEGUN] - 1
         if number < 0 or numbers[locate(start, END, number)] >= numbers[locate(start, BEGIN, number)]:
             return None
         return numbers[start + KEY], number
@@ -431,9 +435,11 @@ class SharedBoard:
         """
         first = locate(start, 0, number)
         agreed, call, line, begin, end = self.areas[place][first : first + COLUMNS]
-        words, where = (self.text(self.me, n) or self.text(place, n) for n in (call, line))
-        description = CallDescription.unpack(words or "a call without words")
-        return LoggedCall(description, where or "an unknown place", agreed ^ call, agreed, begin, end)
+        # A number stands for one text on all ranks. This rank's own texts need no search in shared memory.
+        call_text = self.text(self.me, call) or self.text(place, call)
+        line_text = self.text(self.me, line) or self.text(place, line)
+        description = CallDescription.unpack(call_text or "a call without words")
+        return LoggedCall(description, line_text or "an unknown place", agreed ^ call, agreed, begin, end)
 
     def text(self, place: int, number: int) -> str | None:
         """Return the text that a rank published for a number; None if it did not, or dropped it.

@@ -172,7 +172,7 @@ def advise_export(names: Sequence[str]) -> str:
     """Return the advice to export environment variables to other hosts; empty if it does not apply.
 
     It applies if variables differ in a job of Open MPI on several hosts: Open MPI passes only its own variables to
-    ranks on other hosts.
+    ranks on other hosts. The advice names, for example, "mpirun -x SPMDSIM_CHECK -x SPMDSIM_TUNE".
 
     Args:
         names: the variables that differ between ranks; each is named once.

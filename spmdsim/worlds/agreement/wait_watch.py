@@ -139,7 +139,7 @@ class WaitWatch:
     def _check_wait(
         self, watched: CallLog, current: tuple[int, int], waited: float, printed_lines: int
     ) -> bool:
-        """End the job if more waiting cannot help; otherwise perhaps print a line, and return True then.
+        """End the job if more waiting cannot help; return True if this rank prints a line about the wait.
 
         :meth:`_find_reason` decides if waiting can help. The job is ended only if this rank is still in the call. A
         rank that polls outside of MPI raises the error itself, so the job is not ended, unless a host cannot be
@@ -174,9 +174,9 @@ class WaitWatch:
         2. Ranks wait for each other in a circle, and :data:`SURE` (2) seconds are over.
         3. The deadline is over.
 
-        So that one rank reports, one is the first to get the reason: in cases 1 and 3 the lowest rank that has come to
-        the call, in case 2 the rank of the circle with the lowest place. The others get it later: by four looks in
-        cases 1 and 3, after twice the time in case 2. Return None before that, and without a reason.
+        So that one rank reports, one gets the reason first: in cases 1 and 3 the lowest rank that has come to the call,
+        in case 2 the rank of the circle with the lowest place. The others get it later: in cases 1 and 3 after four
+        more intervals of the watching thread, in case 2 after twice the time. Return None before, and without a reason.
 
         Args:
             log: the log of the group.
@@ -188,7 +188,8 @@ class WaitWatch:
         if waited > min(PATIENT, deadline) + delay and (wrong := log.find_difference()) is not None:
             return self._describe_difference(log, wrong)
         if waited > SURE and board.me in (stuck := find_stuck_ranks_twice(board)):
-            return describe_absence(log, number) if board.me == min(stuck) or waited > 2 * SURE else None
+            is_turn = board.me == min(stuck) or waited > 2 * SURE
+            return describe_absence(log, number) if is_turn else None
         if waited > deadline + delay:
             return describe_absence(log, number, f"did not come within {deadline:g} s")
         return None

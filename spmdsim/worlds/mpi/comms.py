@@ -366,6 +366,8 @@ class Comms:
     def _report_waiting(self, awaited: Iterable[int], waited: float) -> bool:
         """Print which ranks this one waits for, unless a lower rank has printed it; return True if it is printed.
 
+        An example is "rank 0 has ended the program, and waits for rank 2 since 5 s".
+
         Args:
             awaited: the ranks, by their numbers in the world.
             waited: the seconds for which this rank has waited.

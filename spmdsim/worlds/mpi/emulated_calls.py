@@ -505,17 +505,18 @@ class EmulatedCalls:
     # -- ranks that leave -------------------------------------------------------------------------------------
 
     def _describe_left_ranks(self) -> str | None:
-        """Return words about ranks that left the program before this call; None if none did.
+        """Return words about the ranks that left the program before this call; None if none did.
 
-        First receive what ranks that leave have sent: the number of calls that they made.
+        An example is "rank 2 left the program and will not come". First receive what ranks that leave have sent: the
+        number of calls that they made.
         """
         status = MPI.Status()
         while self._exit.Iprobe(MPI.ANY_SOURCE, LEFT, status):
             calls = np.empty(1, np.int64)
             self._exit.Recv(calls, status.Get_source(), LEFT)
             self._left[status.Get_source()] = int(calls[0])
-        gone = sorted(rank for rank, calls in self._left.items() if calls < self._number)
-        return f"{name_ranks(gone)} left the program and will not come" if gone else None
+        missing = sorted(rank for rank, call_count in self._left.items() if call_count < self._number)
+        return f"{name_ranks(missing)} left the program and will not come" if missing else None
 
     def start_leaving(self) -> MPI.Request:
         """Return a request that completes when all ranks have reached the program's end and called this."""

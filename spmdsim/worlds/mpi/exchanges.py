@@ -658,8 +658,11 @@ def _describe_message(
     for piece in pieces:
         sizes = [len(range(*slice_.indices(n))) for slice_, n in zip(piece.target, shape)]
         target = piece.target
-        if room is not None:  # where they lie in the memory
-            target = tuple(slice(a.start + b.start, a.stop + b.start) for a, b in zip(target, room.windows))
+        if room is not None:  # from an index in the windows to one in the padded buffer
+            target = tuple(
+                slice(span.start + window.start, span.stop + window.start)
+                for span, window in zip(target, room.windows)
+            )
         parts.append((slice(start, start + piece.size), sizes, target))
         start += piece.size
     offset = None if needs_buffer or len(pieces) != 1 else flat_offset(shape, pieces[0].target)

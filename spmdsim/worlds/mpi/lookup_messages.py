@@ -229,7 +229,13 @@ class RowExchange:
             ``(peer, elements)`` received from each other rank.
         """
         incoming = self._count_incoming(wants[self.me]).without(self.places.index(self.me))
-        if any(want.counts[k] for m, want in enumerate(wants) for k in range(len(wants)) if k != m):
+        needs_rows_of_others = any(
+            count
+            for member, want in enumerate(wants)
+            for owner, count in enumerate(want.counts)
+            if owner != member
+        )
+        if needs_rows_of_others:
             outgoing, packed = self._pack(wants, table)
             self.comm.Alltoallv([packed, outgoing, self._kind], [rows, incoming, self._kind])
         return self._received_elements(incoming.counts)

@@ -120,11 +120,11 @@ class Windows:
 
     def free(self) -> None:
         """Free the windows of this size that no rank uses; all ranks must call it."""
-        mask, windows = self._free_mask(), self._windows
-        self._windows = [window for k, window in enumerate(windows) if not mask >> k & 1]
-        for k, window in enumerate(windows):
-            if mask >> k & 1:
-                window.free()
+        mask = self._free_mask()
+        unused = [window for k, window in enumerate(self._windows) if mask >> k & 1]
+        self._windows = [window for k, window in enumerate(self._windows) if not mask >> k & 1]
+        for window in unused:
+            window.free()
 
     def close(self) -> None:
         """Free the unused windows. Used windows stay until the process ends. Collective."""

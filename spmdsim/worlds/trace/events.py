@@ -110,16 +110,16 @@ class CollectiveEvent(ShortRepr):
         on all ranks, in one call: the shard times the other ranks of the group. A result that ranks share in memory is
         not sent: an all_reduce receives the rank's block from each other rank, an all_gather nothing.
         """
-        is_all_reduce, peers = self.collective == "all_reduce", self.group_size - 1
+        is_all_reduce, peer_count = self.collective == "all_reduce", self.group_size - 1
         itemsize = element_type(self.dtype).itemsize
         if (is_all_reduce or self.collective == EXCLUSIVE_SCAN) and self.way == "Allgather":
             sizes = (math.prod(self.step.dst.local_shape(self.step.shape, rank)) for rank in self.ranks)
-            return tuple(peers * count * itemsize for count in sizes)
+            return tuple(peer_count * size * itemsize for size in sizes)
         if not self.way.startswith(SHARED_MEMORY):
             return self.planned
-        return tuple(
-            peers * reduced_block(self.step, rank) * itemsize if is_all_reduce else 0 for rank in self.ranks
-        )
+        if not is_all_reduce:
+            return (0,) * len(self.ranks)
+        return tuple(peer_count * reduced_block(self.step, rank) * itemsize for rank in self.ranks)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -213,7 +213,8 @@ def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 def group_size(step: Step) -> int:
     """Return the number of ranks in a group of a step.
 
-    For exchanges, which may go from one mesh to another, it is the number of ranks in the union of both.
+    For example, 4 for an all_gather over an axis of 4 ranks. For exchanges, which may go from one mesh to another, it
+    is the number of ranks in the union of both.
 
     Args:
         step: the step.

@@ -40,12 +40,12 @@ def timeline(traces: Sequence[Trace]) -> dict[str, Any]:
     for trace in traces:
         owned = _recorded_ranks(trace)
         ranks.update(owned)
-        lines = _lines(trace)
+        lanes = _assign_lanes(trace)
         for number, event in enumerate(trace):
             for rank in owned:
-                start, line = (event.start - first) * 1e6, lines.get(number, 0)
-                slices[rank, number] = (event, start, line)
-                events.append(_slice(event, rank, start) | {"tid": line})
+                start, lane = (event.start - first) * 1e6, lanes.get(number, 0)
+                slices[rank, number] = (event, start, lane)
+                events.append(_slice(event, rank, start) | {"tid": lane})
     names = [
         {"ph": "M", "pid": rank, "name": "process_name", "args": {"name": _name_rank(rank, traces)}}
         for rank in sorted(ranks)
@@ -75,23 +75,27 @@ def _recorded_ranks(trace: Trace) -> Sequence[int]:
     return next((event.ranks for event in trace.collectives), trace.ranks)
 
 
-def _lines(trace: Trace) -> dict[int, int]:
+def _assign_lanes(trace: Trace) -> dict[int, int]:
     """Return the lane, from 1 on, of each event that started early, by the event's number.
 
-    An event gets the first lane whose last event has ended before, so events of a lane do not overlap. Other events
-    have no entry: they are in lane 0.
+    A lane is a row of the timeline. An event gets the first lane whose last event has ended before, so events of a
+    lane do not overlap. Other events have no entry: they are in lane 0.
 
     Args:
         trace: the trace.
     """
-    early = [(event.start, n) for n, event in enumerate(trace) if getattr(event, "exposed", None) is not None]
-    ends: list[float] = []
-    lines: dict[int, int] = {}
-    for start, number in sorted(early):
-        line = next((k for k, end in enumerate(ends) if end <= start), len(ends))
-        ends[line : line + 1] = [start + trace[number].seconds]
-        lines[number] = line + 1
-    return lines
+    early_events = [
+        (event.start, number)
+        for number, event in enumerate(trace)
+        if getattr(event, "exposed", None) is not None
+    ]
+    ends: list[float] = []  # of the last event of lanes 1, 2, …
+    lanes: dict[int, int] = {}
+    for start, number in sorted(early_events):
+        index = next((k for k, end in enumerate(ends) if end <= start), len(ends))
+        ends[index : index + 1] = [start + trace[number].seconds]  # also appends a new lane
+        lanes[number] = index + 1
+    return lanes
 
 
 def lane_names(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -165,7 +169,7 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dic
         slices: by rank and number of the event: the event, its start in microseconds, and its lane.
     """
     arrows: list[dict[str, Any]] = []
-    for (rank, number), (event, start, line) in slices.items():
+    for (rank, number), (event, start, lane) in slices.items():
         if not isinstance(event, CollectiveEvent) or rank not in event.step.dst.mesh:
             continue
         for peer, _ in event_pairs(event, rank):
@@ -174,7 +178,7 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dic
                 continue
             if len(arrows) >= 2 * MOST_ARROWS:
                 return arrows
-            common = {"name": "message", "cat": "message", "id": len(arrows) // 2 + 1, "tid": line}
+            common = {"name": "message", "cat": "message", "id": len(arrows) // 2 + 1, "tid": lane}
             arrows.append({**common, "ph": "s", "pid": peer, "ts": sender[1]})
             end = start + event.seconds * 1e6
             arrows.append({**common, "ph": "f", "bp": "e", "pid": rank, "ts": end})
