@@ -178,15 +178,16 @@ def _group_columns(columns: list[list[str]], width: int | None) -> list[list[int
     if width is None or _line_length(widths) <= width:
         return [every]
     rows = list(zip(*columns))
-    first = next((k for k in every if len({row[: k + 1] for row in rows}) == len(rows)), 0)
-    lead = every[: first + 1]
-    if sum(widths[k] + 2 for k in lead) > width // 2:
-        lead = every[:1]
+    # The number of the first column with which all rows differ.
+    last_leading = next((k for k in every if len({row[: k + 1] for row in rows}) == len(rows)), 0)
+    leading = every[: last_leading + 1]
+    if sum(widths[k] + 2 for k in leading) > width // 2:
+        leading = every[:1]
     groups: list[list[int]] = []
-    for k in every[len(lead) :]:
-        if not groups or _line_length([widths[j] for j in (*groups[-1], k)]) > width:
-            groups.append([*lead])
-        groups[-1].append(k)
+    for number in every[len(leading) :]:
+        if not groups or _line_length([widths[k] for k in (*groups[-1], number)]) > width:
+            groups.append([*leading])
+        groups[-1].append(number)
     return groups or [every]
 
 
