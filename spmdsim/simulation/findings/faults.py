@@ -372,21 +372,35 @@ def _pair_blocks(calls: list[CollectiveCall]) -> Any:
     root = calls[0].root
     if rule == "_gather":
         buffers = calls[root].receive or []
-        return ((c, calls[root], c.send[0], buffers[c.rank]) for c in calls)
+        return ((sender, calls[root], sender.send[0], buffers[sender.rank]) for sender in calls)
     if rule == "_scatter":
-        blocks = calls[root].send
-        return ((calls[root], c, blocks[c.rank], c.receive[0]) for c in calls if c.receive)
+        sender = calls[root]
+        return (
+            (sender, receiver, sender.send[receiver.rank], receiver.receive[0])
+            for receiver in calls
+            if receiver.receive
+        )
     if rule == "_all_gather":
-        return ((s, r, s.send[0], r.receive[s.rank]) for r in calls if r.receive for s in calls)
+        return (
+            (sender, receiver, sender.send[0], receiver.receive[sender.rank])
+            for receiver in calls
+            if receiver.receive
+            for sender in calls
+        )
     if rule == "_all_to_all":
-        return ((s, r, s.send[r.rank], r.receive[s.rank]) for r in calls if r.receive for s in calls)
+        return (
+            (sender, receiver, sender.send[receiver.rank], receiver.receive[sender.rank])
+            for receiver in calls
+            if receiver.receive
+            for sender in calls
+        )
     if rule == "_neighbours":
         # ``value`` has the rank and the block number of the source of each receive buffer.
         return (
-            (calls[rank], r, calls[rank].send[number], buffer)
-            for r in calls
-            if r.receive
-            for (rank, number), buffer in zip(r.value, r.receive)
+            (calls[rank], receiver, calls[rank].send[number], buffer)
+            for receiver in calls
+            if receiver.receive
+            for (rank, number), buffer in zip(receiver.value, receiver.receive)
             if rank >= 0
         )
     return ()
