@@ -100,6 +100,7 @@ def _choose(
         options.append((sum(lower_bounds), number, lower_bounds, moves, strategy))
     best: tuple[float, float, Strategy | None] = math.inf, math.inf, None
     for _, number, seconds, moves, strategy in sorted(options, key=lambda option: option[0]):
+        # Replace the lower bounds of the moves by exact times, as long as the strategy can still be the best one.
         for index, move in enumerate(moves, 1):
             # The factor allows for rounding: ``best`` has ten digits.
             if sum(seconds) <= best[0] * 1.000000001:

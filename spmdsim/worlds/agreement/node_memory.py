@@ -173,7 +173,9 @@ def _share_memory(
     own_file = _create_file(len(near) * _BYTES) if place == near[0] else None
     if own_file is not None:
         os.pwrite(own_file[0], token, _TOKEN)
-    path, token = dict(zip(places, comm.allgather((own_file and own_file[1], token))))[near[0]]
+    own_path = own_file[1] if own_file is not None else None
+    paths_and_tokens = dict(zip(places, comm.allgather((own_path, token))))
+    path, token = paths_and_tokens[near[0]]
     memory = None
     with suppress(OSError, ValueError):
         if path is not None:

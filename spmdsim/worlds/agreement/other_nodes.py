@@ -222,19 +222,18 @@ class News:
         numbers = self._board.areas[place]
         head = np.array(numbers[: layout.HEAD])
         head[layout.PROCESS_STATE] = self._board.process_state(place)
-        anew, used = int(head[layout.TEXT_RESTARTS]), int(head[layout.TEXT_BYTES])
-        since = self._texts[place][1] if self._texts[place][0] == anew else 0
-        self._texts[place] = anew, used
-        if since < used:
-            yield _patch(
-                place,
-                layout.TEXTS + since // 8,
-                numbers[layout.TEXTS + since // 8 : layout.TEXTS + used // 8],
-            )
+        restarts, text_bytes = int(head[layout.TEXT_RESTARTS]), int(head[layout.TEXT_BYTES])
+        sent_restarts, sent_bytes = self._texts[place]
+        if sent_restarts != restarts:
+            sent_bytes = 0
+        self._texts[place] = restarts, text_bytes
+        if sent_bytes < text_bytes:
+            first, end = layout.TEXTS + sent_bytes // 8, layout.TEXTS + text_bytes // 8
+            yield _patch(place, first, numbers[first:end])
         for at, key in list(self._board.groups(place)):
             call_count, compared = int(numbers[at + layout.BEGUN]), int(numbers[at + layout.COMPARED])
-            last, sent = self._calls.get((place, at), (0, 0))
-            sent = sent if last == key else 0
+            sent_key, sent = self._calls.get((place, at), (0, 0))
+            sent = sent if sent_key == key else 0  # Another group may have used the slot before.
             self._calls[place, at] = key, call_count
             for first, count in split_at_ring_end(max(sent - 1, call_count - layout.RING, 0), call_count):
                 begins = locate(at, 0, first)

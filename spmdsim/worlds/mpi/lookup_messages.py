@@ -229,13 +229,7 @@ class RowExchange:
             ``(peer, elements)`` received from each other rank.
         """
         incoming = self._count_incoming(wants[self.me]).without(self.places.index(self.me))
-        needs_rows_of_others = any(
-            count
-            for member, want in enumerate(wants)
-            for owner, count in enumerate(want.counts)
-            if owner != member
-        )
-        if needs_rows_of_others:
+        if _want_rows_of_others(wants):
             outgoing, packed = self._pack(wants, table)
             self.comm.Alltoallv([packed, outgoing, self._kind], [rows, incoming, self._kind])
         return self._received_elements(incoming.counts)
@@ -264,7 +258,7 @@ class RowExchange:
         sent = self._count_incoming(wants[self.me]).without(self.places.index(self.me))
         counts, starts = self._requested_elements(wants)
         received = self._packed() if self._same_columns else np.empty(sum(counts), self.dtype)
-        if any(want.counts[k] for m, want in enumerate(wants) for k in range(size) if k != m):
+        if _want_rows_of_others(wants):
             self.comm.Alltoallv([sums, sent, self._kind], [received, (counts, starts), self._kind])
         flat, parts = received.reshape(-1), [sums[:0]] * size
         elements_per_count = self.width if self._whole else 1
@@ -356,6 +350,19 @@ class RowExchange:
 def _size(ids_slices: tuple[slice, ...]) -> int:
     """Return the number of ids in a part."""
     return math.prod(slice_.stop - slice_.start for slice_ in ids_slices)
+
+
+def _want_rows_of_others(wants: Sequence[Want]) -> bool:
+    """Return True if a member of a group wants rows that another member owns.
+
+    ``wants`` has the rows that each member wants, in the group's order.
+    """
+    return any(
+        count
+        for member, want in enumerate(wants)
+        for owner, count in enumerate(want.counts)
+        if owner != member
+    )
 
 
 def _copy_rows(table: np.ndarray, columns: slice, rows: np.ndarray, out: np.ndarray) -> None:

@@ -374,8 +374,9 @@ def _exchange_and_fold(
         own_offset = layout.offsets[me] + start
         parts[me] = 0
         # Offsets count from the first element sent, so that they stay countable in long arrays.
-        first = min((o + start for o, p in zip(layout.offsets, parts) if p), default=0)
-        places = [max(0, o + start - first) if p else 0 for o, p in zip(layout.offsets, parts)]
+        begins = [offset + start for offset in layout.offsets]
+        first = min((begin for begin, length in zip(begins, parts) if length), default=0)
+        places = [begin - first if length else 0 for begin, length in zip(begins, parts)]
         comm.Alltoallv(
             [flat[first:], (parts, places), kind], [received, to_others(part_size, size, me), kind]
         )

@@ -304,24 +304,25 @@ def _group(group: tuple[int, ...], calls: Sequence[LastCall], ranks: Sequence[in
     for call in calls:
         rows.setdefault(call.number, {})[call.rank] = call
     numbers = sorted(rows)
-    last = {rank: max((c.number for c in calls if c.rank == rank), default=-1) for rank in members}
+    last_calls = {rank: max((c.number for c in calls if c.rank == rank), default=-1) for rank in members}
     first_difference = _first(numbers, lambda n: len({call.agreed for call in rows[n].values()}) > 1)
-    first_absence = _first(numbers, lambda n: any(last[rank] < n for rank in members))
+    first_absence = _first(numbers, lambda n: any(last_calls[rank] < n for rank in members))
     first_other_line = _first(numbers, lambda n: len({call.line for call in rows[n].values()}) > 1)
     marked_call = first_absence if first_difference is None else first_difference
     labels: dict[tuple[str, str, str], str] = {}
     lines = [("", "call", *(f"rank {rank}" for rank in members), "at ms")]
-    for n in numbers:
-        cells = [_cell(rows[n].get(rank), n > last[rank], labels) for rank in members]
-        begin = (min(call.begin for call in rows[n].values()) - first) / 1e6
-        lines.append((">" if n == marked_call else "", str(n), *cells, f"{begin:.3f}"))
+    for number in numbers:
+        row = rows[number]
+        cells = [_cell(row.get(rank), number > last_calls[rank], labels) for rank in members]
+        milliseconds = (min(call.begin for call in row.values()) - first) / 1e6
+        mark = ">" if number == marked_call else ""
+        lines.append((mark, str(number), *cells, f"{milliseconds:.3f}"))
     notes = []
     if first_difference is not None:
         notes.append(f"first difference: call {first_difference}")
     if first_absence is not None:
-        notes.append(
-            f"call {first_absence}: {name_ranks([rank for rank in members if last[rank] < first_absence])} did not come"
-        )
+        absent_ranks = [rank for rank in members if last_calls[rank] < first_absence]
+        notes.append(f"call {first_absence}: {name_ranks(absent_ranks)} did not come")
     if first_other_line is not None and first_other_line != first_difference:
         notes.append(f"equal calls are from other lines since call {first_other_line}")
     notes += [f"  {label}  {what}, at {line}" for (_, what, line), label in labels.items()]

@@ -311,15 +311,17 @@ def emit_operator(recipe: Any, ranks: Sequence[int], start: float) -> None:
         programs[-1].record_operator_event(recipe)
     for trace in open_traces:
         trace.ranks = ranks
-    outputs = [p.dst if p else m.layout for p, m in zip(recipe.finals, recipe.outputs)]
-    metas = (*recipe.inputs, *[m.with_layout(o) for m, o in zip(recipe.outputs, outputs)])
+    # A result with a pending reduction has the plan that carries it out.
+    outputs = [plan.dst if plan else meta.layout for plan, meta in zip(recipe.finals, recipe.outputs)]
+    output_metas = [meta.with_layout(layout) for meta, layout in zip(recipe.outputs, outputs)]
+    metas = (*recipe.inputs, *output_metas)
     emit(
         OperatorEvent(
             name=recipe.op.name,
             strategy=str(recipe.strategy),
-            inputs=tuple(m.layout.placement_text() for m in recipe.inputs),
+            inputs=tuple(meta.layout.placement_text() for meta in recipe.inputs),
             outputs=tuple(layout.placement_text() for layout in outputs),
-            local_shapes=tuple(m.layout.local_shape(m.shape, ranks[0]) for m in metas),
+            local_shapes=tuple(meta.layout.local_shape(meta.shape, ranks[0]) for meta in metas),
             seconds=time.perf_counter() - start,
             start=start,
             source=source_line(),
