@@ -152,16 +152,18 @@ class Provenance:
         """
         if not recipe.title:
             self.identify(recipe, params)
-        number, op = recipe.number + k, recipe.op
+        call_number, op = recipe.number + k, recipe.op
         if params and op.varying:  # the recipe's number does not depend on them
-            number += number_of(*[params.get(name) for name in op.varying])
-        numbers = (*map(_provenance_number, operands),)
-        provenance_number = combine_numbers(number, *numbers)
-        self.note(provenance_number, recipe.title, numbers, params if op.shows_parameters else None)
+            call_number += number_of(*[params.get(name) for name in op.varying])
+        operand_numbers = (*map(_provenance_number, operands),)
+        provenance_number = combine_numbers(call_number, *operand_numbers)
+        self.note(provenance_number, recipe.title, operand_numbers, params if op.shows_parameters else None)
         return provenance_number
 
     def of_gradient(self, recipe: Recipe, gradients: Sequence[PlainTensor], k: int, result: int) -> int:
         """Record that an operand's gradient is computed now, and return its provenance number.
+
+        The number combines the numbers of the recipe, of the gradients and of the result, and ``k``.
 
         Args:
             recipe: the recipe of the forward call, which has its number already.
@@ -170,10 +172,10 @@ class Provenance:
             result: the provenance number of the first result.
         """
         # The number of the result tells calls apart that share the recipe.
-        number = recipe.number + k + result + 1
-        numbers = (*map(_provenance_number, gradients),)
-        provenance_number = combine_numbers(number, *numbers)
-        self.note(provenance_number, recipe.title + BACKWARD, (*numbers, result))
+        call_number = recipe.number + k + result + 1
+        gradient_numbers = (*map(_provenance_number, gradients),)
+        provenance_number = combine_numbers(call_number, *gradient_numbers)
+        self.note(provenance_number, recipe.title + BACKWARD, (*gradient_numbers, result))
         return provenance_number
 
     def of_sum(self, tensors: Sequence[PlainTensor]) -> int:

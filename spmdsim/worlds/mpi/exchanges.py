@@ -221,7 +221,8 @@ def derive_direct_reduction(
 def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice, ...]]:
     """Return, by number, the position of each part of a reduction that lies in a box.
 
-    The positions are slices relative to the box. Parts that are not fully inside are left out.
+    The positions are slices relative to the box. Parts that are not fully inside are left out. For example, in the box
+    of elements 4 to 7, a part with elements 5 and 6 is at ``slice(1, 3)``.
 
     Args:
         shares: the parts, by number.
@@ -230,7 +231,10 @@ def _index_parts(shares: Sequence[Part], outer: Bounds) -> dict[int, tuple[slice
     return {
         k: within(share.box, outer)
         for k, share in enumerate(shares)
-        if all(a <= start and stop <= b for (start, stop), (a, b) in zip(share.box, outer))
+        if all(
+            outer_start <= start and stop <= outer_stop
+            for (start, stop), (outer_start, outer_stop) in zip(share.box, outer)
+        )
     }
 
 

@@ -263,19 +263,20 @@ def derive_reduce_scatter(
     return composed
 
 
-def pack_blocks(layout: Blocks, array: np.ndarray, new_memory: bool = False) -> np.ndarray:
-    """Return an array with the blocks of a shard, at ``layout.offsets`` unless gaps are removed.
+def pack_blocks(layout: Blocks, array: np.ndarray, without_gaps: bool = False) -> np.ndarray:
+    """Return an array from which MPI can send the blocks of a shard.
 
-    If the shard itself has its blocks there, return the shard; else a flat copy with one block after the other.
+    - If each block is contiguous in the shard (``layout.direct``): the shard itself.
+    - Otherwise: a flat copy with one block after the other.
 
     Args:
         layout: the blocks.
         array: the shard, C-contiguous.
-        new_memory: True to have the blocks one after the other without gaps, whatever ``layout.offsets`` says. The
-            result is flat then: a view of the shard if its blocks lie so already, else a copy.
+        without_gaps: True if the result must be flat, with one block after the other. The shard is then copied unless
+            its blocks have no gaps; if they have none, the result is a view of it.
     """
-    if layout.direct and (layout.packed or not new_memory):
-        return array.reshape(-1)[: sum(layout.counts)] if new_memory else array
+    if layout.direct and (layout.packed or not without_gaps):
+        return array.reshape(-1)[: sum(layout.counts)] if without_gaps else array
     buffer, start = empty((sum(layout.counts),), array.dtype), 0
     for index, count in zip(layout.indices, layout.counts):
         block = array[index]
@@ -303,8 +304,8 @@ def _derive_native_reduce_scatter(op: str, group: ReduceGroup, layout: Blocks, d
 
     def run(array: np.ndarray) -> np.ndarray:
         out = fresh()
-        source_view, result_view = number_view(pack_blocks(layout, array, new_memory=True)), number_view(out)
-        comm.Reduce_scatter(source_view, result_view, counts, native)
+        packed = pack_blocks(layout, array, without_gaps=True)
+        comm.Reduce_scatter(number_view(packed), number_view(out), counts, native)
         if op == "avg":
             out /= group.size
         return out

@@ -106,9 +106,12 @@ class CollectiveEvent(ShortRepr):
     def due(self) -> tuple[int, ...]:
         """Bytes that each owned rank must receive if the step runs by the MPI calls in ``way``.
 
-        They are the planned bytes with two exceptions. A small all_reduce or scan that MPI does not support is gathered
-        on all ranks, in one call: the shard times the other ranks of the group. A result that ranks share in memory is
-        not sent: an all_reduce receives the rank's block from each other rank, an all_gather nothing.
+        They are the planned bytes, with two exceptions:
+
+        - An all_reduce or scan that runs as one Allgather receives the shard of each other rank. That is so if it is
+          small, or if MPI does not support its reduction.
+        - A result in memory that ranks share is not sent: an all_reduce receives this rank's block from each other
+          rank, an all_gather nothing.
         """
         is_all_reduce, peer_count = self.collective == "all_reduce", self.group_size - 1
         itemsize = element_type(self.dtype).itemsize
