@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spmdsim.errors import many
 from spmdsim.sides import name_ranks
 
 #: Hosts that one text names.
@@ -28,7 +29,7 @@ def list_hosts(ranks: Sequence[int]) -> str:
     hosts = list(dict.fromkeys(_hosts[rank] for rank in ranks if rank in _hosts))
     if len({*_hosts.values()}) < 2:
         return ""
-    others = f" and {len(hosts) - MOST} other hosts" if len(hosts) > MOST else ""
+    others = f" and {many(len(hosts) - MOST, 'other host')}" if len(hosts) > MOST else ""
     return f"{', '.join(hosts[:MOST])}{others}"
 
 
