@@ -210,14 +210,15 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
             own: it only adds a kind of numbers, such as "complex".
 
     Raises:
-        ValueError: If the arguments are none or only Python numbers.
+        ValueError: If there are no arguments, or only Python numbers.
 
     >>> result_type("int8", "uint8"), result_type("float32", 2.5)
     (dtype('int16'), dtype('float32'))
     """
-    numbers = [value for value in arrays_and_dtypes if isinstance(value, (bool, int, float, complex))]
+    python_types = (bool, int, float, complex)
+    numbers = [value for value in arrays_and_dtypes if isinstance(value, python_types)]
     common = promote_types(
-        *[dtype_of(value) for value in arrays_and_dtypes if not any(value is n for n in numbers)]
+        *[dtype_of(value) for value in arrays_and_dtypes if not isinstance(value, python_types)]
     )
     if not numbers:
         return common

@@ -345,22 +345,24 @@ class _Limits:
     own_type: str | None = None
 
     def with_summaries(self, summaries: Sequence[_Summary]) -> _Limits:
-        """Return a copy with the facts of all shards: scale, bulk, single and own_type.
+        """Return a copy whose last four fields summarise all shards.
 
-        Scale and single are the largest of all shards. The caller's magnitude, or the largest element of it, replaces
-        the scale. Bulk is the lower median of the shards' bulks, 0 if all shards are empty. The first shard gives
-        own_type.
+        - ``scale`` (the size of the values): the caller's magnitude, or the largest element of it; without a magnitude,
+          the largest scale of a shard.
+        - ``bulk`` (the usual error): the lower median of the shards' bulks; 0 if all shards are empty.
+        - ``single`` (the spread of measured runs): the largest of a shard; nan without shards.
+        - ``own_type`` (the type of measured runs): that of the first shard; None without shards.
 
         Args:
-            summaries: one per shard; may be empty.
+            summaries: one per shard; may be empty. :func:`_summarise_errors` describes their facts.
         """
-        scale = max((s.scale for s in summaries), default=0.0)
+        scale = max((summary.scale for summary in summaries), default=0.0)
         if self.magnitude is not None:
             scale = float(np.max(self.magnitude, initial=0.0))
-        bulks = sorted(s.bulk for s in summaries if not math.isnan(s.bulk))
+        bulks = sorted(summary.bulk for summary in summaries if not math.isnan(summary.bulk))
         bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
-        single = max((s.single for s in summaries), default=math.nan)
-        own_type = next((s.own_type for s in summaries), None)
+        single = max((summary.single for summary in summaries), default=math.nan)
+        own_type = next((summary.own_type for summary in summaries), None)
         return replace(self, scale=scale, bulk=bulk, single=single, own_type=own_type)
 
     def allowed_errors(self, piece: _Piece) -> np.ndarray:
@@ -452,17 +454,16 @@ class _Limits:
 
     @property
     def formula(self) -> str:
-        """The formula of the tolerance as text, such as "rtol 0.01, atol 0.1".
+        """The formula of the allowed error as text, for the report.
 
-        Without ``rtol`` and ``atol`` it is the text of :func:`~spmdsim.arrays.rounding.tolerance`, such as
-        "8 u(float32) sqrt(4 terms) * 2.5". If the caller passed an array of magnitudes, "terms of each element: " comes
-        before it.
+        - The caller passed ``rtol`` or ``atol``: "rtol 0.01, atol 0.1", or "rtol 0.01" if ``atol`` is 0.
+        - Else the text of :func:`~spmdsim.arrays.rounding.tolerance`: "8 u(float32) sqrt(4 terms) * 2.5". If the caller
+          passed an array of magnitudes, the text begins with "terms of each element: ".
         """
         if self.has_user_tolerance:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
-        return (
-            "terms of each element: " * self.has_magnitudes + tolerance(self.dtype, self.scale, self.depth)[1]
-        )
+        prefix = "terms of each element: " if self.has_magnitudes else ""
+        return prefix + tolerance(self.dtype, self.scale, self.depth)[1]
 
     @property
     def single_rounding(self) -> str:

@@ -407,8 +407,10 @@ def _load_tensors(
         _verify_checksums(source / manifest["data"], manifest["tensors"], world)
     loaded, problem = _read_tensors(source, manifest, world, layouts)
     problems = world.gather_objects([problem] * len(world.ranks), "load")
-    for kind, text in (item for item in problems if item is not None):
-        raise kind(f"{text}, at {source_line()}")
+    first_problem = next((item for item in problems if item is not None), None)
+    if first_problem is not None:
+        error_class, text = first_problem
+        raise error_class(f"{text}, at {source_line()}")
     for tensor in loaded.values() if world.compares else ():
         require_equal_source(world, tensor, Described(None, "a checkpoint's"), "load")
     return loaded
@@ -450,10 +452,11 @@ def _read_tensors(
 
 
 def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_ManifestFacts]]:
-    """Return this process's manifest, and the facts of every rank in rank order.
+    """Read the manifest on each process; return this process's one, and facts from all ranks.
 
-    All ranks must call it. The facts are: the problem (None if the manifest is right), the name of the data, and the
-    absolute folder. A manifest that cannot be read is ``{"data": None}``; it raises nothing here.
+    All ranks must call it. The facts, in the order of the ranks, are: the problem (None if the manifest is right), the
+    name of the data, and the absolute folder. If this process cannot read a manifest, no error is raised: the returned
+    manifest is ``{"data": None}``, and the problem is in its facts.
 
     Args:
         source: the folder of the checkpoint.
@@ -584,7 +587,9 @@ def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> Non
     Raises:
         InputError: On all ranks, with the problem of the first rank that has one.
     """
-    jobs = [(name, s, entry["dtype"], files) for name, entry in entries.items() for s in entry["shards"]]
+    jobs = [
+        (name, shard, entry["dtype"], files) for name, entry in entries.items() for shard in entry["shards"]
+    ]
     problems = []
     for rank in world.ranks:
         found_problems = filter(None, starmap(_find_damage, jobs[rank :: world.size]))

@@ -163,7 +163,7 @@ def _check_entry(name: str, entry: Any) -> None:
 def _form_grid(boxes: Sequence[tuple[tuple[int, int], ...]]) -> bool:
     """Return True if the boxes are different blocks of one grid, so that no two of them overlap.
 
-    In a grid, two boxes have equal or disjoint ranges in each dimension. No boxes form a grid.
+    In a grid, two boxes have equal or disjoint ranges in each dimension. The result is True for an empty sequence.
 
     Args:
         boxes: start and stop per dimension of boxes that have elements.
@@ -171,7 +171,7 @@ def _form_grid(boxes: Sequence[tuple[tuple[int, int], ...]]) -> bool:
     >>> _form_grid([((0, 2), (0, 3)), ((2, 4), (0, 3))]), _form_grid([((0, 2), (0, 3)), ((1, 4), (0, 3))])
     (True, False)
     """
-    for ranges in zip(*boxes):
+    for ranges in zip(*boxes):  # the ranges of all boxes in one dimension
         ordered = sorted({*ranges})
         if any(stop > start for (_, stop), (start, _) in pairwise(ordered)):
             return False
@@ -202,10 +202,11 @@ class Saving:
         self._lock: int | None = None
 
     def start(self) -> None:
-        """Create folder, locked marker file and subfolder; remove the data of killed saves.
+        """Create the marker file and the subfolder of this save; remove the data of killed saves.
 
-        The marker ``<data>.saving`` contains the machine's name. The names have reached the disk when the call
-        returns.
+        The checkpoint's folder is created, too, if it is missing. The marker ``<data>.saving`` is locked until `finish`
+        and contains the machine's name: by both, other saves see that this one still runs. When the call returns, the
+        names of the files are on the disk.
 
         Raises:
             OSError: If the folder cannot be listed or written, or the marker or the subfolder exists.
@@ -288,9 +289,10 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Write the names of files in a folder to the disk; ignore file systems that cannot do it.
+    """Flush the entries of a folder (the names of its files) to the disk by fsync; ignore any OSError.
 
-    Any OSError is ignored, also if the folder does not exist. The contents of the files are not written.
+    So nothing happens if the file system cannot do it, or the folder does not exist. The contents of the files are not
+    flushed.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
@@ -318,9 +320,9 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _find_current_data(folder: Path) -> str | None:
-    """Return the name of the subfolder that the manifest names.
+    """Return the name of the data's subfolder, as the manifest of a checkpoint has it.
 
-    It is None without a manifest, and ``UNKNOWN`` ("?") if the manifest cannot be read, is damaged, or is a broken
+    Return None without a manifest, and ``UNKNOWN`` ("?") if the manifest cannot be read, is damaged, or is a broken
     link.
 
     Args:

@@ -100,7 +100,7 @@ def _stack_nested(values: Any, like: Tensor) -> Tensor:
 
 
 def _copy_tensor(x: Tensor) -> Tensor:
-    """Return a new tensor object with equal values and layout; it may share their memory.
+    """Return a new tensor object with equal values and layout; the values may share memory.
 
     A tensor that requires a gradient and was not computed by an operator (a leaf) goes through ``identity``: its
     gradient flows through the copy. The copy of any other tensor takes over the recorded operator of ``x``.

@@ -146,14 +146,16 @@ def make_empty_block(index: Index, dtype: np.dtype) -> np.ndarray:
 
 
 def check_bools(path: Path, block: np.ndarray) -> np.ndarray:
-    """Return a block unchanged, after a check of its bytes if it is boolean.
+    """Return a block as it is, after checking that booleans are stored as bytes 0 or 1.
+
+    Blocks of other types are not checked.
 
     Args:
         path: the file, for the message.
         block: elements that were read from it.
 
     Raises:
-        InputError: If it is boolean and has bytes other than 0 and 1, which NumPy would accept.
+        InputError: If a boolean block has another byte, which NumPy would accept.
     """
     if block.dtype == np.bool_ and block.view(np.uint8).max(initial=0) > 1:
         raise InputError(

@@ -382,16 +382,20 @@ def _stream_member(
 
 
 def _find_data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Return the offset of the first byte of a member that is not compressed.
+    """Return the offset in a zip archive at which the data of an uncompressed member start.
 
-    It follows from the member's local header: the lengths of its name and extra field differ from those in the
-    archive's directory.
+    The data follow the member's local header, name and extra field. Their lengths are read from the local header,
+    because those in the archive's directory may differ.
+
+    Args:
+        path: the archive.
+        info: the member's entry in the directory.
     """
     # A local header has 30 bytes, of which the last four are both lengths.
     with path.open("rb") as stream:
         stream.seek(info.header_offset + 26)
-        name, extra = struct.unpack("<HH", stream.read(4))
-    return info.header_offset + 30 + int(name) + int(extra)
+        name_length, extra_length = struct.unpack("<HH", stream.read(4))
+    return info.header_offset + 30 + int(name_length) + int(extra_length)
 
 
 def _pick_name(names: Sequence[str], member: str | None, path: Path) -> str:

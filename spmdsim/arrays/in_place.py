@@ -28,10 +28,12 @@ MOST_CHANGES = 1000
 
 
 def detach_current(x: Any) -> Any:
-    """Return the tensor as it is now, to compute its new values from it.
+    """Return a new tensor object with the present values of ``x``; it shares the arrays.
 
-    A leaf (a tensor that no recorded operator computed) is returned without gradient history; another tensor keeps
-    its history. The result is always a new object that shares the arrays.
+    An in-place operation such as ``x += 1`` computes the new values from this object, and then replaces those of ``x``.
+
+    - No recorded operator computed ``x``: the result requires no gradient.
+    - Else: the result has the gradient history of ``x``.
 
     Args:
         x: the tensor; it is not changed.
@@ -111,17 +113,18 @@ def become(x: Any, result: Any, what: str, through: View | None = None) -> Any:
 
 
 def _record_change(changes: list[Any], through: View | None) -> list[Any] | None:
-    """Add a change to a base's list of changes, in place; return the base's list from now on.
+    """Append a change of a base to its list of changes; return the list that the base uses afterwards.
 
-    By the list, a view finds out whether it has old values.
+    All views of the base read this list to find out whether their values are old.
 
-    - If the change was made through a view, the list stays. The view counts all changes of the list as seen.
-    - If the list has `MOST_CHANGES` changes, a new, empty list takes its place, also in the view ``through``. Other
-      views of the base have old values from then on.
-    - If the change was not made through a view, None is returned. All views of the base have old values from then on.
+    - The change was made through a view: its index is appended, and the list is returned. The view ``through`` has seen
+      all changes of the list.
+    - Through a view, and the list has `MOST_CHANGES` changes already: None is appended, and a new, empty list is returned
+      and given to the view ``through``. The values of all other views are old from now on.
+    - Not through a view: None is appended and returned. The values of all views are old from now on.
 
     Args:
-        changes: the base's list of changes: the index of each one, or None if it may have changed any element.
+        changes: the base's list: the index of each change; None for a change of all or unknown elements.
         through: the view through which the base was changed, or None.
     """
     is_full = len(changes) >= MOST_CHANGES
@@ -219,8 +222,10 @@ def _are_disjoint(shape: tuple[int, ...], view: View, index: Any) -> bool:
     if view.index is None or index is None:
         return False
     view_slices, changed_slices = (_find_slices(shape, one_index) for one_index in (view.index, index))
-    for (a, b, s), (c, d, t) in zip(zip(*view_slices), zip(*changed_slices)):
-        if max(a, c) >= min(b, d) or (s == t and (a - c) % s):
+    for view_range, changed_range in zip(zip(*view_slices), zip(*changed_slices)):
+        (start, stop, step), (changed_start, changed_stop, changed_step) = view_range, changed_range
+        ends_before_other = max(start, changed_start) >= min(stop, changed_stop)
+        if ends_before_other or (step == changed_step and (start - changed_start) % step):
             return True
     return False
 

@@ -137,9 +137,10 @@ class JoinedNode(Node):
         self.pieces, self.put, self.provenance_number = pieces, put, provenance_number
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradient of the operand: its rows at their old positions, zeros elsewhere.
+        """Return the gradient of the operand: the result's gradient in the selected rows, else zeros.
 
-        All ranks of the mesh must call it. The layout of the gradient is the operand's without pending reductions.
+        For example, if the rows 2 and 0 of three rows were selected and their gradients are a and b, the gradient has
+        the rows b, 0, a. It has the operand's layout without pending reductions. All ranks of the mesh must call it.
 
         Args:
             gradients: a list with one list: the gradients of the result, which are added up. That list is emptied.
@@ -147,7 +148,6 @@ class JoinedNode(Node):
         Returns:
             A list with one list of one tensor.
         """
-        operand = self.meta
         with recorder.operator("select.backward"):
             dy = reduce_gradients(gradients[0], self.pieces.layout)
             provenance_number = number_result(
@@ -155,7 +155,7 @@ class JoinedNode(Node):
             )
             shards = self.pieces.move(dy.stored_shards, dy.dtype, provenance_number, back=True)
             put_back = [self.put(k, shard) for k, shard in enumerate(shards)]
-        meta = operand.with_layout(operand.layout.reduced)
+        meta = self.meta.with_layout(self.meta.layout.reduced)
         return [[type(dy)(self.world, meta, put_back, provenance_number=provenance_number)]]
 
 

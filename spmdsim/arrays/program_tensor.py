@@ -435,10 +435,10 @@ class Tensor(SymbolicTensor):
 
 
 def _choose_world(world: World | None, layout: Layout) -> World:
-    """Return the world of a new tensor, enlarged for the layout's mesh if it can grow.
+    """Return the world of a new tensor, with enough ranks for the layout's mesh if it can grow.
 
-    A world that MPI or the program itself made does not grow; the caller checks the mesh. A world that
-    :func:`spmdsim.world` made in a process without a launcher may be replaced by a larger one.
+    Only a world that :func:`spmdsim.world` made in a process without a launcher can grow: it is replaced by a larger
+    one. Another world, of MPI or made by the program itself, may be too small; the caller checks the mesh.
 
     Args:
         world: the world; None: the current world, see :func:`spmdsim.world`.

@@ -216,6 +216,7 @@ def _write_normal(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
         out: the result, float32 or float64.
     """
     kind = out.dtype.type
+    # out becomes u, then sqrt(-2 log u).
     np.add(a, kind(0.5), out=out, dtype=out.dtype, casting="unsafe")
     np.multiply(out, kind(2.0**-32), out=out)
     np.minimum(out, kind(1.0), out=out)
@@ -267,10 +268,10 @@ def _make_source(
     dtype: Any,
     seed: int,
 ) -> tuple[Described, dict[str, Any]]:
-    """Return a function that draws the block at an index, and a dict of shape and type.
+    """Return the arguments with which `Tensor.from_global` creates a tensor of random numbers.
 
-    The function has a description as attribute, which ranks compare instead of elements. The dict has the keyword
-    arguments ``shape`` and ``dtype`` of `Tensor.from_global`.
+    These are a function that draws the block at an index, and a dict with the keyword arguments ``shape`` and
+    ``dtype``. The function has a description as attribute, which ranks compare instead of elements.
 
     Args:
         block: :func:`normal_block` or :func:`uniform_block`.

@@ -138,7 +138,7 @@ def _describe_difference(
 ) -> str:
     """Return the error message for replicas that differ.
 
-    It has the tensor, the global index of the element, the value on each rank, and the line of the program.
+    An example is "copies of 'w' (f64[4] R) differ at (3,): rank 0 holds 1.0, rank 1 holds 2.0; asked at train.py:7".
 
     Args:
         what: the tensor's name, or "".
@@ -148,12 +148,12 @@ def _describe_difference(
     """
     rank = ranks_by_value[0][0][0]
     bounds = tensor.layout.bounds(tensor.meta.shape, rank)
-    local = np.unravel_index(flat, [stop - start for start, stop in bounds])
-    at = tuple(int(i) + start for i, (start, _) in zip(local, bounds))
+    local_index = np.unravel_index(flat, [stop - start for start, stop in bounds])
+    index = tuple(int(i) + start for i, (start, _) in zip(local_index, bounds))
     meta = repr(tensor.meta)
     title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
     values = in_words(ranks_by_value, "hold", tensor.world.job)
-    return f"copies of {title} differ at {at}: {values}; asked at {source_line() or 'an unknown place'}"
+    return f"copies of {title} differ at {index}: {values}; asked at {source_line() or 'an unknown place'}"
 
 
 def _unify_nan(flat: np.ndarray) -> np.ndarray:
@@ -166,12 +166,12 @@ def _unify_nan(flat: np.ndarray) -> np.ndarray:
     """
     if flat.dtype.kind in "iub":
         return flat
-    odd = flat != flat
-    if not odd.any():
+    is_nan = flat != flat
+    if not is_nan.any():
         return flat
-    flat = flat.copy()
-    flat[odd] = np.array(np.nan).astype(flat.dtype)
-    return flat
+    unified = flat.copy()
+    unified[is_nan] = np.array(np.nan).astype(flat.dtype)
+    return unified
 
 
 def first_difference(
@@ -275,9 +275,9 @@ class Copies(Watcher):
                 raise WorldError(_describe_difference(tensor.name or what, tensor, *difference))
 
     def _look_at_all(self, tensor: Tensor, what: str) -> None:
-        """Compare replicas in a process that owns all ranks.
+        """Compare the replicas of a tensor by checksums, in a process that owns all ranks.
 
-        Replicas that share one array are equal.
+        Replicas that share one array are not compared.
 
         Args:
             tensor: the tensor.

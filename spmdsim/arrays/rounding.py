@@ -145,7 +145,7 @@ class Measured:
 
     @classmethod
     def of(cls, truth: Any, runs: Sequence[Any], dtype: Any, own_type: Any = None) -> Measured:
-        """Return a measurement from the truth and the runs.
+        """Return a measurement from the true result and from runs with moved operands.
 
         Args:
             truth: the result in the wider type. None: no wider type is available, so the result of the unchanged run
@@ -156,10 +156,10 @@ class Measured:
         """
         with np.errstate(over="ignore", invalid="ignore"):
             results = [np.asarray(run).astype(dtype) for run in runs]
-        true = results[0] if truth is None else np.asarray(truth)
+        true_result = results[0] if truth is None else np.asarray(truth)
         with np.errstate(over="ignore", invalid="ignore"):
-            spread = _measure_spread(true, results, unit_roundoff(dtype))
-        return cls(true, spread, true.dtype.name, np.dtype(own_type or dtype).name)
+            spread = _measure_spread(true_result, results, unit_roundoff(dtype))
+        return cls(true_result, spread, true_result.dtype.name, np.dtype(own_type or dtype).name)
 
     def __getitem__(self, index: tuple[slice, ...]) -> Measured:
         return Measured(self.truth[index], self.spread[index], self.name, self.own_type)
@@ -360,7 +360,9 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
         error = np.asarray(np.abs(a - b), dtype=np.float64)
     is_equal = (a == b) | ((a != a) & (b != b))  # nan is the one value that differs from itself
     error = np.where(is_equal, 0.0, error)
-    return np.where(np.isnan(error), np.inf, error)
+    return np.where(
+        np.isnan(error), np.inf, error
+    )  # nan: only one is nan, or infinities have different signs
 
 
 def _to_exact_type(array: np.ndarray) -> np.ndarray:
@@ -430,9 +432,9 @@ class Verdict(ShortRepr):
     def details(self) -> str:
         """The error, its place and its tolerance as text: everything but the word.
 
-        For verdicts that are ``ok`` it is such as "max error 1.2e-07 <= 9.5e-07 (8 u(float32) …); compared on 4 ranks
-        …". For others the element and both values come first. If the verdict is about no element, the text is ``why``
-        alone.
+        - The verdict is ``ok``: "max error 1.2e-07 <= 9.5e-07 (8 u(float32) …); compared on 4 ranks …".
+        - It is not ``ok``: "on rank 1 at (3,): got 2.0, expected 1.0; error 1 > 9.5e-07 (8 u(float32) …)".
+        - It is not ``ok`` and about no element: ``why`` alone.
         """
         compared = f"; {self.compared}" if self.compared else ""
         if self.ok:

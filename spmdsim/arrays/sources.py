@@ -190,7 +190,8 @@ def _require_one_type(
     """Return the name of the element type of all shards.
 
     Args:
-        facts: per rank, shape and type name of its shard, and why its elements are no numbers, or None.
+        facts: per rank the shape of its shard, the name of its element type, and a text if elements of this type are
+            no numbers, else None.
         members: the ranks of the mesh; other ranks are not checked.
         world: the world, for the ranks' numbers in messages.
 
@@ -198,8 +199,9 @@ def _require_one_type(
         LayoutError: If elements are no numbers, or the types differ.
     """
     for rank in members:
-        if facts[rank][2] is not None:
-            raise LayoutError(f"rank {world.job[rank]} owns a shard with {facts[rank][2]}")
+        _, _, problem = facts[rank]
+        if problem is not None:
+            raise LayoutError(f"rank {world.job[rank]} owns a shard with {problem}")
     ranks_by_type = sides((rank, facts[rank][1]) for rank in members)
     if len(ranks_by_type) > 1:
         raise LayoutError(
@@ -281,8 +283,8 @@ class ReshapeNode(MoveNode):
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Return the gradient of the operand, in its shape and in the dual of its layout.
 
-        The dual layout is the one that gradients have: replicated and partial are exchanged. All ranks of both meshes
-        must call it.
+        Gradients have the dual layout: replicated where the tensor is partial, and partial where it is replicated. All
+        ranks of both meshes must call it.
 
         Args:
             gradients: a list with one list: the gradients of the result, which are added up. If the inner list is

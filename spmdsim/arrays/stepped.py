@@ -217,13 +217,12 @@ class OwnedRows(ShardedOp):
     """A lookup that sends each rank the rows it needs, directly in the layout ``out_strategy``."""
 
     def substitute_op(self, bound: BoundRule, strategy: Strategy, params: dict[str, Any]) -> Op:
-        """Return the operator that exchanges rows; the plain one if all ranks have all rows.
+        """Return the operator that exchanges rows; the plain lookup if the table's rows are not split.
 
         Args:
             bound: the rule of the lookup with its sizes; its operands are the ids and the table.
             strategy: the axes that split the dimensions.
-            params: the parameters of the call; of them ``padding`` is used: an id that names no row and gives zeros,
-                or None.
+            params: the parameters of the call. Only ``padding`` is used: an id that has no row and gives zeros, or None.
         """
         table = bound.input_layouts(strategy)[1]
         if not table.dims[0]:

@@ -152,16 +152,19 @@ class ReshapedView(View):
         return _ops().reshape(value, before, order=order)
 
     def model(self, base: np.ndarray) -> np.ndarray:
-        """Return this view of a NumPy array, of which only shape and strides are used.
+        """Return the reshaped view of a NumPy array that stands for the base.
+
+        The caller uses only its shape and strides.
 
         Args:
             base: an array in the base's shape; NumPy could reshape it without a copy.
         """
         shape, _, order = self.facts
-        turn = slice(None, None, -1 if order == "F" else 1)
-        strides = merged_strides(base.shape[turn], base.strides[turn], shape[turn])
+        # Column-major order is row-major order of the dims in reverse.
+        direction = slice(None, None, -1 if order == "F" else 1)
+        strides = merged_strides(base.shape[direction], base.strides[direction], shape[direction])
         assert strides is not None
-        return np.lib.stride_tricks.as_strided(base, shape, strides[turn])
+        return np.lib.stride_tricks.as_strided(base, shape, strides[direction])
 
 
 class MovedView(View):

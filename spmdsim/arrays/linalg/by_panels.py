@@ -29,10 +29,11 @@ __all__ = ["cholesky", "inv", "solve"]
 
 
 def list_panels(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tuple[int, int]]]:
-    """Return the axes that split the rows of a matrix, and its panels.
+    """Return the axes that split the rows of a square matrix, and its panels (blocks of columns).
 
-    A panel is a block of columns. Each rank that owns rows has one: the panel's columns are the range ``(start,
-    stop)`` of these rows. Axes of size 1 are left out; without axes there is one panel of all columns.
+    Each rank that owns the rows ``start:stop`` gets one panel: the columns ``start:stop``. For example, a 4 x 4 matrix
+    whose rows are split over two ranks has the panels ``[(0, 2), (2, 4)]``. Axes of size 1 are left out; without axes
+    one panel has all columns.
 
     Args:
         strategy: the axes that split the dims ``m`` and ``n``.
@@ -100,7 +101,7 @@ def _cholesky_forward(context: Context, x: Array) -> Generator[Array, Array, Arr
 
 
 def _cholesky_gradient(factor: Array, dfactor: Array) -> Array:
-    """Return the gradient by a symmetric matrix, from the gradient of its lower Cholesky factor.
+    """Return the gradient of a symmetric matrix, from the gradient of its lower Cholesky factor.
 
     The result is symmetric: ``(S + S^H) / 2`` with ``S = L^-H P L^-1``, where P is the lower triangle of ``L^H dL``
     with half of its diagonal.

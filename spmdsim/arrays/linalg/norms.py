@@ -28,10 +28,10 @@ Bound = float | Tensor | None
 
 
 def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]:
-    """Return a function that computes the gradient of a power by its base, and None.
+    """Return a function that computes the gradient of the base of a power, and None for the exponent.
 
-    The exponent has no gradient. The gradient by the base is 0 where the base is 0, unless the exponent is 1, and where
-    the base is infinite and the exponent negative. The function runs only if the base requires a gradient.
+    The gradient is ``dy * exponent * base ** (exponent - 1)``. It is 0 where the base is 0, unless the exponent is 1,
+    and where the base is infinite and the exponent negative. The function runs only if the base requires a gradient.
 
     Args:
         dy: the gradient of the power.
@@ -41,7 +41,7 @@ def _power_vjp(dy: Array, operands: Arrays, _y: object) -> tuple[Gradient, None]
     base, exponent = operands
 
     def compute_base_gradient() -> Array:
-        """Compute the gradient by the base."""
+        """Compute the gradient of the base."""
         flat = (base == 0) | np.isinf(base) & (exponent < 0)
         slope = exponent * np.power(np.where(flat, np.ones((), base.dtype), base), exponent - 1)
         return dy * np.where(flat & (exponent != 1), np.zeros((), base.dtype), slope)
@@ -347,5 +347,5 @@ def cond(x: Tensor, p: Order = None) -> Tensor:
     if p not in (None, 2, -2):
         return ops.multiply(*[matrix_norm(matrix, ord=p) for matrix in (x, inv(x))])
     values = svdvals(x)
-    extremes = ops.max(values, -1), ops.min(values, -1)
-    return ops.divide(*(extremes[::-1] if p == -2 else extremes))
+    largest, smallest = ops.max(values, -1), ops.min(values, -1)
+    return ops.divide(smallest, largest) if p == -2 else ops.divide(largest, smallest)

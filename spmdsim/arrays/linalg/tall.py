@@ -128,9 +128,9 @@ _right_solve_op = Op(
 def _qr_adjoint(
     dys: Sequence[Tensor | None], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """Return the gradient of a tall matrix of full rank, ``(dq + q c) r^-H``.
+    """Return the gradient of a matrix from the gradients of its QR factors: ``(dq + q c) r^-H``.
 
-    See `_qr_gradient_factor` for c.
+    The matrix must be tall and of full rank. See `_qr_gradient_factor` for c.
 
     Args:
         dys: the gradients of ``q`` and ``r``; None for one that is not used.
@@ -256,10 +256,12 @@ def _is_split_and_tall(x: Tensor) -> bool:
 
 
 def reduced_svd(x: Tensor) -> Singular:
-    """Compute the factors of :func:`svd` with only as many columns as there are singular values.
+    """Compute the reduced singular value decomposition: ``U``, singular values and ``V^H``.
 
-    For one 2-D matrix that is split and tall (or square), compute the factors of the R of :func:`qr`. A split wide
-    matrix is transposed first. All other matrices go to one operator, which gathers rows and columns.
+    - One matrix (2-D) that is split and has at least as many rows as columns: :func:`qr` computes ``x = Q R``. ``R`` is
+      decomposed, and ``Q`` times its ``U`` is the result's.
+    - One split matrix with fewer rows: likewise, by its conjugate transpose.
+    - All others: one operator, which gathers rows and columns that are split.
 
     Args:
         x: matrices ``[..., m, n]``; integers become float64.

@@ -110,9 +110,10 @@ def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
 
 
 def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient by a Hermitian matrix of its eigenvalues and eigenvectors.
+    """Return the gradient of a Hermitian matrix, from those of its eigenvalues and eigenvectors.
 
-    The gradient is Hermitian. Pairs of equal eigenvalues contribute nothing to the part of the eigenvectors.
+    The result is Hermitian. The eigenvectors' contribution divides by differences of eigenvalues; pairs of equal
+    eigenvalues contribute 0.
 
     Args:
         dys: the gradients of eigenvalues and eigenvectors; None for one that is not used.

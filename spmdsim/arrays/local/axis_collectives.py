@@ -397,8 +397,8 @@ def _run_collective(
 ) -> np.ndarray:
     """Run a collective and return this rank's result.
 
-    It waits for all ranks of the group. In a world without data the result is zeros of its shape and type, which take
-    no memory. Errors name the line of the user's program that called the collective.
+    It waits for all ranks of the group. In a world without data the result is an array of zeros that takes no memory;
+    only its shape and type count. Errors name the line of the user's program that called the collective.
 
     Args:
         caller: the rank and the world.
@@ -438,7 +438,8 @@ def _make_step(
 ) -> Step:
     """Return the step of a collective over ``axes`` of a mesh.
 
-    A step is a collective between two layouts of one tensor, here of all ranks' operands. Steps are cached.
+    A step is a collective between two layouts of one tensor. Here the operands of the ranks are the tensor's shards, or
+    the addends of its pending reduction. Steps are cached.
 
     Args:
         collective: "all_reduce", "all_gather", "reduce_scatter" or "all_to_all".
@@ -464,10 +465,11 @@ def _make_step(
 def _make_permutation_step(
     mesh: Mesh, axes: tuple[str, ...], pairs: tuple[tuple[int, int], ...], shape: tuple[int, ...]
 ) -> Step:
-    """Return the exchange from the sending to the receiving ranks of all pairs and groups.
+    """Return the step that sends the array of each source rank to its destination rank.
 
-    The source layout is on a mesh of the senders, in the order of the pairs, group by group; the target layout on a
-    mesh of the receivers. Both split a new first dim, which has one entry per pair and group. Steps are cached.
+    The exchange takes place in each group of ranks along the axes. The arrays form a tensor whose first dim has one
+    entry per pair and group. This dim is split in both layouts of the step: the source layout over a mesh of the
+    senders, the target layout over a mesh of the receivers, both in the order of groups, then pairs. Steps are cached.
 
     Args:
         mesh: the mesh.

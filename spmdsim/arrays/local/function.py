@@ -171,23 +171,24 @@ class LocalFunction(Pictured):
         common_mesh(places)
         return places
 
-    def _choose_result_layouts(self, places: Sequence[Layout]) -> tuple[Layout, ...]:
+    def _choose_result_layouts(self, operand_layouts: Sequence[Layout]) -> tuple[Layout, ...]:
         """Return the layouts of the results in order, with their pending reductions.
 
         A result whose entry in ``out_layouts`` is None has the layout of the first operand. The pending reductions of
         the argument ``partial`` are then added to every layout.
 
         Args:
-            places: the layouts of the operands.
+            operand_layouts: the layouts of the operands.
 
         Raises:
             RuleError: If a result is on another mesh than the first operand.
         """
-        leaves = tuple(places[0] if layout is None else layout for layout in flatten_layouts(self._out))
+        default = operand_layouts[0]
+        layouts = tuple(default if layout is None else layout for layout in flatten_layouts(self._out))
         if self._partial:
-            leaves = tuple(layout.with_partial(self._partial) for layout in leaves)
-        common_mesh([places[0], *leaves])
-        return leaves
+            layouts = tuple(layout.with_partial(self._partial) for layout in layouts)
+        common_mesh([default, *layouts])
+        return layouts
 
     def _call_function(
         self, rank: int, count: int, *arrays: np.ndarray, structure: Structure
@@ -227,8 +228,8 @@ class LocalFunction(Pictured):
     ) -> Any:
         """Return a rank's shards of the results: one array, or a tuple of several.
 
-        The first call with operands of such shapes, types and layouts has already run the function on every rank, to
-        learn the shapes of its results. Then these results are returned, and the function is not called again.
+        If the caller is the first call with operands of these shapes, types and layouts, it has already run the function
+        to learn the results' shapes. Then the results of that run are returned. Else the function runs now.
 
         Args:
             context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -448,11 +449,11 @@ class LocalFunction(Pictured):
             pieces: the shapes of the shards of all results, by rank.
         """
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
-            for rank, shapes_of in pieces.items():
+            for rank, shard_shapes in pieces.items():
                 wanted = leaf.local_shape(shape, rank)
-                if shapes_of[k] != wanted:
+                if shard_shapes[k] != wanted:
                     raise RuleError(
-                        f"{self.name} returned a shard of shape {shapes_of[k]} on rank {rank}, but result {k} of shape {shape} has "
+                        f"{self.name} returned a shard of shape {shard_shapes[k]} on rank {rank}, but result {k} of shape {shape} has "
                         f"{wanted} there, by its layout {leaf}"
                     )
 
@@ -531,22 +532,22 @@ def _checksum_block(block: np.ndarray, leaf: Layout) -> tuple[complex, float]:
         block: a rank's shard of a result.
         leaf: the layout of the result.
     """
-    if all(
-        leaf.mesh.axis_size(axis) == 1
-        for axis in leaf.mesh.axes
-        if axis not in {*leaf.split_axes, *leaf.partial_axes}
-    ):
+    replica_axes = {*leaf.mesh.axes} - {*leaf.split_axes, *leaf.partial_axes}
+    if all(leaf.mesh.axis_size(axis) == 1 for axis in replica_axes):
         return 0.0, 0.0
     values = np.nan_to_num(np.asarray(block, np.complex128).ravel(), nan=1.5, posinf=2.5, neginf=-2.5)
-    weighed = values * (1 + np.arange(values.size) % 7)
-    return complex(weighed.sum()), float(abs(weighed).sum())
+    terms = values * (1 + np.arange(values.size) % 7)
+    return complex(terms.sum()), float(abs(terms).sum())
 
 
 def _guess_shape(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     """Guess a global shape from rank 0's shard in a world without data.
 
-    A dim with the axes and the local size of an operand's dim has its global size; other dims count as even: the
-    local size times the number of blocks.
+    - A dim that is split like an operand's dim and has an equal local size gets the global size of the operand's dim.
+    - Other dims are taken as split evenly: the local size times the number of blocks.
+
+    For example, an operand's dim of 5 elements is split over "x" of size 2, and rank 0 has 3 of them. A result's dim
+    over "x" with 3 elements on rank 0 then gets the size 5, with 4 elements the size 8.
 
     Args:
         leaf: the layout of the result.
@@ -563,7 +564,8 @@ def _guess_shape(leaf: Layout, piece: Shape, moved: Sequence[Tensor]) -> Shape:
     }
     leaf.check_shape(piece)
     return tuple(
-        sizes.get((entry, size), size * parts) for entry, size, parts in zip(leaf.dims, piece, leaf.parts)
+        sizes.get((entry, shard_size), shard_size * block_count)
+        for entry, shard_size, block_count in zip(leaf.dims, piece, leaf.parts)
     )
 
 

@@ -142,9 +142,12 @@ def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) ->
         _parse_boundary(entry, constant)
         for entry in _spread_over_dims("boundary", boundary, len(shape), "none")
     )
-    for d, (n, (a, b), (mode, _)) in enumerate(zip(shape, sides, modes)):
-        if mode in MIRRORS and n and max(a, b) > n - (mode == "reflect"):
-            raise RuleError(f"dim {d} of size {n} cannot be continued by {mode} for a depth of {max(a, b)}")
+    for d, (size, depths, (mode, _)) in enumerate(zip(shape, sides, modes)):
+        mirrorable_count = size - 1 if mode == "reflect" else size
+        if mode in MIRRORS and size and max(depths) > mirrorable_count:
+            raise RuleError(
+                f"dim {d} of size {size} cannot be continued by {mode} for a depth of {max(depths)}"
+            )
     return sides, modes
 
 
@@ -182,10 +185,10 @@ def _spread_over_dims(what: str, setting: Any, ndim: int, otherwise: Any) -> lis
 
 
 def _parse_depth(depth: Any) -> tuple[int, int]:
-    """Return the depths before and after a dim.
+    """Return how many elements a block gets in front and behind along a dim: ``(before, after)``.
 
     Args:
-        depth: a number for both sides, or a pair (before, after).
+        depth: a number for both sides, or the pair itself.
 
     Raises:
         RuleError: If a depth is no integer >= 0, or there are not two of them.
@@ -228,8 +231,9 @@ def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
 def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, **_: Any) -> Windows:
     """Return the windows of an operator call: ``{number of the operand: [window of each dim]}``.
 
-    A window is what a block reads: itself and its added elements. It is None for a dim without added elements. All
-    operands have equal windows. They are marked as padded if all dims with added elements are filled with numbers.
+    A window is the range of elements that a block reads along a dim: its own and the added ones. It is None for a dim
+    without added elements. All operands have equal windows. Windows are marked as padded if every dim with added
+    elements is filled with a number beyond the ends.
 
     Args:
         *shapes: the global shapes of the operands, which are equal.
@@ -237,13 +241,15 @@ def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, **_: Any) -> Windo
         modes: the modes of the boundaries per dim; see `_parse_settings`.
         **_: the operator's other parameters; not used.
     """
-    numbers = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
-    windows = [
-        Window(n, -a, 1 + a + b, wrap=mode == "wrap", padded=numbers, mirror=mode if mode in MIRRORS else "")
-        if a or b
-        else None
-        for n, (a, b), (mode, _) in zip(shapes[0], sides, modes)
-    ]
+    is_padded = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
+    windows: list[Window | None] = []
+    for size, (before, after), (mode, _) in zip(shapes[0], sides, modes):
+        window = None
+        if before or after:
+            mirror = mode if mode in MIRRORS else ""
+            width = before + 1 + after
+            window = Window(size, -before, width, wrap=mode == "wrap", padded=is_padded, mirror=mirror)
+        windows.append(window)
     return dict.fromkeys(range(len(shapes)), windows)
 
 
@@ -491,7 +497,7 @@ def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: M
 def _trim_result(
     name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame
 ) -> np.ndarray:
-    """Return the result without the added elements.
+    """Return the function's result without the elements that were added to the block.
 
     Args:
         name: the function, for the message.

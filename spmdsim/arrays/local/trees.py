@@ -70,9 +70,10 @@ def flatten_values(values: Any) -> tuple[list[Any], Structure]:
 
 
 def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
-    """Return a value of a structure, made of leaves that are taken from an iterator in order.
+    """Return the nested value of a structure, filled with leaves from an iterator in order.
 
-    Named tuples become named tuples again. It is not checked that leaves remain.
+    It is the inverse of :func:`split_structure`. Named tuples become named tuples again. Leaves that remain in the
+    iterator are ignored.
 
     Args:
         structure: the nesting, from :func:`split_structure`.
@@ -155,9 +156,9 @@ def find_leaves_like(values: Any, layouts: Any) -> list[Any] | None:
 
 
 def accept_trees(function: F) -> F:
-    """Return a collective that also takes a tuple, list or dict of arrays.
+    """Decorate a collective so that it also accepts tuples, lists and dicts of arrays.
 
-    It runs for each array, one after the other, and returns the results in the nesting of the arrays. A list of
+    The collective then runs for each array, one after the other. The results have the nesting of the arrays. A list of
     numbers is one array.
 
     Args:
@@ -176,7 +177,9 @@ def accept_trees(function: F) -> F:
 
 
 def find_layout_structure(layouts: Layouts) -> Structure:
-    """Return the structure of results that are nested as their layouts.
+    """Return the nesting of layouts as a structure with one leaf per layout.
+
+    For example, ``{"y": layout, "n": None}`` gives ``(dict, ("y", "n"), (LEAF, LEAF))``.
 
     Args:
         layouts: one layout, or layouts in dicts, lists and tuples; None counts as a layout.

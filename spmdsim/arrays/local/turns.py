@@ -79,9 +79,10 @@ class CallingRank:
     turns: Turns | None = None
 
     def run(self, call: TurnCall) -> Any:
-        """Run a collective and return the rank's shard of the result, an array of its own.
+        """Run a collective; return the rank's shard of the result, which shares no memory with others.
 
-        Several ranks in one process wait here for each other; ranks of other processes in the collective itself.
+        - The process owns several ranks: wait until all ranks of the group have called (`Turns.meet`).
+        - It owns one rank: call the world's collective, which waits for the other processes.
 
         Args:
             call: the collective and the rank's operand.
@@ -464,8 +465,8 @@ class LocalBound(BoundRule):
     def gradient_layout(self, strategy: Strategy, operand: int) -> Layout:
         """Return the layout of an operand's gradient.
 
-        The dims are split as in the operand. A sum is pending along each axis that does not split this operand, but
-        splits any operand or result or leaves it partial.
+        The gradient is split as the operand is. A sum is pending along each other axis that any layout of an operand or
+        result names, as splitting or as partial: the ranks along it compute different addends.
 
         Args:
             strategy: not used, because there is only one.
@@ -481,8 +482,9 @@ class LocalBound(BoundRule):
     def flops_of(self, sizes: Mapping[str, int]) -> int:
         """Return the number of floating-point operations of one rank.
 
-        It is the number that the user stated, or the result of the user's function of the operands' shapes. If the user
-        stated nothing, it is one operation per element of operands and results.
+        - The user stated a number: this number.
+        - The user stated a function: its result for the shapes of the rank's operands.
+        - Else: one operation per element of the rank's operands and results.
 
         Args:
             sizes: the sizes of this rank's blocks by name of the dim; they must contain all dims.

@@ -52,11 +52,12 @@ def _map_each(tensors: Sequence[Tensor], function: Any) -> Any:
 def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
     """Move a dimension before another one, as ``numpy.rollaxis``.
 
+    For example, shape (2, 3, 4) becomes (4, 2, 3) with ``axis`` 2, and (2, 4, 3) with ``axis`` 2 and ``start`` 1.
+
     Args:
         a: the tensor.
         axis: the dimension to move; negative numbers count from the end.
-        start: the dimension before which it is put; the number of dimensions: behind all. Negative numbers count from
-            the end.
+        start: the dimension before which it is put; ``a.ndim`` puts it behind all. Negative numbers count from the end.
 
     Raises:
         RuleError: If ``start`` or ``axis`` is out of range.
@@ -150,6 +151,8 @@ def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> T
 def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
     """Return the tensor without some entries of a dimension.
 
+    For example, [5, 6, 7] without the entries [0, -1] is [6].
+
     Args:
         arr: the tensor.
         obj: an integer, a slice, a mask, or integers that all ranks have; a tensor is gathered. Repeated integers
@@ -194,7 +197,8 @@ def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
 def kron(a: Tensor, b: Tensor) -> Tensor:
     """Compute the Kronecker product: each entry of ``a`` times the whole tensor ``b``.
 
-    The result has the sizes of both multiplied, dim by dim; the operand with fewer dims gets dims of size 1 in front.
+    The vectors [1, 2] and [3, 4] give [3, 4, 6, 8]. The sizes of both are multiplied dim by dim; the operand with fewer
+    dims gets dims of size 1 in front.
 
     Args:
         a: the tensor whose entries are blocks of the result.
@@ -202,10 +206,11 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     """
     a, b = array_operands("np.kron", (a, b))
     ndim = max(a.ndim, b.ndim)
-    sizes = [(*[1] * (ndim - x.ndim), *x.shape) for x in (a, b)]
-    left = ops.reshape(a, [m for n in sizes[0] for m in (n, 1)])
-    right = ops.reshape(b, [m for n in sizes[1] for m in (1, n)])
-    return ops.reshape(ops.multiply(left, right), [n * m for n, m in zip(*sizes)])
+    a_shape, b_shape = ((*[1] * (ndim - x.ndim), *x.shape) for x in (a, b))
+    # Two dims stand for each dim of the result: the first one for the entry of a, the second one for that of b.
+    a_pairs = ops.reshape(a, [size for n in a_shape for size in (n, 1)])
+    b_pairs = ops.reshape(b, [size for n in b_shape for size in (1, n)])
+    return ops.reshape(ops.multiply(a_pairs, b_pairs), [n * m for n, m in zip(a_shape, b_shape)])
 
 
 def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[Tensor]:
@@ -314,10 +319,11 @@ def diag(v: Tensor, k: int = 0) -> Tensor:
     if v.ndim != 1:
         raise RuleError(f"np.diag takes a vector or a matrix, but the shape is {v.shape}")
     n = v.shape[0] + abs(k)
-    rows = ops.pad(v, (max(0, -k),), (max(0, k),))
-    layout = Layout(rows.layout.mesh, [rows.layout.reduced.dims[0], None])
+    value_of_row = ops.pad(v, (max(0, -k),), (max(0, k),))
+    layout = Layout(value_of_row.layout.mesh, [value_of_row.layout.reduced.dims[0], None])
     is_diagonal = Tensor.eye(n, k=k, dtype=np.bool_, layout=layout, world=v.world)
-    return ops.where(is_diagonal, ops.broadcast_to(ops.reshape(rows, (n, 1)), (n, n)), np.zeros((), v.dtype))
+    values = ops.broadcast_to(ops.reshape(value_of_row, (n, 1)), (n, n))
+    return ops.where(is_diagonal, values, np.zeros((), v.dtype))
 
 
 def fill_diagonal(a: Tensor, val: Operand) -> None:
@@ -330,17 +336,18 @@ def fill_diagonal(a: Tensor, val: Operand) -> None:
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Convert row-major numbers of elements to one index per dimension.
 
-    The results have the shape of ``indices``. It is not checked that numbers are in range: those beyond the end are
-    taken modulo the number of elements.
+    For example, the number 4 is the index (1, 1) of shape (2, 3). The results have the shape of ``indices``. Numbers out
+    of range raise no error: they are taken modulo the number of elements.
 
     Args:
         indices: the numbers.
         shape: the sizes of the dimensions; a number is the size of the only one.
     """
+    sizes = (shape,) if isinstance(shape, (int, np.integer)) else tuple(shape)
     coordinates, number = [], indices
-    for n in ((shape,) if isinstance(shape, (int, np.integer)) else tuple(shape))[::-1]:
-        coordinates.append(ops.remainder(number, n))
-        number = ops.floor_divide(number, n)
+    for size in sizes[::-1]:
+        coordinates.append(ops.remainder(number, size))
+        number = ops.floor_divide(number, size)
     return tuple(coordinates[::-1])
 
 

@@ -145,8 +145,8 @@ def cov(
 ) -> Tensor:
     """Compute covariances of the rows of a matrix, and of ``y``; a vector is one row.
 
-    They are the products of the deviations from the rows' means, the second one conjugated, divided by the number of
-    observations minus ``ddof``. If this number is negative, the division is by 0.
+    Entry (i, j) is the sum over all observations of ``d_i * conj(d_j)``, where ``d_i`` is the deviation of row i from its
+    mean. It is divided by the number of observations minus ``ddof``, or by 0 if this is negative.
 
     Args:
         m: a vector or matrix; its rows are variables, its columns observations.
@@ -276,7 +276,8 @@ def polyval(p: Operand, x: Operand) -> Tensor:
 def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
     """Fit a polynomial by least squares; the coefficient of the highest power comes first.
 
-    The powers of ``x`` are scaled to equal norms, and singular values count as 0 as in :func:`spmdsim.linalg.lstsq`.
+    The powers of ``x`` are scaled to equal norms and passed to :func:`spmdsim.linalg.lstsq`. Its default limit decides
+    which singular values count as 0.
 
     Args:
         x: the positions, a vector.
@@ -349,6 +350,8 @@ def _to_floats(x: Tensor) -> Tensor:
 
 def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
     """Return the slopes along one dim: differences over two steps inside, over one at both ends.
+
+    For example, the values [1, 2, 4] with step 1 have the slopes [1, 1.5, 2].
 
     Args:
         f: the values, floats.

@@ -22,7 +22,7 @@ def isclose(
 ) -> Tensor:
     """Return True where elements differ by at most ``atol + rtol * abs(b)``.
 
-    Infinities are close to equal ones only. Integers are compared as float64.
+    An infinity is close only to an equal infinity. Integers are compared as float64.
 
     Args:
         a: the first operand.
@@ -229,18 +229,17 @@ def cbrt(x: Tensor) -> Tensor:
 
 
 def angle(z: Tensor, deg: bool = False) -> Tensor:
-    """Return the angles of complex numbers, from -pi to pi; of real numbers 0 or pi.
+    """Return the angle of each complex number, from -pi to pi; pi for negative real numbers, else 0.
 
     Args:
         z: the numbers.
         deg: True for degrees, False for radians.
     """
-    parts = (
-        ops.arctan2(ops.imag(z), ops.real(z))
-        if z.dtype.kind == "c"
-        else ops.arctan2(0, ops.cast(z, np.int64) if z.dtype.kind == "b" else z)
-    )
-    return ops.multiply(parts, 180 / math.pi) if deg else parts
+    if z.dtype.kind == "c":
+        angles = ops.arctan2(ops.imag(z), ops.real(z))
+    else:
+        angles = ops.arctan2(0, ops.cast(z, np.int64) if z.dtype.kind == "b" else z)
+    return ops.multiply(angles, 180 / math.pi) if deg else angles
 
 
 def isreal(x: Tensor) -> Tensor:

@@ -78,12 +78,12 @@ def _join_prepared(
 
 
 def functions_of(module: ModuleType) -> dict[str, Callable[..., Any]]:
-    """Return NumPy's functions that a file defines, by name.
+    """Return the public functions that a module of this package defines, by name.
 
-    These are its public functions; names that it imports and private ones are left out.
+    Each implements NumPy's function of this name for tensors. Imported and private functions are left out.
 
     Args:
-        module: the imported file.
+        module: the imported module, such as `arrangement`.
     """
     return {
         name: value
@@ -258,7 +258,7 @@ def run_numpy_function(called: Callable[..., Any], args: Any, options: Any) -> A
         options: keyword arguments; ``out`` is the tensor that receives the result.
 
     Raises:
-        UsageTypeError: If there is no such function here, it does not take an argument, or ``out`` is no tensor.
+        UsageTypeError: If this package does not implement the function or one of the arguments, or ``out`` is no tensor.
         TypeError: If NumPy's own function does not take the arguments.
     """
     module = getattr(called, "__module__", "numpy") or "numpy"
@@ -275,9 +275,9 @@ def _sort_arguments(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the required arguments of a call as a tuple, and the optional ones by NumPy's names.
 
-    Optional arguments get names because their positions differ between NumPy and this package. Optional arguments
-    whose value is NumPy's default are left out. If NumPy's function has no signature, ``args`` and ``options`` are
-    returned unchanged.
+    For example, ``np.sum(x, 0)`` gives ``((x,), {"axis": 0})``. Optional arguments get names because their positions
+    differ between NumPy and this package. Those whose value is NumPy's default object are left out. If NumPy's function
+    has no signature, ``args`` and ``options`` are returned unchanged.
 
     Args:
         called: NumPy's function.
@@ -287,14 +287,13 @@ def _sort_arguments(
     Raises:
         TypeError: If NumPy's function does not take the arguments.
     """
-    places = _argument_positions(called, len(args), tuple(options))
-    if places is None:
+    positions = _argument_positions(called, len(args), tuple(options))
+    if positions is None:
         return args, dict(options)
     values = (*args, *options.values())
-    needed, named = places
-    return tuple([values[k] for k in needed]), {
-        name: values[k] for name, k, default in named if values[k] is not default
-    }
+    required, optional = positions
+    named_values = {name: values[k] for name, k, default in optional if values[k] is not default}
+    return tuple([values[k] for k in required]), named_values
 
 
 @lru_cache(maxsize=2048)
@@ -415,14 +414,14 @@ def _convert_arguments(call: str, operand: Any, dtype: np.dtype) -> Any:
 
     Args:
         call: the call as text, for error messages.
-        operand: a tensor, an array, a list of these, or another value (such as a number), which stays.
+        operand: a tensor, an array, or a list or tuple of these. Another value, such as a number, is returned unchanged.
         dtype: the type.
 
     Raises:
         UsageTypeError: If a tensor would lose its imaginary part.
     """
     if isinstance(operand, Tensor):
-        if operand.dtype.kind == "c" != dtype.kind:
+        if operand.dtype.kind == "c" and dtype.kind != "c":
             raise UsageTypeError(
                 f"{call} of {operand.dtype.name} does not compute in {dtype.name}; use .astype first"
             )

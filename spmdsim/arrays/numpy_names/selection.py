@@ -108,10 +108,10 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
 
 
 def _convert_choice(number: complex, dtype: np.dtype) -> np.ndarray:
-    """Return a number among choices as an array without dims, in their common type.
+    """Return a Python number as an array without dims, in the common type of all choices.
 
     Args:
-        number: a Python number.
+        number: the number, one of the choices of ``np.select``.
         dtype: the common element type of all choices.
 
     Raises:
@@ -159,26 +159,28 @@ def unique(
         raise UsageTypeError("np.unique of tensors compares elements, not slices along an axis=")
     is_wanted = (True, return_index, return_inverse, return_counts)
     results_of_all = tuple(ops.unique_all(ar)) if any(is_wanted[1:]) else (ops.unique_values(ar),)
-    nans = int(ops.sum(ops.isnan(ar))) if equal_nan and ar.dtype.kind in "fcV" else 0
-    if nans > 1:
-        results_of_all = _merge_nan(results_of_all, results_of_all[0].size - nans, nans)
+    nan_count = int(ops.sum(ops.isnan(ar))) if equal_nan and ar.dtype.kind in "fcV" else 0
+    if nan_count > 1:
+        results_of_all = _merge_nan(results_of_all, results_of_all[0].size - nan_count, nan_count)
     results = tuple(result for result, wanted in zip(results_of_all, is_wanted) if wanted)
     return results if any(is_wanted[1:]) else results[0]
 
 
-def _merge_nan(parts: tuple[Tensor, ...], last: int, nans: int) -> tuple[Tensor, ...]:
+def _merge_nan(parts: tuple[Tensor, ...], first_nan: int, nan_count: int) -> tuple[Tensor, ...]:
     """Return the results of a search for unique values with all nan merged to one value.
 
+    For example, the values [1, nan, nan] with counts [4, 1, 1] become [1, nan] with counts [4, 2].
+
     Args:
-        parts: the results of ``unique_all`` (values, first indices, inverse, counts), or the values alone. The values
-            from index ``last`` on are nan.
-        last: the index of the first nan.
-        nans: the number of nan; it becomes the count of the merged value.
+        parts: the results of ``unique_all`` (values, first indices, inverse, counts), or the values alone.
+        first_nan: the index of the first nan among the values; all later values are nan, too.
+        nan_count: the number of nan; it becomes the count of the merged value.
     """
-    merged = [result[: last + 1] for result in parts]
+    merged = [result[: first_nan + 1] for result in parts]
     if len(parts) > 1:
-        merged[2] = ops.minimum(parts[2], last)
-        merged[3] = ops.concat(operands("np.unique", (parts[3][:last], np.array([nans]))))
+        _, _, inverse, counts = parts
+        merged[2] = ops.minimum(inverse, first_nan)
+        merged[3] = ops.concat(operands("np.unique", (counts[:first_nan], np.array([nan_count]))))
     return tuple(merged)
 
 
@@ -298,7 +300,8 @@ def digitize(x: Tensor, bins: Sequence[float] | np.ndarray, right: bool = False)
     """Return the number of the interval that contains each element, from 0 to ``len(bins)``.
 
     Interval k is between the bounds k - 1 and k. Interval 0 is before the first bound (below it if bounds ascend, above
-    it if they descend), and interval ``len(bins)`` is after the last one.
+    it if they descend), and interval ``len(bins)`` is after the last one. For example, with the bounds [0, 10], the
+    elements -1, 5 and 10 are in the intervals 0, 1 and 2.
 
     Args:
         x: the tensor.

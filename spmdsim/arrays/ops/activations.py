@@ -212,16 +212,17 @@ def _gelu_slope_by_sigmoid(x: Array) -> Array:
 
 
 def _make_form(function: Callable[..., Any], slope: Callable[..., Any], real: bool = False) -> Any:
-    """Return the local function, the slope and the result type of one form of GELU.
+    """Return three functions for one form (formula) of GELU: the form, its slope and the result type.
 
     Args:
-        function: computes the form from floats; the local function converts integers to floats first.
-        slope: computes its derivative from floats.
+        function: computes the form of an array of floats.
+        slope: computes the derivative of the form; returned unchanged.
         real: True to refuse complex elements.
 
     Returns:
-        ``(function of one array, slope, function from the operand's type to the result type)``. The last one raises
-        RuleError for a type that is refused.
+        - ``function``, preceded by a conversion of integers to floats.
+        - ``slope``.
+        - A function from the operand's element type to the result's; it raises RuleError for a type that is refused.
     """
 
     def local(x: Array) -> Any:
@@ -356,7 +357,7 @@ def bias_add(x: Tensor, bias: Operand, dim: int = 1, *, axis: int = 1) -> Tensor
 
 
 def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any]:
-    """Return the gradients by the elements and by the slopes, of one rank's blocks.
+    """Return the gradients of the elements and of the slopes, for one rank's blocks.
 
     Where an element is negative or 0, its gradient is ``dy`` times the slope. The gradient of a slope is summed over
     all dims but ``dim``.
@@ -368,10 +369,10 @@ def _prelu_vjp(dy: Array, operands: Arrays, _y: Any, dim: int) -> tuple[Any, Any
         dim: the dimension that has one slope per entry.
     """
     x, slope = operands
-    negative = x <= 0
+    uses_slope = x <= 0
     return (
-        np.where(negative, dy * _reshape_along(slope, x.ndim, dim), dy),
-        _sum_per_channel(np.where(negative, dy * x, np.zeros((), dy.dtype)), slope, dim),
+        np.where(uses_slope, dy * _reshape_along(slope, x.ndim, dim), dy),
+        _sum_per_channel(np.where(uses_slope, dy * x, np.zeros((), dy.dtype)), slope, dim),
     )
 
 

@@ -33,9 +33,10 @@ __all__ = ["take_along_axis"]
 
 
 def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int) -> Any:
-    """Return the exchanges of `_put_forward` with their types; () if the dim is not split.
+    """Return the three exchanges of `_put_forward` as (step, element type); () if the dim is not split.
 
-    They serve, in order: counts, positions, values. All are all-to-all exchanges among the ranks that split the dim.
+    All are all-to-all exchanges among the ranks that split the dim: first of the numbers of elements, then of their
+    positions, then of their values.
 
     Args:
         bound: not used: the interface has it.
@@ -46,10 +47,10 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
     axes = find_split_axes(strategy)
     if not axes:
         return ()
-    mesh, ranks, number = strategy.mesh, strategy.mesh.axis_size(*axes), np.dtype(np.int64)
-    counts = Step("all_to_all", axes, mesh(axes, None), mesh(None, axes), (ranks, ranks))
-    exchange = build_parts_step(inputs[0].layout, axes, inputs[0].shape)
-    return ((counts, number), (exchange, number), (exchange, inputs[0].dtype))
+    mesh, rank_count, int64 = strategy.mesh, strategy.mesh.axis_size(*axes), np.dtype(np.int64)
+    count_step = Step("all_to_all", axes, mesh(axes, None), mesh(None, axes), (rank_count, rank_count))
+    element_step = build_parts_step(inputs[0].layout, axes, inputs[0].shape)
+    return ((count_step, int64), (element_step, int64), (element_step, inputs[0].dtype))
 
 
 def _put_forward(context: Context, x: Array, ids: Array, dim: int) -> Generator[Any, Any, Array]:
@@ -172,7 +173,7 @@ def _take_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
 
 
 def _take_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
-    """Return the gradient by this rank's block, and None for the ids.
+    """Return the gradient of this rank's block, and None for the ids.
 
     An entry that is looked up several times gets the sum of its gradients; one that is never looked up gets 0.
 
@@ -278,7 +279,7 @@ def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim:
 def _replace_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, dim: int
 ) -> tuple[Array, None, Array]:
-    """Return the gradients by tensor, ids (None) and values, of one rank's block.
+    """Return the gradients of the tensor, the ids (None) and the values, for one rank's block.
 
     Replaced elements have gradient 0. A value that a later value replaced at the same position has gradient 0, too.
 

@@ -107,16 +107,20 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     >>> ops.moveaxis(x, 0, 1).layout.placement_text()
     'S(1)'
     """
-    ends = [(d,) if isinstance(d, (int, np.integer)) else tuple(d) for d in (source, destination)]
-    if len(ends[0]) != len(ends[1]):
+    old_dims, new_dims = (
+        (dims,) if isinstance(dims, (int, np.integer)) else tuple(dims) for dims in (source, destination)
+    )
+    if len(old_dims) != len(new_dims):
         raise RuleError(
             f"moveaxis: source and destination must have equally many dims, got {source} and {destination}"
         )
-    for dims in ends:
-        normalise_dims(dims, x.ndim)
-    moves = {normalise_dim(b, x.ndim): normalise_dim(a, x.ndim) for a, b in zip(*ends)}
-    remaining_dims = iter([d for d in range(x.ndim) if d not in moves.values()])
-    return transpose(x, [moves[d] if d in moves else next(remaining_dims) for d in range(x.ndim)])
+    for dims in (old_dims, new_dims):
+        normalise_dims(dims, x.ndim)  # raises an error for a dim that is out of range or given twice
+    old_dim_at = {
+        normalise_dim(new, x.ndim): normalise_dim(old, x.ndim) for old, new in zip(old_dims, new_dims)
+    }
+    remaining_dims = iter([d for d in range(x.ndim) if d not in old_dim_at.values()])
+    return transpose(x, [old_dim_at[d] if d in old_dim_at else next(remaining_dims) for d in range(x.ndim)])
 
 
 @operator()
@@ -350,9 +354,10 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     ndim = max(x.ndim, len(times))
     shape = (1,) * (ndim - x.ndim) + x.shape
     times = (1,) * (ndim - len(times)) + times
+    # Insert a dim of size 1 before each dim, stretch it to the number of copies, and merge both.
     pairs = reshape(x, [n for size in shape for n in (1, size)])
     repeated = broadcast_to(pairs, [n for counts in zip(times, shape) for n in counts])
-    return reshape(repeated, [a * b for a, b in zip(times, shape)])
+    return reshape(repeated, [copy_count * size for copy_count, size in zip(times, shape)])
 
 
 def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:

@@ -135,9 +135,9 @@ def _find_overlap(
 
 
 def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array:
-    """Return this rank's addend of the window: zeros for elements of other ranks.
+    """Return this rank's addend of the window: its own elements, zeros for those of other ranks.
 
-    It has the size of the window in cut dims, and of the block in the others.
+    Dims that the window cuts have the size of the window; the others, which may be split, have that of the block.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -147,8 +147,9 @@ def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array
     """
     shape = context.bound.shapes[0]
     block_slices, window_slices = _find_overlap(context, start, stop)
-    window = [b - a if c else n for a, b, c, n in zip(start, stop, _is_cut(shape, start, stop), x.shape)]
-    result = np.zeros(window, x.dtype)
+    is_cut = _is_cut(shape, start, stop)
+    sizes = [stop[d] - start[d] if is_cut[d] else size for d, size in enumerate(x.shape)]
+    result = np.zeros(sizes, x.dtype)
     result[window_slices] = x[block_slices]
     return result
 
@@ -167,7 +168,7 @@ _read_op = Op("window", _read_rule, _read_window, _read_vjp, contextual=True, mo
 
 
 def _check_window(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tuple[Shape, Shape]:
-    """Return the bounds of a window as tuples ``(start, stop)``, unchanged otherwise.
+    """Check the bounds of a window; return ``(start, stop)``, both converted to tuples.
 
     Args:
         shape: the shape of the tensor.
@@ -243,9 +244,9 @@ def _write_window(context: Context, x: Array, value: Array, start: Shape, stop: 
 def _write_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    """Return the gradient by the tensor and the gradient by the value.
+    """Return the gradients of the tensor and of the written value.
 
-    The gradient by the tensor is ``dy`` with 0 inside the window. The gradient by the value has the value's shape. It
+    The gradient of the tensor is ``dy`` with 0 inside the window. The gradient of the value has the value's shape. It
     is this rank's addend: ``dy`` for the elements that lie in this rank's block, and 0 elsewhere.
 
     Args:
@@ -504,11 +505,13 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
 
 
 def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
-    """Return ``x`` with other values at the elements that have a number.
+    """Return ``x`` with new values at the elements whose number is at least 0.
+
+    For example, the numbers [1, -1, 0] and the values [8, 9] turn [5, 6, 7] into [9, 6, 8].
 
     Args:
         x: the tensor; returned itself if there are no values.
-        numbers: per element the row-major number of its value; negative: the element stays.
+        numbers: per element the row-major number of its new value; negative: the element stays.
         value: the values, of any shape; a single one counts for all numbers.
     """
     is_set = greater_equal(numbers, 0)
@@ -550,7 +553,7 @@ def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
     Args:
         x: the tensor; it does not change.
         parts: one int or slice per dim; None inserts a dim of length 1.
-        value: broadcasts to the shape of the selection. Leading dims of size 1 are dropped.
+        value: broadcasts to the shape of the selection. Surplus leading dims of size 1 are dropped.
 
     Raises:
         RuleError: If the value does not broadcast, or a step is 0.

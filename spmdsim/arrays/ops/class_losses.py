@@ -46,23 +46,23 @@ def _compute_row_losses(logits: Array, labels: Array) -> Array:
     )
 
 
-def _compute_losses(logits: Array, at: tuple[Array, ...]) -> tuple[Array, Any]:
+def _compute_losses(logits: Array, label_indices: tuple[Array, ...]) -> tuple[Array, Any]:
     """Return the cross entropies of rows, and arrays for their gradient.
 
     The largest logit of each row is subtracted first, so that ``exp`` does not overflow.
 
     Args:
         logits: ``[..., c]``.
-        at: the indices of the labelled elements, one array per dim.
+        label_indices: the indices of the labelled elements, one array per dim.
 
     Returns:
-        The losses ``[...]``; and a tuple of exponentials ``[..., c]``, their sums ``[..., 1]`` and ``at``.
+        The losses ``[...]``; and a tuple of exponentials ``[..., c]``, their sums ``[..., 1]`` and ``label_indices``.
     """
     shifted = logits - np.maximum.reduce(logits, axis=-1, keepdims=True)
-    picked = shifted[at]
+    label_logits = shifted[label_indices]
     powers = np.exp(shifted, out=shifted)
     totals = np.add.reduce(powers, axis=-1, keepdims=True, dtype=logits.dtype)
-    return np.log(totals[..., 0]) - picked, (powers, totals, at)
+    return np.log(totals[..., 0]) - label_logits, (powers, totals, label_indices)
 
 
 def _label_indices(labels: Array) -> tuple[Array, ...]:
@@ -142,7 +142,7 @@ def _compute_dense_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _dense_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, Array]:
-    """Return the gradients by logits and labels, from the gradient of the losses alone.
+    """Return the gradients of logits and labels, from the gradient of the losses alone.
 
     The gradient of the operator's second result is ignored.
 
@@ -203,7 +203,7 @@ def _compute_sparse_losses(logits: Array, labels: Array) -> tuple[Array, Array]:
 
 
 def _sparse_vjp(dys: Sequence[Any], operands: Arrays, _results: Any) -> tuple[Array, None]:
-    """Return the gradient by the logits, from that of the losses alone, and None for the labels.
+    """Return the gradient of the logits, from that of the losses alone, and None for the labels.
 
     The gradient of the probabilities is ignored. If the losses have no gradient, the result is 0.
 

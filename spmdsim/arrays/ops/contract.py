@@ -31,8 +31,8 @@ def _multiply_matrices(a: Array, b: Array) -> Array:
     used for results of less than ``SMALLEST`` bytes (256 KiB), for vectors, and for operands of different types.
     Leading dims broadcast.
     """
-    few = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
-    if few or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
+    is_small = a.ndim == b.ndim == 2 and a.shape[0] * b.shape[1] * a.itemsize < SMALLEST
+    if is_small or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         array: Array = np.matmul(a, b)
         return array
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()

@@ -107,8 +107,9 @@ def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
 def convert_to_one_type(name: str, *values: Operand) -> list[Tensor]:
     """Convert operands to tensors, and to one element type if one of them has an ml_dtypes type.
 
-    These are bfloat16 and its relatives; NumPy promotes all other types itself, so tensors of them keep their types,
-    which may differ. Tensors that need no conversion are returned themselves.
+    An ml_dtypes type is bfloat16 or another one that NumPy cannot promote. If no operand has one, the tensors keep their
+    types, which may differ, because NumPy promotes them in the operator. Tensors that need no conversion are returned
+    themselves.
 
     Args:
         name: the operator, for error messages.

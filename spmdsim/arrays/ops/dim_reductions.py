@@ -313,7 +313,8 @@ def attach_gradient(result: Tensor, x: Tensor, slope: Tensor, dims: Shape, keepd
     Args:
         result: the tensor that receives the gradient; it is changed in place and returned.
         x: the operand, which requires a gradient.
-        slope: the derivative of the result by each element of ``x``, in the shape of ``x``; it has no gradient itself.
+        slope: the derivative of the result with respect to each element of ``x``, in the shape of ``x``. No gradient
+            flows through it.
         dims: the reduced dimensions.
         keepdims: True if the result keeps reduced dimensions with size 1.
     """

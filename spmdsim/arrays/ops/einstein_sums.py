@@ -26,10 +26,9 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 @lru_cache(maxsize=1024)
 def _split_equation(equation: str) -> tuple[tuple[str, ...], str]:
-    """Return the tuple of the operands' terms, and the result's term, of an equation.
+    """Split an equation of einsum into the terms of the operands (a tuple) and that of the result.
 
-    ``"ij, jk -> ik"`` gives ``("ij", "jk")`` and ``"ik"``. Blanks are dropped; letters are not checked. Results are
-    cached.
+    ``"ij, jk -> ik"`` gives ``(("ij", "jk"), "ik")``. Blanks are dropped; letters are not checked. Results are cached.
 
     Raises:
         RuleError: If the equation does not contain exactly one ``->``.
@@ -223,7 +222,9 @@ def _write_equation(args: Sequence[Any]) -> tuple[str, tuple[Operand, ...]]:
 
 
 def _find_letter(label: Any) -> str:
-    """Return the letter of a label: ``...`` for Ellipsis, else :data:`LETTERS` at its number.
+    """Return the letter that stands for a label in an equation.
+
+    The labels 0, 25, 26 and 51 give "A", "Z", "a" and "z"; Ellipsis gives "...".
 
     Args:
         label: an integer of Python or NumPy, or Ellipsis. A bool is refused.

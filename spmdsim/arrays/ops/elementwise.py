@@ -212,15 +212,16 @@ logaddexp = declare_binary(
 
 
 def _absolute_slope(x: Array) -> Array:
-    """Return the slope of the absolute value: the sign of ``x``, 0 at zero.
+    """Return the slope of the absolute value: the sign of ``x``, or ``conj(x) / |x|`` if complex.
 
-    Of complex numbers it is ``conj(x) / |x|``.
+    It is 0 at zero.
     """
-    size = np.absolute(x) if x.dtype.kind == "c" else x
-    array: Array = (
-        np.sign(x) if size is x else np.conj(x) / np.where(size == 0, np.ones((), size.dtype), size)
-    )
-    return array
+    if x.dtype.kind != "c":
+        sign: Array = np.sign(x)
+        return sign
+    size = np.absolute(x)
+    slope: Array = np.conj(x) / np.where(size == 0, np.ones((), size.dtype), size)
+    return slope
 
 
 negative = declare_unary("negative", np.negative, lambda x: np.asarray(-1, x.dtype), linear="each")
@@ -306,7 +307,7 @@ arctanh = declare_unary("arctanh", np.arctanh, lambda x: 1 / (1 - x * x), work=F
 
 
 def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
-    """Return the gradients of ``where``: None for the condition, then the gradients by both values.
+    """Return the gradients of the operands of ``where``: None for the condition, one per value.
 
     A value's gradient is 0 where the other value was selected; it is summed over dims that broadcasting added or
     stretched.
@@ -338,20 +339,20 @@ _where_op = Op(
 def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
     """Return the two values of ``where`` as arrays of their common NumPy type.
 
-    Two Python numbers are returned unchanged if the condition is boolean: NumPy then promotes them as without a
-    tensor.
+    For example, an int8 array and the number 2.5 become float64. Two Python numbers are returned unchanged if the
+    condition is boolean, because its type does not change theirs.
 
     Args:
         a: the value where the condition holds: an array or a number.
         b: the value where it does not.
         condition: the condition.
     """
-    numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
-    if all(numbers) and condition.dtype.kind == "b":  # A boolean tensor does not change the types of numbers.
+    are_numbers = [isinstance(x, (bool, int, float, complex)) for x in (a, b)]
+    if all(are_numbers) and condition.dtype.kind == "b":
         return a, b
-    parts = [x if number else np.asarray(x) for x, number in zip((a, b), numbers)]
-    dtype = np.result_type(*parts)
-    return np.asarray(parts[0], dtype), np.asarray(parts[1], dtype)
+    values = [x if is_number else np.asarray(x) for x, is_number in zip((a, b), are_numbers)]
+    dtype = np.result_type(*values)
+    return np.asarray(values[0], dtype), np.asarray(values[1], dtype)
 
 
 @operator(_where_op)
@@ -377,6 +378,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     >>> ops.where(x > 3, x, 0).full().tolist()
     [[0, 0, 0], [6, 5, 4]]
     """
+    # Other operands are converted to the world of a tensor; numbers also get its type, if possible that of a value.
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
     if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):
@@ -434,7 +436,7 @@ def _split_limits(arrays: Arrays, limits: str) -> tuple[Any, Any, Any]:
 
 
 def _clip_vjp(dy: Array, operands: Arrays, _y: Any, limits: str) -> list[Array]:
-    """Return the gradients by the elements and by each limit, in the order of the operands.
+    """Return the gradients of the elements and of each limit, in the order of the operands.
 
     An element inside the limits, equal to a limit, or nan receives the gradient. A limit receives the gradients of the
     elements that it replaces. Where ``min`` is above ``max``, ``max`` receives them. Each gradient is summed to the

@@ -295,8 +295,12 @@ def _sum_weighted(results: Sequence[Tensor], weights: Sequence[Tensor]) -> Tenso
         weights: one tensor of equal shape per result.
     """
     terms = [
-        sum_(real(multiply(conjugate(w), y)) if y.dtype.kind == "c" else multiply(w, y))
-        for y, w in zip(results, weights)
+        sum_(
+            real(multiply(conjugate(weight), result))
+            if result.dtype.kind == "c"
+            else multiply(weight, result)
+        )
+        for result, weight in zip(results, weights)
     ]
     total = terms[0]
     for term in terms[1:]:
@@ -321,10 +325,10 @@ def _estimate_gradient(
     index: tuple[int, ...],
     weights: Sequence[Tensor],
 ) -> complex:
-    """Return the gradient of the weighted sum by one element, from finite differences.
+    """Return the gradient of one element by finite differences of the results' weighted sum.
 
-    The gradient of a complex element has the slopes in the real and the imaginary direction. Steps are multiplied by
-    ``max(1, |element|)``.
+    The real and the imaginary part of a complex element's gradient are the slopes in the real and in the imaginary
+    direction. The differences' steps are proportional to ``max(1, |element|)``.
 
     Args:
         function: returns a tensor or several.

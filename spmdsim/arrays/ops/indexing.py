@@ -109,7 +109,7 @@ def check_entry(entry: Any) -> Any:
 def expand_dots(parts: list[Any], ndim: int) -> list[Any]:
     """Replace ``...`` by full slices, so that there is one entry per dim; None inserts a dim.
 
-    Without ``...``, full slices are added at the end.
+    Without ``...``, full slices are added at the end. For example, ``[..., 0]`` becomes ``[:, :, 0]`` for three dims.
 
     Args:
         parts: the entries of an index; the list is not changed.
@@ -119,12 +119,12 @@ def expand_dots(parts: list[Any], ndim: int) -> list[Any]:
         OutOfRange: If there are more entries than dims.
         RuleError: If there are several ``...``.
     """
-    count = len([p for p in parts if p is not None and p is not Ellipsis])
+    count = len([entry for entry in parts if entry is not None and entry is not Ellipsis])
     if count > ndim:
         raise OutOfRange(
             f"{many(count, 'index is', 'indices are')} too many for a tensor of {many(ndim, 'dim')}"
         )
-    dots = [k for k, p in enumerate(parts) if p is Ellipsis]
+    dots = [k for k, entry in enumerate(parts) if entry is Ellipsis]
     if len(dots) > 1:
         raise RuleError("an index has at most one '...'")
     dots_position = dots[0] if dots else len(parts)
@@ -377,8 +377,9 @@ def _is_array(entry: Any) -> bool:
 def without_masks(entries: Sequence[Any]) -> list[Any]:
     """Replace the masks of an index by the positions of True; return the entries as a new list.
 
-    A mask becomes one array or tensor per dim of it. A mask here is a tensor of bools with dims, or an array or list
-    of bools of several dims. Other entries stay as they are. If a mask is a tensor, all ranks must call it.
+    A mask becomes one array or tensor per dim of it: the mask ``[[True, False], [False, True]]`` becomes ``[0, 1]`` and
+    ``[0, 1]``. :func:`is_mask` decides which entries are masks; others stay. If a mask is a tensor, all ranks must call
+    it.
 
     Args:
         entries: the entries of an index, as the user writes them.

@@ -76,7 +76,7 @@ def _gather_forward(context: Context, x: Array, ids: Array, dim: int) -> Array:
 
 
 def _gather_vjp(context: Context, dy: Array, operands: Arrays, _result: Any, dim: int) -> tuple[Array, None]:
-    """Return the gradient by this rank's block, and None for the ids.
+    """Return the gradient of this rank's block, and None for the ids.
 
     An entry that is looked up several times gets the sum of its gradients; one that is never looked up gets 0.
 
@@ -182,7 +182,8 @@ def _embedding_vjp(
 ) -> tuple[None, Array]:
     """Return None for the ids, and the gradient of this rank's rows.
 
-    Ids of other ranks' rows, and the padding id, add nothing. A row that is looked up several times gets the sum.
+    A row that is looked up several times gets the sum of its gradients. Ids of other ranks' rows, and the padding id,
+    add nothing.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -288,13 +289,19 @@ def _exchange_owned_rows(ids: Layout, table: Layout, layout: Layout | None) -> S
 def _find_padded_rows(context: Context, ids: Array) -> Array:
     """Return for each id the number of its row in this rank's block.
 
-    Ids of other ranks get the number of the block's last row, which is zero.
+    The last row of each block is padding, which is zero and has no id. Ids of other blocks get the number of this
+    row. For example, in the second of two blocks of 3 rows, which has the ids 2 and 3, the ids [1, 2, 3] give [2, 0, 1].
+
+    Args:
+        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
+        ids: ids from 0, which are not checked.
     """
-    # Ids count the rows without padding rows, of which each block before this one has one.
     start, stop = context.bounds("v")
-    rows = stop - start - 1
-    first = start - start // (rows + 1)
-    return np.where((ids >= first) & (ids < first + rows), ids - first, rows)
+    id_count = stop - start - 1
+    # Ids do not count padding rows, of which each block before this one has one.
+    first_id = start - start // (id_count + 1)
+    is_owned = (ids >= first_id) & (ids < first_id + id_count)
+    return np.where(is_owned, ids - first_id, id_count)
 
 
 def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[None, Array]:
@@ -370,7 +377,7 @@ def _pick_entries(context: Context, x: Array, ids: Array) -> Array:
 
 
 def _pick_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
-    """Return the gradient by this rank's block, and None for the ids.
+    """Return the gradient of this rank's block, and None for the ids.
 
     The gradient is ``dy`` at the picked entry of each row, 0 elsewhere.
 

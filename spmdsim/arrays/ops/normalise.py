@@ -131,8 +131,8 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     (x,), rows = convert_integers_to_floats("softmax", x), _normalise_dim(x, dim)
     if is_whole(x, rows):
         return _softmax_op(x, dim=rows)
-    e = exp(shift_rows(to_sum_type(x), rows))
-    return to_type(divide(e, finish_reductions(sum_(e, rows, keepdims=True))), x.dtype)
+    powers = exp(shift_rows(to_sum_type(x), rows))
+    return to_type(divide(powers, finish_reductions(sum_(powers, rows, keepdims=True))), x.dtype)
 
 
 @operator(_log_softmax_op)
@@ -203,7 +203,8 @@ def _norm_rule(x: Shape, scale: Shape, shift: Shape, epsilon: float, begin: int 
     Raises:
         RuleError: If ``begin`` is out of range, or ``scale`` has fewer dims than are normalised or more than ``x``.
     """
-    if not -len(x) <= begin < len(x) or not len(x) - begin % len(x) <= len(scale) <= len(x):
+    is_begin_valid = -len(x) <= begin < len(x)
+    if not is_begin_valid or not len(x) - begin % len(x) <= len(scale) <= len(x):
         raise RuleError(
             f"layer_norm from dim {begin} needs a scale with at least the dims it normalises, but x has shape {x} "
             f"and the scale {scale}"
@@ -319,6 +320,8 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
 def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
     """Return the rule of ``rms_norm``, in which the dims of ``scale`` must not be split.
 
+    For ``x`` of two dims and a scale of one it is "d0 w1, w1 -> d0 w1".
+
     Args:
         x: the shape of the tensor.
         scale: the shape of the factors, the last dims of ``x``.
@@ -345,9 +348,9 @@ def _compute_inverse_rms(x: Array, scale: Array, epsilon: float) -> tuple[Array,
 
 
 def _rms_vjp(dy: Array, operands: Arrays, _y: Any, epsilon: float) -> tuple[Array, Array]:
-    """Return the gradients by ``x`` and scale, of one rank's block.
+    """Return the gradients of ``x`` and of the scale, for one rank's block.
 
-    The gradient by scale is summed over the dims of ``x`` that scale lacks.
+    The gradient of the scale is summed over the dims of ``x`` that the scale lacks.
 
     Args:
         dy: the gradient of the result.
@@ -357,9 +360,10 @@ def _rms_vjp(dy: Array, operands: Arrays, _y: Any, epsilon: float) -> tuple[Arra
     """
     x, scale = operands
     inverse, dims = _compute_inverse_rms(x, scale, epsilon)
-    hat, dhat = x * inverse, dy * scale
-    dx = inverse * (dhat - hat * (dhat * hat).mean(axis=dims, keepdims=True, dtype=x.dtype))
-    return dx, (dy * hat).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
+    normalised, scaled_dy = x * inverse, dy * scale
+    projection = (scaled_dy * normalised).mean(axis=dims, keepdims=True, dtype=x.dtype)
+    dx = inverse * (scaled_dy - normalised * projection)
+    return dx, (dy * normalised).sum(axis=tuple(range(x.ndim - scale.ndim)), dtype=x.dtype)
 
 
 _rms_op = Op(

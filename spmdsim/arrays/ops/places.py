@@ -54,10 +54,10 @@ def _extreme_rule(shape: Shape, dim: int | None) -> Rule:
 def _extreme_steps(
     op: str, bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int | None
 ) -> Sequence[Any]:
-    """Return two all-reduces with their element types if a reduced dimension is split, else ().
+    """Return the two all-reduces of ``argmax`` or ``argmin``, or () if no reduced dim is split.
 
-    The first one reduces the extremes, the second one the lowest index of the extreme. Axes of size 1 do not count as
-    a split.
+    Each is a pair of a step and its element type. The first one finds the extreme over all ranks, the second one its
+    lowest index. Axes of size 1 do not count as a split.
 
     Args:
         op: "max" or "min".
@@ -303,10 +303,10 @@ def _topk_forward(
 
 
 def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
-    """Return the positions of the first ``k`` entries of rows in sorted order.
+    """Return the positions of the first ``k`` entries of each row in sorted order.
 
-    Equal entries keep their order, also if descending. nan counts as larger than all other values. Rows with fewer
-    entries give as many positions as they have.
+    For example, the row [3, 1, 3] gives [0, 2] for the two largest entries. Equal entries keep their order, also if
+    descending. nan counts as larger than all other values. Rows with fewer entries give as many positions as they have.
 
     Args:
         rows: ``[b, n]``.
@@ -316,9 +316,10 @@ def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
     keys = to_comparable(rows)
     if not largest:
         return np.argsort(keys, axis=-1, kind="stable")[:, :k]
-    turned = np.argsort(keys[:, ::-1], axis=-1, kind="stable")[:, ::-1]
-    order: Array = rows.shape[1] - 1 - turned[:, :k]
-    return order
+    # Sort the reversed rows, and reverse the order: then equal entries keep their order.
+    reversed_positions = np.argsort(keys[:, ::-1], axis=-1, kind="stable")[:, ::-1]
+    positions: Array = rows.shape[1] - 1 - reversed_positions[:, :k]
+    return positions
 
 
 def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:

@@ -144,6 +144,8 @@ def _scan_block(
 ) -> Generator[Array, Array, Array]:
     """Return this rank's block of running results along ``dim``, in the shape and type of ``x``.
 
+    For example, the running sums of [1, 2, 3] are [1, 3, 6], and [6, 5, 3] with ``backward``.
+
     If the dim is split, the generator yields this rank's total, with size 1 as first dim; the identity of ``op`` if
     the block is empty. The caller sends back the total of all preceding ranks.
 
@@ -155,8 +157,8 @@ def _scan_block(
         backward: True to start at the last element; "preceding" ranks are then those behind.
     """
     function = _UFUNCS[op]
-    turned = np.flip(x, dim) if backward else x
-    scanned = function.accumulate(turned, axis=dim, dtype=x.dtype)
+    in_scan_order = np.flip(x, dim) if backward else x
+    scanned = function.accumulate(in_scan_order, axis=dim, dtype=x.dtype)
     if context.strategy.parts(ALONG) > 1:
         last = np.moveaxis(scanned, dim, 0)[-1:]
         if not len(last):
@@ -418,11 +420,9 @@ def _as_end_tensor(value: Operand, x: Tensor, dim: int) -> Tensor:
     """
     if isinstance(value, Tensor) and value.ndim:
         return value
-    shape = tuple(1 if d == dim else size for d, size in enumerate(x.shape))
-    if not isinstance(value, Tensor):
-        array = np.asarray(value)
-        layout = Layout.replicated(x.layout.mesh, x.ndim)
-        return Tensor.from_global(
-            np.broadcast_to(array, shape if not array.ndim else array.shape), layout, x.world
-        )
-    return broadcast_to(value, shape)
+    shape_of_number = tuple(1 if d == dim else size for d, size in enumerate(x.shape))
+    if isinstance(value, Tensor):
+        return broadcast_to(value, shape_of_number)
+    array = np.asarray(value)
+    repeated = array if array.ndim else np.broadcast_to(array, shape_of_number)
+    return Tensor.from_global(repeated, Layout.replicated(x.layout.mesh, x.ndim), x.world)

@@ -43,7 +43,8 @@ def _scatter_rule(x: Shape, ids: Shape, values: Shape, dim: int, kind: str) -> R
     names = [f"d{k}" for k in range(len(x))]
     new = [f"i{k}" for k in range(len(ids))]
     table = " ".join("v" if k == dim else name for k, name in enumerate(names))
-    text = f"{table}, {' '.join(new)}, {' '.join([*names[:dim], *new, *names[dim + 1 :]])} -> {table}"
+    values_term = " ".join([*names[:dim], *new, *names[dim + 1 :]])
+    text = f"{table}, {' '.join(new)}, {values_term} -> {table}"
     return Rule.parse(text, whole=" ".join(new), linear=((0, 2),) if kind in LINEAR else "none")
 
 

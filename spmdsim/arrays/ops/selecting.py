@@ -239,11 +239,11 @@ def _find_neighbour_entry(
 
 
 def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Array]:
-    """Return True for each entry of this rank's block that starts a run of equal entries.
+    """Return a mask of the entries of this rank's block that start a run of equal entries.
 
-    These are the first entry of the whole dim, and entries that differ from the entry before them. The first entry of
-    the block is compared with the last entry before the block. Every nan starts a run. The generator yields what
-    :func:`_find_neighbour_entry` yields.
+    An entry starts a run if it is the first one of the whole dim, or differs from the entry before it, which may be on
+    another rank. For example, the blocks [1, 1, 2] and [2, 3] give [True, False, True] and [False, True]. Every nan
+    starts a run. The generator yields what :func:`_find_neighbour_entry` yields.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

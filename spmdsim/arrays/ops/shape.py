@@ -110,25 +110,26 @@ def _match_factors(
         factor: ``factor(size, keep_whole=False)`` returns the name of a new factor; with ``keep_whole`` it must not be
             split.
     """
-    i = j = 0
-    a = b = 1
+    next_old = next_new = 0
+    old_size = new_size = 1  # the remaining sizes of the dims before next_old and next_new
     while True:
-        while a == 1 and i < len(shape):
-            a, i = shape[i], i + 1
-        while b == 1 and j < len(new_shape):
-            b, j = new_shape[j], j + 1
-        if a == 1 and b == 1:
+        while old_size == 1 and next_old < len(shape):
+            old_size, next_old = shape[next_old], next_old + 1
+        while new_size == 1 and next_new < len(new_shape):
+            new_size, next_new = new_shape[next_new], next_new + 1
+        if old_size == 1 and new_size == 1:
             return
-        common = math.gcd(a, b)
+        common = math.gcd(old_size, new_size)
         if common > 1:
             name = factor(common)
-            left[i - 1].append(name)
-            right[j - 1].append(name)
-            a, b = a // common, b // common
-        if a > 1 and b > 1:
+            left[next_old - 1].append(name)
+            right[next_new - 1].append(name)
+            old_size, new_size = old_size // common, new_size // common
+        if old_size > 1 and new_size > 1:
             # The boundaries do not coincide, so factors up to the next common boundary must not be split.
-            i, j = _add_unsplit_factors(shape, new_shape, left, right, (i, j, a, b), factor)
-            a = b = 1
+            state = next_old, next_new, old_size, new_size
+            next_old, next_new = _add_unsplit_factors(shape, new_shape, left, right, state, factor)
+            old_size = new_size = 1
 
 
 def _add_unsplit_factors(
@@ -149,24 +150,26 @@ def _add_unsplit_factors(
         new_shape: the new shape.
         left: factors of each old dim, extended in place.
         right: factors of each new dim, extended in place.
-        state: ``(i, j, a, b)``: the numbers of the next old and the next new dim, and the remaining sizes of the dims
-            before them, which have no common factor.
+        state: the number of the next old dim, that of the next new dim, and the remaining sizes of the dims before
+            them, which have no common factor.
         factor: ``factor(size, keep_whole)`` returns the name of a new factor.
 
     Returns:
         The numbers of the next old and new dim after the boundary.
     """
-    i, j, a, b = state
-    left[i - 1].append(factor(a, True))
-    right[j - 1].append(factor(b, True))
-    while a != b:
-        if a < b:
-            left[i] = [factor(shape[i], True)] if shape[i] != 1 else []
-            a, i = a * shape[i], i + 1
+    next_old, next_new, old_product, new_product = state
+    left[next_old - 1].append(factor(old_product, True))
+    right[next_new - 1].append(factor(new_product, True))
+    while old_product != new_product:
+        if old_product < new_product:
+            size = shape[next_old]
+            left[next_old] = [factor(size, True)] if size != 1 else []
+            old_product, next_old = old_product * size, next_old + 1
         else:
-            right[j] = [factor(new_shape[j], True)] if new_shape[j] != 1 else []
-            b, j = b * new_shape[j], j + 1
-    return i, j
+            size = new_shape[next_new]
+            right[next_new] = [factor(size, True)] if size != 1 else []
+            new_product, next_new = new_product * size, next_new + 1
+    return next_old, next_new
 
 
 def _format_terms(terms: list[list[str]]) -> str:
@@ -258,10 +261,11 @@ def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str
 
 
 def _choose_row_layout(x: Tensor, shape: Shape) -> Layout | None:
-    """Return a layout that splits the first dimension of size > 1 of the new shape, or None.
+    """Return a layout for a vector's new shape that splits its first dim of size > 1, or None.
 
     It is needed if the blocks of the vector ``x`` may end within rows of the new shape. With it, the elements move
-    between neighbours, and nothing is gathered.
+    between neighbours, and nothing is gathered. For example, a vector of 6 elements over 4 ranks becomes (3, 2): its
+    three rows are split over the ranks.
 
     Args:
         x: a vector.

@@ -228,10 +228,12 @@ def _check_fits(value: Any, dtype: np.dtype) -> None:
         value: the number with which ``pad`` fills.
         dtype: the element type of the tensor.
     """
-    number = isinstance(value, (int, float, complex, np.generic))
+    if not isinstance(value, (int, float, complex, np.generic)):
+        return
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
-    far = number and limits is not None and np.isreal(value) and not limits.min <= value <= limits.max
-    if far or (number and not np.isreal(value) and dtype.kind != "c"):
+    is_real = np.isreal(value)
+    is_out_of_range = limits is not None and is_real and not limits.min <= value <= limits.max
+    if is_out_of_range or (not is_real and dtype.kind != "c"):
         raise RuleError(
             f"pad: {value} cannot be an element of {dtype.name}; convert the tensor first, x.astype(...)"
         )
@@ -242,9 +244,10 @@ _REPEATING = ("edge", "wrap", "reflect", "symmetric")
 
 
 def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -> Tensor:
-    """Return a tensor padded along a dim with slices, reversed slices or copies of its ends.
+    """Pad a dim with elements of the tensor itself, as ``numpy.pad`` in one of four modes.
 
-    Counts may be larger than the dim; elements are then repeated as in NumPy.
+    The tensor is joined with slices, reversed slices or copies of its ends. Counts may be larger than the dim; elements
+    are then repeated as in NumPy.
 
     Args:
         x: the tensor.
@@ -261,8 +264,8 @@ def _pad_by_repetition(x: Tensor, dim: int, width: tuple[int, int], mode: str) -
             f"pad in the mode {mode!r} repeats elements, but dim {dim} of shape {x.shape} has none"
         )
     positions = np.pad(np.arange(n), width, mode)  # type: ignore[call-overload]
-    runs_of_ends = _split_runs(positions[: width[0]]), _split_runs(positions[width[0] + n :])
-    before, after = ([_take_run(x, dim, run) for run in runs_of_end] for runs_of_end in runs_of_ends)
+    before = [_take_run(x, dim, run) for run in _split_runs(positions[: width[0]])]
+    after = [_take_run(x, dim, run) for run in _split_runs(positions[width[0] + n :])]
     return concat([*before, x, *after], dim)
 
 
@@ -280,19 +283,21 @@ def _split_runs(positions: Array) -> list[Array]:
 def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
     """Return the entries of a dim at one run of positions, as `_split_runs` returns it.
 
-    The result is a slice for ascending positions, a reversed slice for descending ones, or copies of one entry.
+    The result is a slice for ascending positions such as [1, 2, 3], a reversed slice for descending ones, and copies of
+    one entry for positions such as [2, 2].
 
     Args:
         x: the tensor.
         dim: the dimension.
         positions: at least one position; neighbours differ by 1, by -1, or by 0 throughout.
     """
-    first, last = int(positions.min()), int(positions.max()) + 1
-    piece = slice_along(x, dim, first, last)
+    start, stop = int(positions.min()), int(positions.max()) + 1
+    entries = slice_along(x, dim, start, stop)
     if positions[0] > positions[-1]:
-        return flip(piece, dim)
-    shape = [len(positions) if d == dim else n for d, n in enumerate(x.shape)]
-    return piece if last - first == len(positions) else broadcast_to(piece, shape)
+        return flip(entries, dim)
+    if stop - start == len(positions):
+        return entries
+    return broadcast_to(entries, [len(positions) if d == dim else n for d, n in enumerate(x.shape)])
 
 
 def _counts_per_side(width: PadWidth, ndim: int) -> tuple[Any, Any]:
@@ -381,8 +386,9 @@ def roll(x: Tensor, shift: int | Sequence[int], dim: Dims = None, *, axis: Dims 
 def _concat_windows(*shapes: Shape, dim: int) -> Windows:
     """Return the windows of each operand of ``concat`` by its number.
 
-    An operand has one window or None per dim. The window of the joined dim states the operand's position in it; it is
-    None for an operand that fills the joined dim alone. Other dims have None.
+    An operand has a list with one window or None per dim. The window of the joined dim covers the whole result; its
+    first element is minus the number of entries before the operand. For vectors of 2 and 3 elements, the windows of
+    size 5 start at 0 and at -2. An operand that fills the joined dim alone has None, and so have other dims.
 
     Args:
         *shapes: the shapes of the operands.

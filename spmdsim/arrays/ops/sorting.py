@@ -226,7 +226,8 @@ def concatenate_ranges(rows: Array, starts: Array, stops: Array) -> Array:
 def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
     """Return how many of the first elements of all ranks, in sorted order, are on each rank.
 
-    Equal elements are ordered by rank, then by position; nan are last.
+    For example, of the first 3 elements of [1, 5] on rank 0 and [2, 3] on rank 1, one is on rank 0 and two are on rank
+    1. Equal elements are ordered by rank, then by position; nan are last.
 
     Args:
         parts: elements of each rank, row after row; the elements of each row are sorted.
@@ -237,12 +238,12 @@ def _count_first_per_rank(parts: Arrays, lengths: Array, first: Array) -> Array:
         Counts ``[b, p]``.
     """
     counts, begins = np.zeros_like(lengths), [0] * len(parts)
-    for k, (row, number) in enumerate(zip(lengths.tolist(), first.tolist())):
-        ends = [begin + length for begin, length in zip(begins, row)]
+    for row, (row_lengths, first_count) in enumerate(zip(lengths.tolist(), first.tolist())):
+        ends = [begin + length for begin, length in zip(begins, row_lengths)]
         values = np.concatenate([elements[begin:end] for elements, begin, end in zip(parts, begins, ends)])
-        owner = np.repeat(np.arange(len(parts)), row)
-        order = np.argsort(to_comparable(values), kind="stable")[:number]
-        counts[k], begins = np.bincount(owner[order], minlength=len(parts)), ends
+        owners = np.repeat(np.arange(len(parts)), row_lengths)
+        order = np.argsort(to_comparable(values), kind="stable")[:first_count]
+        counts[row], begins = np.bincount(owners[order], minlength=len(parts)), ends
     return counts
 
 
@@ -434,7 +435,8 @@ def _merge_rows(rows: Array, indices: Array | None) -> tuple[Array, Array | None
 def _concatenate_rows(landed: Arrays, counts: Array) -> Array:
     """Concatenate the entries received from all ranks row by row, into one flat array.
 
-    Row 0 has the entries of rank 0, then those of rank 1, and so on; row 1 follows.
+    Row 0 has the entries of rank 0, then those of rank 1, and so on; row 1 follows. For example, [1, 2, 3] with the
+    counts [1, 2], and [4, 5] with the counts [1, 1] give [1, 4, 2, 3, 5].
 
     Args:
         landed: entries received from each rank, row after row.
@@ -492,11 +494,11 @@ def _sort_along(
     """
     at = normalise_along_dim(name, x, dim)
     x = x.to(x.layout.reduced)
-    home, sorting_layout = x.layout, _choose_layout(x, at)
+    sorting_layout = _choose_layout(x, at)
     results = _sort_op.results(
         x.to(sorting_layout), dim=at, descending=flag("descending", descending), give=give
     )
-    return tuple(result.to(home) for result in results)
+    return tuple(result.to(x.layout) for result in results)
 
 
 def _choose_layout(x: Tensor, dim: int) -> Layout:

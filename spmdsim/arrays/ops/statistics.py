@@ -94,8 +94,9 @@ def check_fractions(q: Array) -> Array:
 def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
     """Return the tensor with dimensions ``dims`` merged, in their order, into a last one.
 
-    ``x`` is returned itself if ``dims`` is its last dimension. If all dims are merged, the result is split by all axes
-    that split one of them; else :func:`reshape` chooses the layout.
+    For example, shape (2, 3, 4) with the dims (0, 1) becomes (4, 6). ``x`` is returned itself if ``dims`` is its last
+    dimension. If all dims are merged, the result is split by all axes that split one of them; else :func:`reshape`
+    chooses the layout.
 
     Args:
         x: the tensor.

@@ -270,10 +270,10 @@ def _move_axes_away(x: Tensor, dim: int, done: Sequence[int]) -> Tensor:
 
 
 def _transform_as_matrix(kind: str, x: Tensor, n: int, dim: int, norm: str | None) -> Tensor:
-    """Return a tensor that is transformed along a split dim, as a matrix.
+    """Transform a tensor along a split dim, without a gather, by :func:`four_steps`.
 
-    The size of the dim must have two factors (see :func:`factors`). A "rfft" transforms all, and keeps the first ``n
-    // 2 + 1`` entries of the result.
+    The four steps treat the dim as a matrix, so its size must have two factors (see :func:`factors`). A "rfft" computes
+    the whole "fft" and keeps the first ``n // 2 + 1`` entries of the result.
 
     Args:
         kind: "fft", "ifft" or "rfft".

@@ -95,7 +95,7 @@ class WindowOp(Op):
 
 
 def forbid_split_windows(bound: BoundRule) -> BoundRule:
-    """Return a rule without windows, in which dims that windows would read must not be split.
+    """Return a rule without windows; dims of which ``bound`` reads windows must not be split in it.
 
     A rule that has no windows is returned itself; ``bound`` is not changed.
 
@@ -130,15 +130,17 @@ def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) 
         return block
     wide = find_padded(block, beyond)
     if wide is None:
-        wide = empty(tuple([a + n + b for n, (a, b) in zip(block.shape, beyond)]), block.dtype)
-        wide[tuple([slice(a, a + n) for n, (a, _) in zip(block.shape, beyond)])] = block
-    before: tuple[slice, ...] = ()
-    for n, (a, b), value in zip(block.shape, beyond, values):
-        if a:
-            wide[(*before, slice(a))] = value
-        if b:
-            wide[(*before, slice(a + n, None))] = value
-        before = (*before, slice(None))
+        shape = tuple([before + size + after for size, (before, after) in zip(block.shape, beyond)])
+        wide = empty(shape, block.dtype)
+        inside = [slice(before, before + size) for size, (before, _) in zip(block.shape, beyond)]
+        wide[tuple(inside)] = block
+    earlier_dims: tuple[slice, ...] = ()
+    for size, (before, after), value in zip(block.shape, beyond, values):
+        if before:
+            wide[(*earlier_dims, slice(before))] = value
+        if after:
+            wide[(*earlier_dims, slice(before + size, None))] = value
+        earlier_dims = (*earlier_dims, slice(None))
     return wide
 
 
@@ -146,8 +148,9 @@ def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) 
 def count_margins(context: Context, operand: int = 0) -> Margins:
     """Return per dim how many entries a rank's windows read before index 0 and after the end.
 
-    A dim without window has (0, 0), and so have windows that wrap and ranks at which no window reaches an end. Results
-    are cached.
+    For example, if each element reads itself and one neighbour on each side, the first of two ranks has (1, 0) and the
+    last one (0, 1). A dim without window has (0, 0), and so have windows that wrap and ranks at which no window reaches
+    an end. Results are cached.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
@@ -216,10 +219,10 @@ def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Arr
         kernel: the whole kernel.
         mode: "full", "same" or "valid"; not used: the windows follow from it.
     """
-    block, total = pad_block(x, count_margins(context), [0] * x.ndim), None
     if 0 in x.shape:
         bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
         return np.zeros([stop - start for start, stop in bounds], np.result_type(x, kernel))
+    block, total = pad_block(x, count_margins(context), [0] * x.ndim), None
     for index, window in _kernel_windows(context, kernel):
         term = block[window] * kernel[index]
         total = term if total is None else np.add(total, term, out=total)
@@ -227,9 +230,9 @@ def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Arr
 
 
 def _convolve_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: str) -> tuple[Array, Array]:
-    """Return the gradients by this rank's window of the operand and by the kernel.
+    """Return the gradients of the operand's elements that this rank reads, and of the kernel.
 
-    The gradient by the kernel is this rank's addend. Factors are conjugated.
+    The gradient of the kernel is this rank's addend. Factors are conjugated.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
@@ -245,8 +248,9 @@ def _convolve_vjp(context: Context, dy: Array, operands: Arrays, _y: Any, mode: 
     for index, window in _kernel_windows(context, kernel) if dy.size and x.size else ():
         x_gradient[window] += dy * conj(kernel[index])
         kernel_gradient[index] = (dy * conj(block[window])).sum()
-    sides = zip(count_margins(context), x.shape)
-    return x_gradient[tuple(slice(a, a + n) for (a, _), n in sides)], kernel_gradient
+    margins = zip(count_margins(context), x.shape)
+    inside = tuple(slice(before, before + size) for (before, _), size in margins)
+    return x_gradient[inside], kernel_gradient
 
 
 _convolve_op = WindowOp(
