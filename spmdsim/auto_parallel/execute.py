@@ -98,12 +98,13 @@ class Applied(Watcher):
 
 
 def layout_for_reader(answer: SearchResult, operator: int) -> Layout | None:
-    """Return the layout in which an operator returns its result; None if it has several results.
+    """Return the layout in which an operator of the program returns its result.
 
-    A result with a single reader is returned as that reader needs it, unless the user fixed its layout. So the
-    redistribution is part of the operator, and functions made of several operators meet the layouts they were
-    recorded with. The bytes are those of the reader's own redistribution. Other results are returned in their stored
-    layout.
+    - Several results: None.
+    - One reader, and the user did not fix the layout: the layout in which the reader needs the result. So the operator
+      redistributes it, not the reader, and functions made of several operators meet the layouts they were recorded
+      with. The bytes are equal.
+    - Else: the layout in which the result is stored.
 
     Args:
         answer: the result of the search.
@@ -294,11 +295,12 @@ def _owner_name(answer: SearchResult, move: Move) -> str:
     graph = answer.graph
     if move.phase == "backward":
         return f"{graph.operators[move.operator or 0].name}.backward"
-    value = move.value
-    single_reader = value.producer is not None and len(graph.consumers[value.index]) == 1
-    producer = graph.operators[value.producer or 0]
-    redistributed_by_producer = single_reader and len(producer.outputs) == 1 and producer.out is None
-    return graph.operators[(value.producer if redistributed_by_producer else move.operator) or 0].name
+    value, owner = move.value, move.operator
+    if value.producer is not None and len(graph.consumers[value.index]) == 1:
+        producer = graph.operators[value.producer]
+        if len(producer.outputs) == 1 and producer.out is None:
+            owner = value.producer
+    return graph.operators[owner or 0].name
 
 
 def compare_bytes(answer: SearchResult, trace: Trace, rank: int) -> list[ByteCount]:

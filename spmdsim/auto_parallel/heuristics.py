@@ -208,7 +208,7 @@ class _Spread:
     def _price_candidate(
         self, operator: Operator, states: States, k: int, links: list[tuple[int, Value, Layout, bool]]
     ) -> tuple[float, float, float]:
-        """Return the costs of candidate ``k`` in seconds, the most important one first.
+        """Return three costs of candidate ``k`` in seconds, the most important one first.
 
         Args:
             operator: the operator.
@@ -222,10 +222,11 @@ class _Spread:
         """
         communication, copying = 0.0, 0.0
         for slot, value, neighbour_layout, read in links:
-            layout = states.inputs[slot][k] if read else states.outputs[slot][k].reduced
-            communicated, copied = self._price_edge(
-                *((neighbour_layout, layout) if read else (layout, neighbour_layout)), value
-            )
+            if read:
+                src, dst = neighbour_layout, states.inputs[slot][k]
+            else:
+                src, dst = states.outputs[slot][k].reduced, neighbour_layout
+            communicated, copied = self._price_edge(src, dst, value)
             communication += communicated
             copying += copied
         return communication, copying, self._own_communication(operator, states, k)
@@ -519,7 +520,7 @@ def _improve_result(
         answer: the result whose program, settings and prices are used.
         mesh: the mesh.
         strategies: where the local search starts, one strategy per operator; one that is no candidate is replaced.
-        models: gets the choice model of the mesh; extended.
+        models: choice models by mesh; that of this mesh is stored here.
         bound: the least work on the mesh; None to compute it.
 
     Returns:

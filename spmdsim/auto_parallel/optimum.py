@@ -174,11 +174,12 @@ def bound_seconds(
 
 
 def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
-    """Return the cheapest assignment of a model, by elimination or by the solver HiGHS.
+    """Return the cheapest assignment (a state for each variable) of a model.
 
-    Without a limit, the result is that of the elimination, or of HiGHS if the tables of the elimination are too large.
-    With a limit, the elimination's result is returned if its peak fits; otherwise integer programs are solved
-    (:func:`_solve_within`). Of equally fast results of HiGHS, the one with the least memory is returned.
+    - Without a limit, it is that of the elimination. If the tables of the elimination are too large, it is that of the
+      solver HiGHS; of equally fast ones, the one with the least memory.
+    - With a limit, it is that of the elimination if its peak fits. Otherwise integer programs are solved
+      (:func:`_solve_within`), and the result need not be proven to be the cheapest.
 
     Args:
         model: the choices on a mesh.
@@ -188,11 +189,11 @@ def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
         DoesNotFitError: If no assignment with a peak of at most ``memory`` bytes was found.
         InputError: If HiGHS is needed and scipy is not installed.
     """
-    free = _eliminate(model)
+    without_limit = _eliminate(model)
     if memory is None:
-        return free or find_lightest(model.problem, solve_integer(model.problem))
-    if free is not None and _peak(model, free) <= memory:
-        return free
+        return without_limit or find_lightest(model.problem, solve_integer(model.problem))
+    if without_limit is not None and _peak(model, without_limit) <= memory:
+        return without_limit
     return _solve_within(model, memory)
 
 
@@ -285,8 +286,8 @@ def _lower_peaks(
     """Search an assignment with a peak of at most ``memory`` bytes.
 
     The search changes the states of given assignments. It starts from each of the first :data:`MOST_STARTS` (3) ones
-    until the peak is low enough. From the first start, at most :data:`MOST_PEAKS` peaks are computed in total, from
-    each further one at most :data:`FURTHER_PEAKS` (100).
+    until the peak is low enough. It computes at most :data:`MOST_PEAKS` (1000) peaks in total, of which at most
+    :data:`FURTHER_PEAKS` (100) from each start after the first one.
 
     Args:
         model: the choices.
@@ -299,8 +300,8 @@ def _lower_peaks(
     visited: set[tuple[int, ...]] = set()
     lowest = starts[0]
     for peak, solution in starts[:MOST_STARTS]:
-        most = min(MOST_PEAKS, len(visited) + FURTHER_PEAKS) if visited else MOST_PEAKS
-        reached = _lower_peak(model, solution, peak, memory, visited, most)
+        most_visited = min(MOST_PEAKS, len(visited) + FURTHER_PEAKS) if visited else MOST_PEAKS
+        reached = _lower_peak(model, solution, peak, memory, visited, most_visited)
         lowest = min(lowest, reached, key=lambda pair: pair[0])
         if lowest[0] <= memory:
             break
@@ -362,20 +363,23 @@ def _lower_peak(
 def _list_changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[tuple[int, int], ...]]:
     """Yield changes of an assignment, each as ``(variable, new state)`` pairs.
 
-    A new state may equal the present one. With ``changed_variables`` 1, each change is of one variable. With 2, it is
-    of two variables that have a price as a pair, such as the producer and the reader of a tensor; pairs with a hub are
-    left out. The state of a hub follows from the other variables, so a hub has one state here.
+    An assignment has one state for each variable. A new state may equal the present one.
+
+    - ``changed_variables`` 1: each change is of one variable, such as ``((0, 2),)``. A hub has only the state 0 here,
+      because its state follows from the other variables.
+    - 2: each change is of two variables that have a price as a pair, such as the producer and the reader of a tensor.
+      Pairs with a hub are left out.
 
     Args:
         model: the choices.
         changed_variables: 1 or 2.
     """
-    free, hubs = _free_states(model), {*model.problem.hubs}
+    states_of_variable, hubs = _free_states(model), {*model.problem.hubs}
+    singles = [(variable,) for variable in range(len(states_of_variable))]
     pairs = [pair for pair in sorted(model.problem.pairs) if hubs.isdisjoint(pair)]
-    for variables in pairs if changed_variables == 2 else [(v,) for v in range(len(free))]:
-        yield from (
-            tuple(zip(variables, states)) for states in itertools.product(*[free[v] for v in variables])
-        )
+    for variables in pairs if changed_variables == 2 else singles:
+        for states in itertools.product(*[states_of_variable[variable] for variable in variables]):
+            yield tuple(zip(variables, states))
 
 
 def _is_proven_optimal(model: ChoiceModel, solution: Solution, memory: float) -> bool:
@@ -390,8 +394,8 @@ def _is_proven_optimal(model: ChoiceModel, solution: Solution, memory: float) ->
 def _find_low_peaks(model: ChoiceModel, memory: float) -> list[tuple[int, Solution]]:
     """Return ``(peak, solution)`` pairs of assignments that store little, the lowest peak first.
 
-    For each factor in :data:`SLACKS` (1.0, 1.1, 1.3 …), the cheapest assignment that stores at most so many times the
-    least possible bytes is computed. Several factors are needed, because an assignment that stores least may gather
+    For each factor in :data:`SLACKS` (1.0, 1.1, 1.3 …), the cheapest assignment is computed that stores at most the least
+    possible bytes times the factor. Several factors are needed, because an assignment that stores least may gather
     most at its peak. At least the first two factors are used; the list ends after a peak of at most ``memory`` bytes.
     Peaks are bytes of a rank.
 

@@ -175,11 +175,14 @@ class ChoiceModel:
         self.messages.price()
 
     def _price_all_work(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Yield ``(operator, seconds, memory)`` for each group of equal operators.
+        """Yield ``(operator, seconds, memory)``, the price of the work of each group of equal operators.
 
-        If operators are not tied, each one is a group. ``operator`` is the index of the first operator that the group
-        is tied to; it may be yielded for several groups. ``seconds`` and ``memory`` are arrays with the work and the
-        bytes of the whole group in each state: 12 equal operators have 12 times the seconds and bytes of one.
+        - ``operator``: the index of the first of its tied operators, which are those of repeated layers with one
+          strategy. Several groups may be tied to one operator.
+        - ``seconds``, ``memory``: arrays with an entry per strategy, for the whole group. 12 equal operators have 12
+          times the seconds and bytes of one.
+
+        If operators are not tied, each one is a group.
         """
         untied = tuple((operator,) for operator in self.graph.operators)
         for operators in self.graph.equal_operators if self.settings.tie else untied:
@@ -212,11 +215,11 @@ class ChoiceModel:
         ]
 
     def _add_operators(self) -> None:
-        """Add a variable for each operator, with the prices of its work; tied operators share one.
+        """Add a variable for each operator, whose states are its strategies; tied operators share one.
 
-        Fills ``operator_variable``.
+        The prices of a variable are the seconds and bytes of the work of all its operators. ``operator_variable`` gets
+        the number of each operator's variable.
         """
-        # Tied operators share the variable of the first of them.
         variables: dict[int, int] = {}
         for operator, seconds, memory in self._price_all_work():
             existing = variables.get(operator)
@@ -231,17 +234,21 @@ class ChoiceModel:
         return self._representative.get(operator, operator)
 
     def _has_variable(self, value: Value) -> bool:
-        """Return True if a tensor (``value``) has a variable: the layout in which it is stored.
+        """Return True if a variable decides in which layout a tensor (``value``) is stored.
 
-        Results of an operator with a configured layout have one, and so do tensors with several readers. A parameter
-        with one reader has one if it has a fixed layout or parameters may be stored in shards. A tensor without
-        readers has none, unless its producer's layout is configured.
+        These tensors have a variable; all others are stored as their producer or only reader needs them:
+
+        - results of an operator whose result has a configured layout;
+        - tensors with several readers;
+        - parameters with one reader, if the layout is fixed or parameters may be stored in shards.
         """
-        readers = len(self.graph.consumers[value.index])
+        reader_count = len(self.graph.consumers[value.index])
         if value.producer is not None and self.graph.operators[value.producer].out is not None:
             return True
-        stored = value.kind == "parameter" and (self.settings.sharded_parameters or value.layout is not None)
-        return readers > 1 or (readers == 1 and stored)
+        can_store_apart = value.kind == "parameter" and (
+            self.settings.sharded_parameters or value.layout is not None
+        )
+        return reader_count > 1 or (reader_count == 1 and can_store_apart)
 
     def _add_value(self, value: Value, shared: dict[tuple[int, int, StorageStates], int], count: int) -> None:
         """Add the variable of a tensor, and the prices of moving the tensor and its gradients.
@@ -307,18 +314,20 @@ class ChoiceModel:
         self._add_gradients(value, count)
 
     def _add_result(self, value: Value, variable: int, wanted: tuple[Layout, ...], count: int) -> None:
-        """Add the price of moving a result to the layout that each state of a variable needs.
+        """Add a pair price: the forward moves of a result from its producer to a reader or its storage.
+
+        The price is in seconds, for each strategy of the producer and each state of ``variable``, times ``count``.
 
         Args:
             value: the result, the first of ``count`` tied ones.
-            variable: the variable of its reader, or of the tensor itself.
-            wanted: the needed layout for each state of ``variable``.
+            variable: the variable of its only reader, or of the tensor itself if it has one.
+            wanted: for each state of ``variable``, the layout to which the result moves.
             count: the number of tied tensors.
         """
         assert value.producer is not None
         produced = self.states[value.producer].outputs[value.output]
-        forward = self._count_forward_moves(value)
-        prices = forward * self._price_table(produced, wanted, value)
+        move_count = self._count_forward_moves(value)
+        prices = move_count * self._price_table(produced, wanted, value)
         self.problem.add_pair(self.operator_variable[value.producer], variable, count * prices)
 
     def _gradients(self, value: Value) -> list[tuple[int, tuple[Layout, ...]]]:
@@ -553,9 +562,12 @@ class ChoiceModel:
     def _stored_bytes(self, value: Value, storage: StorageStates) -> np.ndarray:
         """Return the bytes that a rank stores of a tensor, for each of its states.
 
-        The bytes are those of the largest shard. For a parameter, they include the optimiser's state in training.
-        For another tensor, they count only if a reader or the producer stores it for the backward pass, or if it
-        enters a layer in training with recomputation; otherwise the bytes are 0.
+        A state is a layout in which the tensor may be stored. The bytes are those of the largest shard in this layout:
+
+        - A parameter: with the optimiser's state in training.
+        - A tensor that a reader or the producer stores for the backward pass, or that enters a layer in training with
+          recomputation: the shard alone.
+        - Another tensor: 0.
 
         Args:
             value: the tensor.
@@ -566,15 +578,15 @@ class ChoiceModel:
         if value.kind == "parameter":
             return self._lasting_bytes(value) / value.itemsize * shard_bytes
         producer = None if value.producer is None else self.graph.operators[value.producer]
-        needed = any(self._saved(reader, value) for reader in readers)
-        needed |= producer is not None and self._result_saved(producer, value)
-        enters_layer = self.settings.recompute and self.graph.enters_layer(value)
-        return shard_bytes if needed or (enters_layer and self.graph.training) else 0.0 * shard_bytes
+        is_stored = any(self._saved(reader, value) for reader in readers)
+        is_stored |= producer is not None and self._result_saved(producer, value)
+        is_stored |= self.settings.recompute and self.graph.training and self.graph.enters_layer(value)
+        return shard_bytes if is_stored else 0.0 * shard_bytes
 
     def _copy_memory(
         self, value: Value, storage: StorageStates, wanted: tuple[Layout, ...], reader: int
     ) -> np.ndarray | None:
-        """Return the bytes of the redistributed copy that an operator stores.
+        """Return the bytes of the redistributed copy that an operator stores for the backward pass.
 
         The bytes are those of the largest shard. If the operator reads the tensor in its stored layout, it stores no
         copy, and the bytes are 0.
@@ -625,14 +637,16 @@ class ChoiceModel:
         return least if least > 0 or not solution.seconds else None
 
     def choice(self, states: Sequence[int]) -> StrategyChoice:
-        """Return the strategies and layouts of an assignment.
+        """Convert an assignment to the strategies of all operators and the layouts of all tensors.
 
         Args:
-            states: the state of each variable of ``problem``.
+            states: the assignment: the state of each variable of ``problem``.
         """
         graph = self.graph
+        # The state of an operator's variable is the number of its strategy.
         strategies = tuple(
-            self.states[o.index].strategies[states[self.operator_variable[o.index]]] for o in graph.operators
+            operator_states.strategies[states[variable]]
+            for operator_states, variable in zip(self.states, self.operator_variable)
         )
         layouts = tuple(self._stored_layout(value, states) for value in graph.values)
         return StrategyChoice(graph, self.mesh, strategies, layouts)
@@ -642,7 +656,7 @@ class ChoiceModel:
 
         An operator whose strategy is no candidate gets its first candidate. Of tied operators the last one counts.
         The layouts of tensors are decided one after the other, each as the cheapest one beside the earlier decisions.
-        Hubs are decided at the end.
+        Hubs (the variables of messages that gradients share) are decided at the end.
 
         Args:
             strategies: one per operator.

@@ -254,10 +254,10 @@ def _required_divisors(src: Layout, dst: Layout) -> tuple[Layout, Layout, frozen
 
 @lru_cache(maxsize=1024)
 def _axis_kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
-    """Return a text for each axis of size > 1; axes with equal texts have equal costs.
+    """Return a text for each axis of size > 1, by its name; axes with equal texts have equal costs.
 
-    The text has the size of the axis and its link, such as "4/1e-06/1e-10", or "4/" without a link of its own. It is
-    the name of the axis for models of :func:`_has_named_axes`.
+    The text has the size of the axis and the latency and inverse bandwidth of its link, such as "4/1e-06/1e-10", or
+    "4/" without a link of its own. If prices depend on names (:func:`_has_named_axes`), it is the name of the axis.
 
     Args:
         mesh: the mesh.
@@ -291,20 +291,22 @@ def _build_even_move(
     partial: tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]],
     model: Any,
 ) -> EvenMove:
-    """Build the move of a normalised pair of layouts, from a cache; its ``divisors`` are empty.
+    """Build a redistribution in standard form, from a cache; its ``divisors`` are empty.
 
     Args:
-        axes: name and size of each standard axis; the mesh has them sorted by name.
+        axes: name and size of each standard axis; the mesh has them sorted by name. A name is the text of
+            :func:`_axis_kinds` with a number, such as "4/1e-06/1e-10#0".
         dims: for each dimension, its size and its axes before and after.
         partial: the pending (axis, reduction) pairs before and after.
         model: the cost model; None for bytes alone. A machine gets the links that the names contain.
     """
-    order = sorted(axes)
-    mesh = Mesh([size for _, size in order], [name for name, _ in order])
-    src, dst = (Layout(mesh, [dim[1 + side] for dim in dims], partial[side]) for side in (0, 1))
+    sorted_axes = sorted(axes)
+    mesh = Mesh([size for _, size in sorted_axes], [name for name, _ in sorted_axes])
+    src = Layout(mesh, [axes_before for _, axes_before, _ in dims], partial[0])
+    dst = Layout(mesh, [axes_after for _, _, axes_after in dims], partial[1])
     if isinstance(model, Machine) and model.axis_links and not _has_named_axes(model):
-        model = _with_links(model, tuple(name for name, _ in order))
-    return EvenMove(src, dst, tuple(divisor for divisor, _, _ in dims), model, ())
+        model = _with_links(model, tuple(name for name, _ in sorted_axes))
+    return EvenMove(src, dst, tuple(size for size, _, _ in dims), model, ())
 
 
 @lru_cache(maxsize=4096)

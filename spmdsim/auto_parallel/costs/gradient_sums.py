@@ -102,10 +102,11 @@ def fits_table(sizes: Iterable[int]) -> bool:
 def joint_price(
     variables: Sequence[int], layouts: Sequence[Sequence[Layout]], exempt: Sequence[bool], price: Price
 ) -> SharedPrice:
-    """Return the price that readers pay together for the moves of their gradients.
+    """Return the price that readers of a tensor pay together for the moves of their gradients.
 
-    Each distinct layout in which gradients arrive is paid for once, as its move to the target. For example, the
-    gradients of three readers arrive in the layouts A, A and B: the price is that of a move from A and one from B.
+    Gradients that arrive in one layout are added before they move to the target, so each distinct layout is paid for
+    once. For example, the gradients of three readers arrive in the layouts A, A and B: the price is that of a move from
+    A and one from B.
 
     Args:
         variables: the variable that decides the target, then those of the readers.
@@ -117,10 +118,12 @@ def joint_price(
     target_label = {layout: k for k, layout in enumerate(dict.fromkeys(targets))}
     source_label = {layout: k for k, layout in enumerate(dict.fromkeys(itertools.chain(*arriving)))}
     # The last column is the price of exempt states.
-    prices = np.array([[*(price(a, b) for b in target_label), 0.0] for a in source_label])
-    first = [len(target_label) if free else target_label[layout] for layout, free in zip(targets, exempt)]
-    readers = [np.array([source_label[layout] for layout in sources]) for sources in arriving]
-    return SharedPrice(tuple(variables), (np.array(first), *readers), prices)
+    prices = np.array([[*(price(source, target) for target in target_label), 0.0] for source in source_label])
+    columns = [
+        len(target_label) if is_exempt else target_label[layout] for layout, is_exempt in zip(targets, exempt)
+    ]
+    rows_of_readers = [np.array([source_label[layout] for layout in sources]) for sources in arriving]
+    return SharedPrice(tuple(variables), (np.array(columns), *rows_of_readers), prices)
 
 
 def _count_choices(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
@@ -129,9 +132,10 @@ def _count_choices(layout_sets: Iterable[Sequence[Layout]], most: int) -> int:
 
 
 def _common_layouts(readers: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """Return the layouts in which gradients of several ``readers`` may arrive, in their order.
+    """Return the layouts that at least two of the ``readers`` list, in the order of the lists.
 
-    A layout that one reader lists twice counts once for it.
+    A reader lists the layouts in which its gradient may arrive. For example, the lists [A, A, B] and [B, C] have only B
+    in common.
     """
     counts: dict[Layout, int] = {}
     for arriving in readers:

@@ -323,12 +323,12 @@ class MovePrices:
             itemsize: bytes per element.
             result: True if the tensor is an operator's result; see :meth:`seconds`.
         """
-        rows = list(dict.fromkeys(sources))
-        columns = list(dict.fromkeys(targets))
-        prices = np.array([[self.seconds(s, t, shape, itemsize, result) for t in columns] for s in rows])
-        row = {layout: i for i, layout in enumerate(rows)}
-        column = {layout: i for i, layout in enumerate(columns)}
-        return prices[np.ix_([row[s] for s in sources], [column[t] for t in targets])]
+        row_of = {source: row for row, source in enumerate(dict.fromkeys(sources))}
+        column_of = {target: column for column, target in enumerate(dict.fromkeys(targets))}
+        prices = np.array(
+            [[self.seconds(src, dst, shape, itemsize, result) for dst in column_of] for src in row_of]
+        )
+        return prices[np.ix_([row_of[src] for src in sources], [column_of[dst] for dst in targets])]
 
 
 def moved_itemsize(src: Layout, itemsize: int) -> int:
@@ -378,8 +378,8 @@ def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> 
 
     * if the settings do not merge messages;
     * if it is not reduced between equal shards on one mesh (:func:`merge_of`);
-    * if it scatters, and the settings forbid reduce_scatter;
-    * if it scatters along some axes and only reduces along others, in a cost model that is no :class:`Machine`.
+    * if its reduction is a reduce_scatter, and the settings forbid it;
+    * if its reduction scatters along some axes but not along others, in a cost model that is no :class:`Machine`.
 
     Args:
         settings: the settings of the search.
@@ -392,8 +392,8 @@ def message_kind(settings: Settings, src: Layout, dst: Layout, shape: Shape) -> 
     merge = merge_of(src, dst, shape)
     if merge is None or merge.dim is None:
         return merge
-    priced = settings.scatter and (not merge.unscattered_axes or isinstance(settings.machine, Machine))
-    return merge if priced else None
+    can_be_priced = not merge.unscattered_axes or isinstance(settings.machine, Machine)
+    return merge if settings.scatter and can_be_priced else None
 
 
 class SharedMessages:
@@ -563,7 +563,8 @@ class SharedMessages:
             merge: the reduction of the message.
             itemsize: the bytes of an element.
         """
-        other_axes = [a for a in merge.mesh.axes if a not in merge.axes and merge.mesh.size_of[a] > 1]
+        size_of = merge.mesh.size_of
+        other_axes = [axis for axis in merge.mesh.axes if axis not in merge.axes and size_of[axis] > 1]
         if not isinstance(self.moves.machine, Machine):
             return [()]
         common: set[frozenset[str]] = set()
@@ -593,8 +594,8 @@ class SharedMessages:
         for size in sizes if has_limits(self.moves.machine) else ():
             steps = merge.steps(int(size) // itemsize, copies, itemsize, self.moves.machine)
             for times in list_limits(self.moves.machine, steps, itemsize):
-                edge = unit * (times * size // unit)
-                yield from (side for side in (edge, edge + unit) if sizes[0] < side < sizes[-1])
+                below = unit * (times * size // unit)
+                yield from (side for side in (below, below + unit) if sizes[0] < side < sizes[-1])
 
 
 class MessageLines(NamedTuple):

@@ -237,8 +237,9 @@ class StepMemory:
         """
         for value in {*operator.inputs, *operator.outputs}:
             readers = self.graph.consumers[value]  # in program order
-            owned = self.graph.values[value].kind != "result" or value in self.graph.results
-            if not owned and (not readers or readers[-1][0] <= operator.index):
+            stays = self.graph.values[value].kind != "result" or value in self.graph.results
+            has_later_reader = bool(readers) and readers[-1][0] > operator.index
+            if not stays and not has_later_reader:
                 self.living.drop((value, None))
 
     def _keep(self, operator: Operator, recompute: bool) -> None:
@@ -274,16 +275,17 @@ class StepMemory:
         if saves_result(graph, operator, recompute):
             arrays += zip(operator.outputs, layouts.outputs)
         for i, layout in dict.fromkeys(arrays):
-            as_stored = layout.canonical == choice.layouts[i].canonical
-            if not (as_stored and graph.values[i].kind == "parameter"):
-                yield (i, None if as_stored else operator.index), _nbytes(graph.values[i], layout)
+            is_stored_layout = layout.canonical == choice.layouts[i].canonical
+            if not (is_stored_layout and graph.values[i].kind == "parameter"):
+                yield (i, None if is_stored_layout else operator.index), _nbytes(graph.values[i], layout)
 
     # -- backward -------------------------------------------------------------------------------------
 
     def start_backward(self) -> None:
-        """Start the backward pass: each result of the program gets a gradient of ones, once.
+        """Start the backward pass: count the gradient of ones that each result of the program gets.
 
-        Results without gradient and inputs that are returned get none.
+        A result that the program returns twice gets one. Results that no gradient passes through and inputs that are
+        returned get none.
         """
         for result in {*self.graph.results}:
             value, layout = self.graph.values[result], self.choice.layouts[result].dual()
@@ -355,7 +357,7 @@ class StepMemory:
     def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
         """Add up the gradients of a tensor that have arrived, and update the peak.
 
-        At the peak exist: all gradients that have arrived, the buffers of the largest move, and the sum if there are
+        The peak counts all gradients that have arrived, the buffers of the largest move, and the sum if there are
         several gradients. The gradients are no longer counted as underway afterwards; the caller counts the sum.
 
         Args:
@@ -381,12 +383,14 @@ class StepMemory:
     def _free_stored(self, operator: Operator) -> None:
         """Free the arrays that the tape stored for an operator and that no other operator needs.
 
-        An input in its stored layout becomes an array of the program again.
+        An input in its stored layout is not freed: it moves from ``stored`` back to ``living``, because the program still
+        refers to it.
         """
         for key in self.stored_keys.pop(operator.index, ()):
             self.storing_operators[key].discard(operator.index)
             if not self.storing_operators[key] and key in self.stored:
-                if self.graph.values[key[0]].kind == "input" and key[1] is None:
+                tensor, copying_operator = key
+                if self.graph.values[tensor].kind == "input" and copying_operator is None:
                     self.living.put(key, self.stored[key])
                 self.stored.drop(key)
 
@@ -442,7 +446,7 @@ class StepMemory:
         self.gradients += sum(stored_bytes(self.choice, value.index) for value, _ in bucket)
 
     def update(self) -> None:
-        """Send the remaining shared messages, then account for the update of the largest parameter.
+        """Account for the end of the step: the remaining shared messages, then the parameters' update.
 
         The update needs as many further bytes as the largest parameter's shard.
         """
@@ -450,6 +454,5 @@ class StepMemory:
         first = next((o.name for o in self.graph.operators if o.index in self.graph.reached), "")
         for key in [*self.buckets]:
             self._send(key, first)
-        self.update_peak(
-            "update", max((stored_bytes(self.choice, v.index) for v in self.graph.parameters), default=0)
-        )
+        parameter_bytes = [stored_bytes(self.choice, value.index) for value in self.graph.parameters]
+        self.update_peak("update", max(parameter_bytes, default=0))

@@ -116,9 +116,9 @@ class Graph(ShortRepr):
 
     @cached_property
     def consumers(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """Pairs (operator index, operand number) that read each tensor, in order of execution.
+        """Readers of each tensor, by its index: pairs (operator index, operand number) in program order.
 
-        The outer tuple is by index of the tensor.
+        If only operator 3 reads tensor 0, as its second operand, the first entry is ``((3, 1),)``.
         """
         pairs: list[list[tuple[int, int]]] = [[] for _ in self.values]
         for operator in self.operators:
@@ -133,9 +133,10 @@ class Graph(ShortRepr):
 
     @cached_property
     def places(self) -> tuple[tuple[str, int] | None, ...]:
-        """Layer's name and position in its repeat for each operator; None outside of layers.
+        """Name of the layer and position in it, for each operator; None for operators outside of layers.
 
-        Positions count from 0 in each repeat: the third operator of each repeat of "layer" has ("layer", 2).
+        A layer may be repeated. Positions count from 0 in each repeat: the third operator of each repeat of "layer" has
+        ("layer", 2).
         """
         counts: dict[tuple[str, int], int] = {}
         places: list[tuple[str, int] | None] = []
@@ -157,7 +158,8 @@ class Graph(ShortRepr):
         wanted = set(self.results)
         reached: set[int] = set()
         for operator in reversed(self.operators if self.training else ()):
-            if any(r in wanted for r in operator.outputs) and self.values[operator.outputs[0]].needs_gradient:
+            is_wanted = any(result in wanted for result in operator.outputs)
+            if is_wanted and self.values[operator.outputs[0]].needs_gradient:
                 reached.add(operator.index)
                 wanted.update(operator.inputs)
         return frozenset(reached)
@@ -187,11 +189,11 @@ class Graph(ShortRepr):
 
     @cached_property
     def seen_operands(self) -> tuple[tuple[bool, ...], ...]:
-        """Flags per operator and operand: True if the backward pass reads the operand's values.
+        """Flags per operator and operand, in order: True if the backward pass reads the operand's values.
 
-        The backward pass reads an operand if the rule needs its values for a gradient of :attr:`operand_gradients`,
-        unless the operator lists the operand as ``unseen``. The tuples are in the order of operators and of their
-        operands.
+        It reads them if one of the gradients that the operator computes (:attr:`operand_gradients`) needs them by the
+        rule, unless the operator lists the operand as ``unseen``. A product whose operands both have gradients has
+        (True, True), a sum (False, False).
         """
         read_operands: dict[tuple[object, ...], tuple[bool, ...]] = {}
         rows = []
@@ -205,17 +207,18 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_operators(self) -> dict[int, int]:
-        """Map from each operator of repeated layers to the first equal one at its position.
+        """Map from each operator of a layer to the first equal one at its position in all repeats.
 
-        Operators are equal if their rules, sizes and configurations are. An operator that is the first one maps to
-        itself. Keys and values are indices of operators. Operators outside of repeated layers are absent.
+        Keys and values are indices of operators. For example, with two equal repeats of two operators it is {0: 0, 1: 1,
+        2: 0, 3: 1}. Operators are equal if their rules, sizes and configurations are. Operators outside of layers are
+        absent.
         """
-        first: dict[tuple[object, ...], int] = {}
+        first_index: dict[tuple[object, ...], int] = {}
         representative: dict[int, int] = {}
-        for operator, position in zip(self.operators, self.places):
-            if position is not None:
-                key = (position, operator.bound, repr((operator.configured, operator.out)))
-                representative[operator.index] = first.setdefault(key, operator.index)
+        for operator, layer_position in zip(self.operators, self.places):
+            if layer_position is not None:
+                key = (layer_position, operator.bound, repr((operator.configured, operator.out)))
+                representative[operator.index] = first_index.setdefault(key, operator.index)
         return representative
 
     @cached_property
@@ -265,8 +268,8 @@ class Graph(ShortRepr):
         group_of = {value.index: k for k, group in enumerate(self.tied_values) for value in group}
         groups: dict[tuple[object, ...], list[Operator]] = {}
         for operator in self.operators:
-            around = tuple([group_of[i] for i in (*operator.inputs, *operator.outputs)])
-            key = (tied.get(operator.index, operator.index), operator.index in self.reached, around)
+            value_groups = tuple([group_of[i] for i in (*operator.inputs, *operator.outputs)])
+            key = (tied.get(operator.index, operator.index), operator.index in self.reached, value_groups)
             groups.setdefault(key, []).append(operator)
         return tuple(map(tuple, groups.values()))
 
@@ -340,8 +343,8 @@ class Graph(ShortRepr):
     def configure(self, **shards: Any) -> Graph:
         """Return the graph with strategies fixed for some operators.
 
-        A fixed layout of the operator's result is dropped. Whether the strategies fit is checked only later, by the
-        search.
+        For example, ``graph.configure(matmul1=((2, 4), (4, 1)))``. A fixed layout of the operator's result is dropped.
+        Whether the strategies fit is checked only later, by the search.
 
         Args:
             **shards: the strategies by name of the operator, with ``_`` for ``.``. Each is anything that

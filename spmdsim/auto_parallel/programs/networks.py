@@ -318,6 +318,8 @@ def _post_norm(
 ) -> int:
     """Add post-norm transformer layers to a network; return the index of the result.
 
+    A layer adds attention to its operand and normalises the sum, and does so again with ``inner``.
+
     Args:
         build: the network.
         x: the index of the operand.
@@ -328,11 +330,11 @@ def _post_norm(
     """
     for layer in range(layers):
         build.layer("layer", layer)
-        p = f"l{layer}."
-        x = build.run("add", x, _attention(build, x, p, heads), name=p + "add1")
-        x = _norm(build, x, p + "norm1")
-        x = build.run("add", x, inner(build, x, p), name=p + "add2")
-        x = _norm(build, x, p + "norm2")
+        prefix = f"l{layer}."
+        x = build.run("add", x, _attention(build, x, prefix, heads), name=prefix + "add1")
+        x = _norm(build, x, prefix + "norm1")
+        x = build.run("add", x, inner(build, x, prefix), name=prefix + "add2")
+        x = _norm(build, x, prefix + "norm2")
     build.layer(None)
     return x
 
@@ -482,8 +484,9 @@ def _cross_entropy(build: _Network, x: int, table: int, *, bias: bool = False) -
     shifted = build.run("subtract", logits, top, name="shift")
     logs = build.run("log", build.run("sum", build.run("exp", shifted)))
     picked = build.run("pick", shifted, labels)
-    a, b = build.run("mean", logs, name="mean_log"), build.run("mean", picked, name="mean_pick")
-    return build.run("subtract", a, b, name="loss", rule=_DIFFERENCE)
+    mean_log = build.run("mean", logs, name="mean_log")
+    mean_picked = build.run("mean", picked, name="mean_pick")
+    return build.run("subtract", mean_log, mean_picked, name="loss", rule=_DIFFERENCE)
 
 
 #: Built-in programs by name; all take keyword arguments.
