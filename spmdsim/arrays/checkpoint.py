@@ -311,17 +311,21 @@ def _format_manifest(data: str, tensors: Mapping[str, Tensor], shards: Sequence[
     """
     described = {
         name: {
-            "shape": list(t.shape),
-            "dtype": format_dtype(t.dtype),
+            "shape": list(tensor.shape),
+            "dtype": format_dtype(tensor.dtype),
             "layout": {
-                "mesh": list(t.layout.mesh.shape),
-                "axes": list(t.layout.mesh.axes),
-                "ranks": None if t.layout.mesh.ranks is None else list(t.layout.mesh.ranks),
-                "dims": [list(entry) for entry in t.layout.dims],
+                "mesh": list(tensor.layout.mesh.shape),
+                "axes": list(tensor.layout.mesh.axes),
+                "ranks": None if tensor.layout.mesh.ranks is None else list(tensor.layout.mesh.ranks),
+                "dims": [list(entry) for entry in tensor.layout.dims],
             },
-            "shards": [{k: v for k, v in s.items() if k != "tensor"} for s in shards if s["tensor"] == name],
+            "shards": [
+                {key: value for key, value in shard.items() if key != "tensor"}
+                for shard in shards
+                if shard["tensor"] == name
+            ],
         }
-        for name, t in tensors.items()
+        for name, tensor in tensors.items()
     }
     return json.dumps({"spmdsim_checkpoint": VERSION, "data": data, "tensors": described}, indent=1)
 
@@ -616,8 +620,9 @@ def _find_damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> st
     except OSError as error:
         return f"{str(files / shard['file'])!r} cannot be read: {error.strerror or error}"
     which = f"{name!r} in {str(files / shard['file'])!r}"
-    dtype, real_and_imaginary = parse_dtype(kind, files), () if kind not in COMPLEX else (2,)
-    if (*[b - a for a, b in shard["bounds"]], *real_and_imaginary) != source.shape:
+    # A complex number is saved as its real and its imaginary part, in a last dim of size 2.
+    dtype, last_dim = parse_dtype(kind, files), (2,) if kind in COMPLEX else ()
+    if (*[stop - start for start, stop in shard["bounds"]], *last_dim) != source.shape:
         return f"{which} has shape {source.shape}, not that of its bounds"
     if elements.dtype != np.empty((), dtype).real.dtype:
         return f"{which} has elements of type {elements.dtype}, not {kind}"

@@ -425,9 +425,9 @@ def linspace(
 
     def block(index: Index) -> np.ndarray:
         """Return the numbers at one range of positions; the last number is exactly ``stop``."""
-        a, b = index[0].start, index[0].stop
-        numbers = np.arange(a, b).astype(natural) * ((stop - start) / max(parts, 1)) + start
-        if endpoint and b == num > 1:
+        positions = np.arange(index[0].start, index[0].stop)
+        numbers = positions.astype(natural) * ((stop - start) / max(parts, 1)) + start
+        if endpoint and index[0].stop == num > 1:
             numbers[-1] = stop
         return np.floor(numbers).astype(kind) if kind.kind in "iu" else numbers.astype(kind)
 

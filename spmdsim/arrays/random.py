@@ -112,8 +112,8 @@ def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.nda
     >>> [(numbers.tolist(), span) for numbers, span in _iterate_chunks((slice(1, 3), slice(0, 2)), (4, 3))]
     [([3, 4, 6, 7], slice(0, 4, None))]
     """
-    spans = [range(p.start, p.stop) for p in index]
-    if any(not len(s) for s in spans):
+    spans = [range(span.start, span.stop) for span in index]
+    if any(not len(span) for span in spans):
         return
     strides = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     # Merge the last dims to one run, as long as it fits in a chunk.
@@ -131,7 +131,7 @@ def _iterate_chunks(index: Index, shape: Sequence[int]) -> Iterator[tuple[np.nda
     rows_per_step = CHUNK // run
     position = 0
     for outer in itertools.product(*spans[: inner - 1]):
-        base = sum(i * s for i, s in zip(outer, strides))
+        base = sum(number * outer_stride for number, outer_stride in zip(outer, strides))
         for start in range(span.start, span.stop, rows_per_step):
             rows = np.arange(start, min(start + rows_per_step, span.stop), dtype=np.uint64) * np.uint64(
                 stride
@@ -174,16 +174,16 @@ def _draw_block(
         transform: ``transform(first_words, second_words, out)`` turns two words of 32 random bits per element into
             numbers, and writes them to ``out`` (float32, or float64 for a float64 result).
     """
-    out = np.empty([p.stop - p.start for p in index], dtype)
+    out = np.empty([span.stop - span.start for span in index], dtype)
     flat = out.ravel()
     first_words, second_words = _Bits(seed, 1), _Bits(seed, 2)
-    a, b = np.empty(CHUNK, _U32), np.empty(CHUNK, _U32)
+    first_bits, second_bits = np.empty(CHUNK, _U32), np.empty(CHUNK, _U32)
     work = np.empty(CHUNK, np.dtype(np.float64 if dtype == np.float64 else np.float32))
     for numbers, target in _iterate_chunks(index, shape):
         n = numbers.size
-        first_words.fill(numbers, a[:n])
-        second_words.fill(numbers, b[:n])
-        transform(a[:n], b[:n], work[:n])
+        first_words.fill(numbers, first_bits[:n])
+        second_words.fill(numbers, second_bits[:n])
+        transform(first_bits[:n], second_bits[:n], work[:n])
         flat[target] = work[:n]
     return out
 

@@ -331,24 +331,26 @@ class LocalFunction(Pictured):
             dtype = np.dtype(self._dtype or promote_types(*[x.dtype for x in moved]))
             return tuple((shape, dtype) for shape in wanted), None
         run = compute_in_float32(self._call_function, tuple(x.meta.storage_dtype for x in moved))
-        first = self._run_on_ranks(world, run, leaves, arrays_of_ranks, structure)
-        own_facts = [
-            None
-            if r not in first
-            else [(p.shape, p.dtype, *_checksum_block(p, fact)) for p, fact in zip(first[r], leaves)]
-            for r in world.ranks
-        ]
-        facts = {r: fact for r, fact in enumerate(world.gather_objects(own_facts, self.name)) if fact}
-        pieces = {rank: [shape for shape, *_ in fact] for rank, fact in facts.items()}
+        shards_by_rank = self._run_on_ranks(world, run, leaves, arrays_of_ranks, structure)
+        # Per owned rank the facts of its shard of each result; None for ranks that did not run the function.
+        own_facts: list[Any] = [None] * len(world.ranks)
+        for position, rank in enumerate(world.ranks):
+            if rank in shards_by_rank:
+                shards = zip(shards_by_rank[rank], leaves)
+                own_facts[position] = [(x.shape, x.dtype, *_checksum_block(x, leaf)) for x, leaf in shards]
+        all_facts = enumerate(world.gather_objects(own_facts, self.name))
+        facts = {rank: facts_of_rank for rank, facts_of_rank in all_facts if facts_of_rank}
+        pieces = {rank: [shape for shape, *_ in facts_of_rank] for rank, facts_of_rank in facts.items()}
         if world.has_data:
             shapes = wanted or [self._compute_shape(k, leaf, pieces) for k, leaf in enumerate(leaves)]
             self._check_shard_shapes(leaves, shapes, pieces)
             for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
-                self._check_copies(k, leaf, shape, {rank: fact[k][2:] for rank, fact in facts.items()})
+                sums = {rank: facts_of_rank[k][2:] for rank, facts_of_rank in facts.items()}
+                self._check_copies(k, leaf, shape, sums)
         else:
             shapes = [_guess_shape(leaf, piece, moved) for leaf, piece in zip(leaves, pieces[0])]
         types = [self._find_result_type(k, moved, facts) for k in range(len(leaves))]
-        return tuple(zip(map(tuple, shapes), types)), first if world.has_data else None
+        return tuple(zip(map(tuple, shapes), types)), shards_by_rank if world.has_data else None
 
     def _run_on_ranks(
         self,

@@ -390,14 +390,14 @@ def _find_frame(context: Context, sides: Sides, modes: Modes) -> Frame:
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
     reach = count_margins(context)
     filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(reach, modes)]
-    numbers = all(mode == "constant" for pair, (mode, _) in zip(filled, modes) if any(pair))
+    is_constant = all(mode == "constant" for pair, (mode, _) in zip(filled, modes) if any(pair))
     added = tuple(
-        (a, b) if mode is not None else (a - before, b - after)
-        for (a, b), (mode, _), (before, after) in zip(sides, modes, reach)
+        (before, after) if mode is not None else (before - outside_before, after - outside_after)
+        for (before, after), (mode, _), (outside_before, outside_after) in zip(sides, modes, reach)
     )
     block_shape, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
     mirrored = _count_mirrored(context, bounds, sides, reach)
-    return Frame(block_shape, added, tuple(filled), mirrored, values if numbers else None)
+    return Frame(block_shape, added, tuple(filled), mirrored, values if is_constant else None)
 
 
 def _count_mirrored(
@@ -419,12 +419,12 @@ def _count_mirrored(
     bound = cast(WindowBound, context.bound)
     windows = dict(bound.windows).get(0) or (None,) * len(sides)
     counts = []
-    for (start, stop), (a, b), (before, after), window, n in zip(
-        bounds, sides, reach, windows, bound.shapes[0]
-    ):
-        read = window.reads(start, stop, n) if window is not None and window.mirror else None
+    dims = zip(bounds, sides, reach, windows, bound.shapes[0])
+    for (start, stop), (before, after), (outside_before, outside_after), window, size in dims:
+        read = window.reads(start, stop, size) if window is not None and window.mirror else None
         if read:
-            counts.append((start - a + before - read.start, read.stop - (stop + b - after)))
+            extended_start, extended_stop = start - before + outside_before, stop + after - outside_after
+            counts.append((extended_start - read.start, read.stop - extended_stop))
         else:
             counts.append((0, 0))
     return tuple(counts)
@@ -453,7 +453,10 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
             options: dict[str, Any] = {"constant_values": fill} if mode == "constant" else {}
             block = np.pad(block, width, cast(Any, mode), **options)
     if any(map(any, frame.mirrored)):
-        return block[tuple([slice(a, n - b) for n, (a, b) in zip(block.shape, frame.mirrored)])]
+        remaining = [
+            slice(before, size - after) for size, (before, after) in zip(block.shape, frame.mirrored)
+        ]
+        return block[tuple(remaining)]
     return block
 
 
@@ -514,6 +517,5 @@ def _trim_result(
             f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.block_shape} and "
             f"{extended} with what was added: give either"
         )
-    return np.ascontiguousarray(
-        result[tuple(slice(a, a + n) for (a, _), n in zip(frame.added, frame.block_shape))]
-    )
+    inside = [slice(before, before + size) for (before, _), size in zip(frame.added, frame.block_shape)]
+    return np.ascontiguousarray(result[tuple(inside)])

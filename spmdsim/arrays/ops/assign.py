@@ -67,7 +67,9 @@ def _is_cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[b
         step: distance of two indices per dim; () for 1.
     """
     steps = step or (1,) * len(shape)
-    return [(a, b, s) != (0, n, 1) for a, b, s, n in zip(start, stop, steps, shape)]
+    full_ranges = [(0, size, 1) for size in shape]
+    window_ranges = zip(start, stop, steps)
+    return [window_range != full_range for window_range, full_range in zip(window_ranges, full_ranges)]
 
 
 def _name_factors(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> tuple[list[str], list[str]]:
@@ -120,16 +122,23 @@ def _find_overlap(
     block_slices: list[slice] = []
     window_slices: list[slice] = []
     cuts, steps = _is_cut(context.bound.shapes[0], start, stop, step), step or (1,) * len(start)
-    for d, (a, b, s, cut) in enumerate(zip(start, stop, steps, cuts)):
-        if not cut:
+    for d, (window_start, window_stop, stride, is_cut) in enumerate(zip(start, stop, steps, cuts)):
+        if not is_cut:
             block_slices.append(slice(None))
             window_slices.append(slice(None))
             continue
-        first, last = context.bounds(f"{cut_name}{d}")
+        block_start, block_stop = context.bounds(f"{cut_name}{d}")
+        window_size = len(range(window_start, window_stop, stride))
         # The first window entry at or after the block's start, and the first one at or after its end.
-        low, high = (min(max(-((a - bound) // s), 0), len(range(a, b, s))) for bound in (first, last))
-        owned = slice(a + low * s - first, max(a + high * s - first, 0), s) if low < high else slice(0, 0)
-        block_slices.append(owned)
+        low, high = (
+            min(max(-((window_start - bound) // stride), 0), window_size)
+            for bound in (block_start, block_stop)
+        )
+        shared = slice(0, 0)
+        if low < high:
+            offset = window_start - block_start
+            shared = slice(offset + low * stride, max(offset + high * stride, 0), stride)
+        block_slices.append(shared)
         window_slices.append(slice(low, high))
     return tuple(block_slices), tuple(window_slices)
 
@@ -352,9 +361,10 @@ def slice_update(
     wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
-    cut = zip(_is_cut(x.shape, first, last, steps), value.layout.dims)
-    partial = x.layout.partial_axes or value.layout.partial_axes
-    op = _put_op if any(c and axes for c, axes in cut) and not partial else _write_op
+    cut_and_axes = zip(_is_cut(x.shape, first, last, steps), value.layout.dims)
+    is_split_where_cut = any(is_cut and axes for is_cut, axes in cut_and_axes)
+    is_partial = x.layout.partial_axes or value.layout.partial_axes
+    op = _put_op if is_split_where_cut and not is_partial else _write_op
     return op(x, value, start=first, stop=last, step=steps)
 
 
@@ -491,9 +501,15 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
 
     def number_values(box: tuple[slice, ...]) -> Array:
         """Return the number of the value of each element in a box, -1 for others."""
-        is_inside = np.logical_and.reduce([(p >= b.start) & (p < b.stop) for p, b in zip(places, box)])
-        block = np.full([b.stop - b.start for b in box], -1)
-        block[tuple(p[is_inside] - b.start for p, b in zip(places, box))] = np.flatnonzero(is_inside)
+        is_inside = np.logical_and.reduce(
+            [
+                (places_in_dim >= span.start) & (places_in_dim < span.stop)
+                for places_in_dim, span in zip(places, box)
+            ]
+        )
+        block = np.full([span.stop - span.start for span in box], -1)
+        local_places = [places_in_dim[is_inside] - span.start for places_in_dim, span in zip(places, box)]
+        block[tuple(local_places)] = np.flatnonzero(is_inside)
         return block
 
     description = f"places {zlib.crc32(np.stack(places).tobytes())}"
@@ -564,10 +580,13 @@ def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
     extra = value.ndim - len(cut.shape)
     if extra > 0 and math.prod(value.shape[:extra]) == 1:  # numpy drops leading dims of size one
         value = reshape(value, value.shape[extra:])
-    full_value = value if value.shape == cut.shape else broadcast_to(value, cut.shape)
-    shaped = full_value if full_value.shape == tuple(window) else reshape(full_value, window)
-    placed = flip(shaped, cut.reversed_dims) if cut.reversed_dims else shaped
-    return slice_update(x, _split_like(placed, x, cut=any(placed.layout.dims)), cut.start, cut.stop, cut.step)
+    if value.shape != cut.shape:
+        value = broadcast_to(value, cut.shape)
+    if value.shape != tuple(window):
+        value = reshape(value, window)
+    if cut.reversed_dims:
+        value = flip(value, cut.reversed_dims)
+    return slice_update(x, _split_like(value, x, cut=any(value.layout.dims)), cut.start, cut.stop, cut.step)
 
 
 def _split_like(value: Tensor, x: Tensor, cut: bool = False) -> Tensor:

@@ -88,12 +88,13 @@ def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> lis
     terms, out = _split_equation(equation)
     gradients = []
     for i, (term, operand) in enumerate(zip(terms, operands)):
-        others = [(t, conj(x)) for k, (t, x) in enumerate(zip(terms, operands)) if k != i]
-        present = set(out).union(*[set(t) for t, _ in others])
-        letters = "".join(c for c in term.replace("...", "") if c in present)
-        dots = "..." if "..." in f"{out}{''.join(t for t, _ in others)}" and "..." in term else ""
-        equation_i = f"{','.join([out, *[t for t, _ in others]])}->{dots}{letters}"
-        slope = _contract(equation_i, dy, *[x for _, x in others])
+        other_operands = [conj(x) for k, x in enumerate(operands) if k != i]
+        # The terms of the gradient's operands: dy and the other operands.
+        gradient_terms = [out, *[other_term for k, other_term in enumerate(terms) if k != i]]
+        present = "".join(gradient_terms)
+        letters = "".join(letter for letter in term.replace("...", "") if letter in present)
+        dots = "..." if "..." in present and "..." in term else ""
+        slope = _contract(f"{','.join(gradient_terms)}->{dots}{letters}", dy, *other_operands)
         gradients.append(_expand_to(slope, f"{dots}{letters}", term, operand.shape))
     return gradients
 
@@ -402,8 +403,9 @@ def tensordot(a: Operand, b: Operand, axes: int | tuple[Sequence[int], Sequence[
     left, right = ([normalise_dim(d, x.ndim) for d in side] for x, side in zip((a, b), sides))
     if len(left) != len(right) or [a.shape[d] for d in left] != [b.shape[d] for d in right]:
         raise RuleError(f"tensordot: dims {left} of {a.shape} and {right} of {b.shape} do not fit")
-    first, second = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
-    for d, e in zip(left, right):
-        second[e] = first[d]
-    result_letters = [name for name in (*first, *second) if (name in first) != (name in second)]
-    return einsum(f"{first},{''.join(second)}->{''.join(result_letters)}", a, b)
+    a_letters, b_letters = ascii_letters[: a.ndim], list(ascii_letters[a.ndim : a.ndim + b.ndim])
+    for a_dim, b_dim in zip(left, right):
+        b_letters[b_dim] = a_letters[a_dim]
+    letters = (*a_letters, *b_letters)
+    result_letters = [letter for letter in letters if (letter in a_letters) != (letter in b_letters)]
+    return einsum(f"{a_letters},{''.join(b_letters)}->{''.join(result_letters)}", a, b)

@@ -249,15 +249,15 @@ def find_cut_of_parts(sizes: Shape, parts: Sequence[Any]) -> Cut:
         dim = len(bounds)
         if _is_looked_up(entry):
             array_number, position, entry = k, len(shape), slice(None)
-        a, b, s = _find_range(entry, sizes[dim], dim)
-        if s < 0:
+        first, stop, step = _find_range(entry, sizes[dim], dim)
+        if step < 0:
             reversed_dims.append(dim)
-        bounds.append((a, b, abs(s)))
+        bounds.append((first, stop, abs(step)))
         if not isinstance(entry, int):
             shape.append(len(range(*bounds[-1])))
-    start, stop, step = tuple(zip(*bounds)) or ((), (), ())
+    starts, stops, steps = tuple(zip(*bounds)) or ((), (), ())
     selects_all = all(bound == (0, n, 1) for bound, n in zip(bounds, sizes))
-    return Cut(start, stop, step, tuple(reversed_dims), tuple(shape), selects_all, array_number, position)
+    return Cut(starts, stops, steps, tuple(reversed_dims), tuple(shape), selects_all, array_number, position)
 
 
 def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
@@ -286,11 +286,11 @@ def _find_range(entry: int | slice, n: int, dim: int) -> tuple[int, int, int]:
         return entry % n, entry % n + 1, 1
     if entry.step is not None and not entry.step:
         raise RuleError(f"slices of tensors need a step that is not zero, but got {entry}")
-    a, b, s = entry.indices(n)
-    positions = range(a, b, s)
-    if s > 0:
-        return a, max(a, b), s
-    return (positions[-1], positions[0] + 1, s) if positions else (0, 0, 1)
+    start, stop, step = entry.indices(n)
+    if step > 0:
+        return start, max(start, stop), step
+    positions = range(start, stop, step)
+    return (positions[-1], positions[0] + 1, step) if positions else (0, 0, 1)
 
 
 def normalise_ids(entry: Any, n: int, dim: int) -> Any:
