@@ -462,7 +462,7 @@ def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: M
 
 
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
-    """Return the device matrices with the fewest axes that express all configured strategies.
+    """Return the device matrices (meshes) with the fewest axes that express all configured strategies.
 
     Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). The matrices of a number include those of
     fewer axes. The first number is taken for which at least one matrix is usable: each of its axes can split the
@@ -480,8 +480,11 @@ def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, .
     meshes: tuple[Mesh, ...] = ()
     configured = [operator for operator in graph.operators if operator.configured is not None]
     for axes in range(least, POLISH_AXES + 1):
-        matrices = device_matrices(ranks, axes)
-        meshes = tuple(m for m in matrices if all(configured_strategy(o, m).mesh == m for o in configured))
+        meshes = tuple(
+            mesh
+            for mesh in device_matrices(ranks, axes)
+            if all(configured_strategy(operator, mesh).mesh == mesh for operator in configured)
+        )
         if any(_uses_every_axis(graph, mesh) for mesh in meshes):
             break
     return meshes
@@ -557,11 +560,11 @@ def _convert_to_coarse(operator: Operator, fine: Strategy, mesh: Mesh) -> Strate
     missing_blocks = {factor: fine.parts(factor) for factor, _ in fine.splits}
     splits: dict[str, tuple[str, ...]] = {}
     for axis, size in sorted(zip(mesh.axes, mesh.shape), key=lambda pair: -pair[1]):
-        fitting = [f for f, blocks in missing_blocks.items() if blocks % size == 0]
-        if fitting:
-            factor = max(fitting, key=lambda f: missing_blocks[f])
+        fitting_factors = [factor for factor, blocks in missing_blocks.items() if blocks % size == 0]
+        if fitting_factors:
+            factor = max(fitting_factors, key=lambda candidate: missing_blocks[candidate])
             missing_blocks[factor] //= size
             axes = (*splits.get(factor, ()), axis)
-            splits[factor] = tuple(a for a in mesh.axes if a in axes)  # in mesh order
+            splits[factor] = tuple(mesh_axis for mesh_axis in mesh.axes if mesh_axis in axes)  # in mesh order
     strategy = Strategy.of(mesh, splits)
     return strategy if operator.bound.allows(strategy) else Strategy.of(mesh, {})

@@ -146,14 +146,15 @@ def standardise_move(
     if not _has_named_axes(model):
         names = [f"{kind}#{names[:k].count(kind)}" for k, kind in enumerate(names)]
     name_of = dict(zip(used, names))
-    return _build_even_move(
-        tuple(zip(names, [size_of[axis] for axis in used])),
-        tuple(
-            [(d, *[tuple([name_of[axis] for axis in entry]) for entry in entries]) for d, *entries in moving]
-        ),
-        tuple([tuple([(name_of[axis], op) for axis, op in layout.partial]) for layout in (src, dst)]),
-        model,
-    )._replace(divisors=divisors)
+    axes = tuple(zip(names, [size_of[axis] for axis in used]))
+    dims = tuple(
+        [
+            (size, *[tuple([name_of[axis] for axis in entry]) for entry in entries])
+            for size, *entries in moving
+        ]
+    )
+    partial: Any = tuple([tuple([(name_of[axis], op) for axis, op in end.partial]) for end in (src, dst)])
+    return _build_even_move(axes, dims, partial, model)._replace(divisors=divisors)
 
 
 def _list_dims(src: Layout, dst: Layout, free: frozenset[str]) -> list[StandardDim]:

@@ -145,17 +145,22 @@ def largest_excess(
     0.17
     """
     ends = {*sizes}
-    for (a, s), (b, t) in permutations(straight, 2):
-        # From the crossing on, the line (b, t) is cheaper than the steeper line (a, s). The crossing is an end only if
-        # no third line is cheaper there.
-        crossing = (b - a) / (s - t) if s > t else 0.0
+    for (steep_start, steep_slope), (flat_start, flat_slope) in permutations(straight, 2):
+        if steep_slope <= flat_slope:
+            continue
+        # From the crossing on, the flatter line is cheaper. The crossing is an end only if no third line is cheaper
+        # there.
+        crossing = (flat_start - steep_start) / (steep_slope - flat_slope)
         edge = unit * (crossing // unit)
-        if sizes[0] < edge < sizes[-1] - unit and a + s * crossing <= (1 + 1e-9) * _cheapest_seconds(
-            straight, crossing
-        ):
-            ends |= {edge, edge + unit}
+        if sizes[0] < edge < sizes[-1] - unit:
+            seconds = steep_start + steep_slope * crossing
+            if seconds <= (1 + 1e-9) * _cheapest_seconds(straight, crossing):
+                ends |= {edge, edge + unit}
     # At each end, the share by which each line is above the price.
-    shares = [(size, [(a + s * size) / price(size) - 1.0 for a, s in straight]) for size in sorted(ends)]
+    shares = [
+        (size, [(start + slope * size) / price(size) - 1.0 for start, slope in straight])
+        for size in sorted(ends)
+    ]
     at_ends = [min(line_shares) for _, line_shares in shares]
     # Between two ends, one line is the minimum: its excess is at most the larger of its shares at both ends.
     between = [
