@@ -162,8 +162,8 @@ class JoinedNode(Node):
 def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], provenance_number: int) -> list[int]:
     """Return the number of rows of each block of the first dim, on all ranks.
 
-    The blocks are in the order of the axes that split the first dim. All ranks must call it. Replicas count once. The
-    communication is one small all_gather.
+    For example, three ranks whose blocks have 2, 0 and 1 rows all get [2, 0, 1]. The blocks are in the order of the axes
+    that split the first dim; replicas count once. All ranks must call it. The communication is one small all_gather.
 
     Args:
         world: the world whose ranks own the shards.
@@ -172,11 +172,11 @@ def gather_counts(world: Any, layout: Layout, lengths: Sequence[int], provenance
         provenance_number: the provenance number of the tensor that has the rows.
     """
     axes = layout.canonical.dims[0]
-    line = Layout(layout.mesh, [axes])
-    number = layout.mesh.axis_size(*axes)
-    meta = Meta.of(line, (number,), np.dtype(np.int64))
+    one_per_block = Layout(layout.mesh, [axes])
+    block_count = layout.mesh.axis_size(*axes)
+    meta = Meta.of(one_per_block, (block_count,), np.dtype(np.int64))
     shards = [
-        np.full(line.local_shape((number,), rank), length, np.int64)
+        np.full(one_per_block.local_shape((block_count,), rank), length, np.int64)
         for rank, length in zip(world.ranks, lengths)
     ]
     counts: list[int] = Tensor(world, meta, shards, provenance_number=provenance_number).full().tolist()

@@ -22,7 +22,8 @@ Groups = Sequence[Sequence[int]] | None
 def axis_rank(name: Axes) -> int:
     """Return the coordinate of this rank on an axis of the mesh.
 
-    On several axes it is the rank's number, with the first axis major. Nothing is communicated.
+    On several axes it is the rank's row-major number: with axes of size 2 and 3, coordinates (1, 2) give 5. Nothing is
+    communicated.
 
     Args:
         name: an axis of the mesh or several.

@@ -434,8 +434,8 @@ def _extend_block(block: np.ndarray, frame: Frame, modes: Modes) -> np.ndarray:
     """Return a block with the elements beyond the ends of the tensor, as numpy.pad adds them.
 
     If all extended dims are filled with numbers, the block is padded with ``frame.values``; ``modes`` are not used.
-    Otherwise, dims are extended one after the other, so corners are copies of copies. Elements that were read only to
-    be mirrored are then cut off.
+    Otherwise, dims are extended one after the other, so corners are copies of elements that were added before. Elements
+    that were read only to be mirrored are then cut off.
 
     The block's elements are not changed. The result is the block itself if nothing is added or cut off, and may share
     its memory.

@@ -166,7 +166,8 @@ class Turns:
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
         """Run the function of every rank and return the results by rank.
 
-        Only one function runs at a time; the first one in this thread. Return when all threads have ended.
+        Only one function runs at a time, until it waits at a collective or returns. The first one runs in this thread,
+        others in threads of their own. The call returns when all threads have ended.
 
         Args:
             bodies: the function of each rank, without arguments.

@@ -25,7 +25,7 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
     Args:
         condition: truth values.
         x: the elements where it holds; None: there is only a condition.
-        y: the other elements; None as ``x``. All three broadcast.
+        y: the other elements; None if ``x`` is None. All three broadcast.
 
     Raises:
         UsageTypeError: If only one of ``x`` and ``y`` was passed.

@@ -295,7 +295,8 @@ def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, b
 def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
     """Return one quantile of each row: the value at the position ``q * last``.
 
-    It is interpolated between two entries. The result has one entry per row, in a last dim of size 1.
+    It is interpolated between two entries: the row [1, 2, 4] has 1.5 at the position 0.25 * 2 = 0.5. The result has one
+    entry per row, in a last dim of size 1.
 
     Args:
         ordered: sorted rows, along the last dim.

@@ -92,10 +92,11 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
 
 
 def _make_selection_vjp(pick: Callable[..., Any]) -> Vjp:
-    """Return the vjp of an operator that selects one of two elements, such as ``maximum``.
+    """Return the gradient function of an operator that selects one of two elements, such as ``maximum``.
 
-    The selected operand receives the gradient; each operand receives half of it if the elements are equal. If one is
-    nan, the second operand receives it.
+    - The elements differ: the selected operand receives the gradient.
+    - They are equal: each operand receives half of it.
+    - One of them is nan: the second operand receives it.
 
     Args:
         pick: a function of both arrays that returns True where the operator selects the first operand and the operands
@@ -378,7 +379,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     >>> ops.where(x > 3, x, 0).full().tolist()
     [[0, 0, 0], [6, 5, 4]]
     """
-    # Other operands are converted to the world of a tensor; numbers also get its type, if possible that of a value.
+    # Arrays and numbers are converted to tensors in the world of `like`; a number gets the type of `typed`, too.
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
     if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):

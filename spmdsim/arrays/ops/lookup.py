@@ -262,11 +262,11 @@ def embedding(
 
 @lru_cache(maxsize=1024)
 def _exchange_owned_rows(ids: Layout, table: Layout, layout: Layout | None) -> ShardedOp:
-    """Return the lookup that sends each rank the rows it needs and does not own.
+    """Return the operator of a lookup that sends each rank the rows it needs and does not own.
 
-    The result is called with ids and table, and with ``padding=`` if one id names no row. It first moves the ids to a
+    The operator is called with ids and table, and with ``padding=`` if one id names no row. It first moves the ids to a
     layout without the axes that split the table, so that ranks that share rows have equal ids. It also completes
-    pending reductions of both operands. Results are cached.
+    pending reductions of both operands. Operators are cached.
 
     Args:
         ids: the layout of the ids.

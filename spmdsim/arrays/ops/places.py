@@ -325,7 +325,8 @@ def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
 def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) -> Array:
     """Return this rank's block of zeros, with entries written at their positions along ``dim``.
 
-    Positions in blocks of other ranks are skipped. If several entries have one position, the last one counts.
+    For example, the entries [7, 8] at the positions [3, 0] of 4 give the blocks [8, 0] and [0, 7] of two ranks. If
+    several entries have one position, the last one counts.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

@@ -67,7 +67,9 @@ def _move_ids_first(values: Array, ids: Array, dim: int) -> Array:
 def _scatter(context: Context, x: Array, ids: Array, values: Array, dim: int, kind: str) -> Array:
     """Return a copy of this rank's block with values set or combined at positions inside it.
 
-    Values of equal positions apply one after the other in row-major order of the ids.
+    For example, adding the values [10, 20, 5] at the ids [1, 1, 3] turns the block [3, 1] of the first of two ranks into
+    [3, 31]; id 3 is in the block of the other rank. Values of equal positions apply one after the other in row-major
+    order of the ids.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

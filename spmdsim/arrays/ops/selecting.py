@@ -192,7 +192,9 @@ class UniqueAll(NamedTuple):
 
 
 def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], **params: Any) -> Any:
-    """Return the all-gather of one entry per rank, with its type; () if the dim is not split.
+    """Return the all-gather of one entry per rank, as (step, element type); () if the dim is not split.
+
+    It is the only step of `_find_neighbour_entry`.
 
     Args:
         bound: not used: the interface has it.

@@ -207,8 +207,9 @@ def reshape(
     Args:
         x: the tensor.
         shape: the new shape, or its only size; one size may be -1.
-        layout: the layout of the result. None: a split stays if the blocks of old and new shape have equal elements. A
-            split vector stays split, too, if its blocks end within rows of the new shape. Other splits are gathered.
+        layout: the layout of the result. None: a split stays if each rank's block has equal elements in both shapes.
+            A split vector without pending reductions stays split, too: if blocks end within rows of the new shape,
+            elements move between neighbours. Other splits are gathered.
         copy: ignored, because tensors are values; for the array API standard.
         order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x`` and
             in the result. ``"A"`` is ``"C"``.

@@ -177,8 +177,9 @@ def _convolve_rule(shape: Shape, kernel: Shape, mode: str) -> Rule:
 def _choose_window(n: int, k: int, mode: str) -> Window:
     """Return the window of a dim that each result element of a convolution reads.
 
-    Elements out of range are zero. There are ``n + k - 1`` windows for "full", ``n`` for "same" and ``max(n - k + 1,
-    0)`` for "valid".
+    There are ``n + k - 1`` windows for "full", ``n`` for "same" and ``max(n - k + 1, 0)`` for "valid". For example, with
+    ``n`` 5, ``k`` 3 and "same" there are 5 windows of 3 elements, and the first one starts at -1. Elements out of range
+    are zero.
 
     Args:
         n: the size of the dim.
