@@ -125,7 +125,7 @@ _gradient_op = Op(
 def _cholesky_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor]:
-    """Return the gradient by the symmetric matrix, from the gradient of its Cholesky factor.
+    """Return the gradient of the symmetric matrix, from the gradient of its Cholesky factor.
 
     Rows and columns of the factor and of its gradient are gathered on every rank for it.
     """
@@ -329,7 +329,7 @@ def _scatter_pivot_rows(is_owned: Array, rows: Array) -> Array:
 def _solve_adjoint(
     dys: Sequence[Tensor], operands: Sequence[Tensor], results: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients by matrix and right sides; a system with the adjoint matrix is solved for them."""
+    """Return the gradients of matrix and right sides; a system with the adjoint matrix is solved for them."""
     adjoint_matrix = adjoint(operands[0])
     b_gradient = lu_solve(adjoint_matrix, dys[0])
     return -1 * ops.matmul(b_gradient, adjoint(results[0])), b_gradient

@@ -103,7 +103,7 @@ def _det_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array]:
 
 
 def _slogdet_vjp(dys: Sequence[Any], xs: Arrays, _ys: Any) -> tuple[Array]:
-    """Return the gradient by a matrix from the logarithm's gradient; that of the sign is ignored."""
+    """Return the gradient of a matrix, from the logarithm's gradient; that of the sign is ignored."""
     if dys[1] is None:
         return (np.zeros_like(xs[0]),)
     return (dys[1][..., None, None] * hermitian(np.linalg.inv(xs[0])),)
@@ -132,19 +132,19 @@ def _eigh_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
 
 
 def _eigvalsh_vjp(dy: Array, xs: Arrays, _y: Array) -> tuple[Array]:
-    """Return the gradient by a Hermitian matrix from the gradient ``dy`` of its eigenvalues."""
+    """Return the gradient of a Hermitian matrix, from the gradient ``dy`` of its eigenvalues."""
     vectors = np.linalg.eigh(xs[0])[1]
     return ((vectors * dy[..., None, :]) @ hermitian(vectors),)
 
 
 def _solve_vjp(dy: Array, xs: Arrays, y: Array) -> tuple[Array, Array]:
-    """Return the gradients by the matrices and by the right sides."""
+    """Return the gradients of the matrices and of the right sides."""
     back = np.linalg.solve(hermitian(xs[0]), dy)
     return unbroadcast(-back @ hermitian(y), xs[0].shape), unbroadcast(back, xs[1].shape)
 
 
 def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
-    """Return the gradient by a matrix of its reduced singular value decomposition.
+    """Return the gradient of a matrix, from those of its reduced singular value decomposition.
 
     The gradient is right if all singular values differ and none is 0. Two equal singular values leave the directions of
     their vectors open; their pair adds 0 to the gradient. A singular value of 0 gives inf or nan.
@@ -156,15 +156,16 @@ def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
     """
     (u, s, vh), (du, ds, dvh), dtype = ys, dys, xs[0].dtype
     v = hermitian(vh)
-    squares = s[..., None, :] ** 2 - s[..., :, None] ** 2
-    f = np.where(squares == 0, 0, 1 / np.where(squares == 0, 1, squares))
+    gaps = s[..., None, :] ** 2 - s[..., :, None] ** 2
+    # The inverse differences of squared singular values, 0 for equal ones.
+    inverse_gaps = np.where(gaps == 0, 0, 1 / np.where(gaps == 0, 1, gaps))
     inner = (
         np.zeros((*s.shape, s.shape[-1]), dtype) if ds is None else _make_diagonal_matrices(ds).astype(dtype)
     )
     # The result is ``u inner v^H + outside``; the second part follows from changes orthogonal to the vectors.
     outside, inverse = np.zeros(xs[0].shape, dtype), 1 / s
     if du is not None:
-        left = f * (hermitian(u) @ du)
+        left = inverse_gaps * (hermitian(u) @ du)
         inner = inner + (left + hermitian(left)) * s[..., None, :]
         complement = du - u @ (hermitian(u) @ du)
         outside = outside + (complement * inverse[..., None, :]) @ vh
@@ -175,7 +176,7 @@ def _svd_vjp(dys: Sequence[Any], xs: Arrays, ys: Arrays) -> tuple[Array]:
             )
     if dvh is not None:
         dv = hermitian(dvh)
-        right = f * (vh @ dv)
+        right = inverse_gaps * (vh @ dv)
         inner = inner + s[..., :, None] * (right + hermitian(right))
         complement = dv - v @ (vh @ dv)
         outside = outside + (u * inverse[..., None, :]) @ hermitian(complement)

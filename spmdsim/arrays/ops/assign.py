@@ -166,7 +166,7 @@ def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array
 def _read_vjp(
     context: Context, dy: Array, operands: Arrays, _y: Any, start: Shape, stop: Shape
 ) -> tuple[Array]:
-    """Return the gradient by this rank's block: ``dy`` inside the window, zeros elsewhere."""
+    """Return the gradient of this rank's block: ``dy`` inside the window, zeros elsewhere."""
     gradient = np.zeros_like(operands[0])
     block_slices, window_slices = _find_overlap(context, start, stop)
     gradient[block_slices] = dy[window_slices]
@@ -298,7 +298,7 @@ def _write_own_window(
 def _put_vjp(
     context: Context, dy: Array, _xs: Any, _y: Any, start: Shape, stop: Shape, step: Shape
 ) -> tuple[Array, Array]:
-    """Return the gradients by this rank's block, 0 inside the window, and by its window of the value."""
+    """Return the gradients of this rank's block, 0 inside the window, and of its window of the value."""
     block_slices, x_gradient = _find_overlap(context, start, stop, step, "d")[0], np.array(dy)
     x_gradient[block_slices] = 0
     return x_gradient, dy[block_slices]

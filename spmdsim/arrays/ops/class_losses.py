@@ -73,12 +73,12 @@ def _label_indices(labels: Array) -> tuple[Array, ...]:
 
 
 def _rows_vjp(dy: Array, operands: Arrays, _result: Any) -> tuple[Array, None]:
-    """Return the gradient by the logits, softmax minus 1 at the label, and None for the labels."""
+    """Return the gradient of the logits, softmax minus 1 at the label, and None for the labels."""
     return _compute_slope(dy, row_softmax(operands[0], -1), _label_indices(operands[1])), None
 
 
 def _compute_slope(dy: Array, softmax: Array, at: tuple[Array, ...]) -> Array:
-    """Return ``dy`` times softmax minus 1 at the label, in place: the gradient by the logits."""
+    """Return ``dy`` times softmax minus 1 at the label, in place: the gradient of the logits."""
     softmax[at] -= 1
     softmax *= dy[..., None]
     return softmax

@@ -103,12 +103,12 @@ def _matmul_vjp(
         full = full[..., None, :]
 
     def compute_a_gradient() -> Array:
-        """Compute the gradient by ``a``."""
+        """Compute the gradient of ``a``."""
         da = _multiply_matrices(full, conj(right).swapaxes(-1, -2))
         return _transpose_if(unbroadcast(da, left.shape).reshape(a.shape), transpose_a)
 
     def compute_b_gradient() -> Array:
-        """Compute the gradient by ``b``."""
+        """Compute the gradient of ``b``."""
         db = _multiply_matrices(conj(left).swapaxes(-1, -2), full)
         return _transpose_if(unbroadcast(db, right.shape).reshape(b.shape), transpose_b)
 

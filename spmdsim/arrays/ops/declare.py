@@ -2,7 +2,7 @@
 
 `declare_unary` and `declare_binary` build the public operator of a row. An operator has a rule, which names its
 dimensions like the subscripts of `einsum`, a local function of one rank's blocks, and a vjp: a function that returns
-the gradients by its operands. The helpers above them convert operands to a common element type.
+the gradients of its operands. The helpers above them convert operands to a common element type.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def _contract(equation: str, *arrays: Array) -> Array:
 
 
 def _einsum_vjp(dy: Array, operands: Arrays, _result: Any, equation: str) -> list[Array]:
-    """Return the gradients by all operands, in order.
+    """Return the gradients of all operands, in order.
 
     The gradient of an operand is a sum of products, too: of ``dy`` and the conjugates of the other operands, with the
     letters of this operand in the result. For "ij,jk->ik" with operands a and b, the gradient of a is "ik,jk->ij" of

@@ -70,14 +70,14 @@ def _power_vjp(dy: Array, ab: Arrays, y: Any) -> tuple[Gradient, Gradient]:
     a, b = ab
 
     def compute_base_gradient() -> Array:
-        """Compute the gradient by ``a``; 0 for exponent 0."""
+        """Compute the gradient of ``a``; 0 for exponent 0."""
         with np.errstate(all="ignore"):
             slope = np.asarray(b * np.power(a, b - 1))
             array: Array = dy * conj(np.where(b == 0, np.zeros((), slope.dtype), slope))
         return array
 
     def compute_exponent_gradient() -> Array:
-        """Compute the gradient by ``b``: ``dy`` times the conjugate of ``a ** b * log(a)``.
+        """Compute the gradient of ``b``: ``dy`` times the conjugate of ``a ** b * log(a)``.
 
         It is 0 for base 0 with a non-negative exponent.
         """
@@ -273,7 +273,7 @@ def _replace_part(x: Array, value: Array, name: str) -> Array:
 
 
 def _replace_part_vjp(dy: Array, _operands: Arrays, _y: Any, name: str) -> tuple[Array, Array]:
-    """Return the gradients by the complex operand and by the new real or imaginary part."""
+    """Return the gradients of the complex operand and of the new real or imaginary part."""
     return (1j * dy.imag, dy.real.copy()) if name == "real" else (dy.real + 0j, dy.imag.copy())
 
 

@@ -407,7 +407,7 @@ def _compute_row_norms(x: Array, dim: Shape, epsilon: float) -> tuple[Array, Arr
 
 
 def _l2_vjp(dy: Array, operands: Arrays, y: Any, dim: Shape, epsilon: float) -> tuple[Array]:
-    """Return the gradient by ``x``; the norm of rows below ``epsilon`` counts as constant."""
+    """Return the gradient of ``x``; the norm of rows below ``epsilon`` counts as constant."""
     length, is_small = _compute_row_norms(operands[0], dim, epsilon)
     projection = (dy * y).sum(axis=dim, keepdims=True, dtype=y.dtype)
     return ((dy - y * np.where(is_small, np.zeros((), y.dtype), projection)) / length,)

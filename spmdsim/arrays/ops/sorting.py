@@ -377,27 +377,27 @@ def _exchange_entries(
     line, size = Layout(mesh, [axes]), context.size(ALONG)
     sizes = np.array([line.local_shape((size,), member)[0] for member in members])
     # Descending: the rows are ascending, and the last rank's block comes first, so ranks count from the end.
-    me, turn = members.index(context.rank), slice(None, None, -1 if descending else 1)
+    own_number, rank_order = members.index(context.rank), slice(None, None, -1 if descending else 1)
     if descending:
-        sizes, me = sizes[::-1], len(members) - 1 - me
+        sizes, own_number = sizes[::-1], len(members) - 1 - own_number
     layout, shape = context.bound.input_layouts(context.strategy)[0], context.bound.shapes[0]
-    meta_rest = [n for d, n in enumerate(layout.local_shape(shape, context.rank)) if d != dim]
+    other_sizes = [n for d, n in enumerate(layout.local_shape(shape, context.rank)) if d != dim]
     samples, rounds, _ = choose_sampling(size, len(members), rows.itemsize)
-    selection = find_cuts(rows, sizes, int(sizes[:me].sum()), samples, rounds)
+    selection = find_cuts(rows, sizes, int(sizes[:own_number].sum()), samples, rounds)
 
     def as_operand(array: Array, inner: int) -> Array:
         """Reshape arrays for all ranks to the operand of an all-to-all."""
-        return array[turn].reshape(1, *array.shape[: 1 + inner], *meta_rest)
+        return array[rank_order].reshape(1, *array.shape[: 1 + inner], *other_sizes)
 
     def as_received(array: Array, inner: int) -> Array:
         """Reshape the result of an all-to-all to one array per rank."""
-        return array.reshape(len(members), *array.shape[2 : 2 + inner], len(rows))[turn]
+        return array.reshape(len(members), *array.shape[2 : 2 + inner], len(rows))[rank_order]
 
     outgoing = next(selection)
     for _ in range(2 * rounds):
         outgoing = selection.send(as_received((yield as_operand(outgoing, 1)), 1))
-    remaining = yield Parts(outgoing.arrays[turn], outgoing.counts[turn])
-    outgoing = selection.send(remaining[turn])
+    remaining = yield Parts(outgoing.arrays[rank_order], outgoing.counts[rank_order])
+    outgoing = selection.send(remaining[rank_order])
     try:
         selection.send(as_received((yield as_operand(outgoing, 0)), 0))
     except StopIteration as end:
@@ -407,9 +407,9 @@ def _exchange_entries(
     blocks = []
     for entries in (rows, order):
         if entries is not None:
-            parts = [concatenate_ranges(entries, a, b) for a, b in zip(starts, ends)]
-            landed = yield Parts(parts[turn], counts.sum(-1)[turn].tolist())
-            blocks.append(_concatenate_rows(landed[turn], counts).reshape(rows.shape))
+            sent = [concatenate_ranges(entries, *cuts) for cuts in zip(starts, ends)]
+            received = yield Parts(sent[rank_order], counts.sum(-1)[rank_order].tolist())
+            blocks.append(_concatenate_rows(received[rank_order], counts).reshape(rows.shape))
     return _merge_rows(blocks[0], blocks[1] if len(blocks) > 1 else None)
 
 

@@ -331,7 +331,7 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
 
     Args:
         x: non-negative integers or bools ``[n]``.
-        weights: number added per entry instead of 1, ``[n]``; the result is then float64 and has a gradient by the
+        weights: number added per entry instead of 1, ``[n]``; the result is then float64 and passes gradients to the
             weights. None: each entry counts 1.
         minlength: least number of counts.
 
