@@ -365,8 +365,8 @@ class ChoiceModel:
         if len(readers) <= 1:
             return
         price = self._price_function(value)
-        variables = [producer, *(self.operator_variable[r] for r, _ in readers)]
-        if fits_table(self.problem.sizes[v] for v in dict.fromkeys(variables)):
+        variables = [producer, *(self.operator_variable[reader] for reader, _ in readers)]
+        if fits_table(self.problem.sizes[variable] for variable in dict.fromkeys(variables)):
             layouts = [duals, *(arriving for _, arriving in readers)]
             self._add_joint(joint_price(variables, layouts, [False] * len(duals), price), count)
             return
@@ -516,17 +516,17 @@ class ChoiceModel:
         """
         graph, settings = self.graph, self.settings
         inputs = [graph.values[i] for i in operator.inputs]
-        gradients, sizes = graph.operand_gradients[operator.index], tuple(v.itemsize for v in inputs)
-        key = (operator.bound, states.strategies, gradients, sizes)
+        gradients, itemsizes = graph.operand_gradients[operator.index], tuple(x.itemsize for x in inputs)
+        key = (operator.bound, states.strategies, gradients, itemsizes)
         seconds = self._work_seconds.get(key)
         if seconds is None:
-            machine = self.moves.machine
-            rows = [
-                work_seconds(operator, s, sizes, gradients, machine, settings.recompute)
-                + steps_seconds(inner_steps(operator, s, gradients, settings.recompute), machine)
-                for s in states.strategies
+            machine, recompute = self.moves.machine, settings.recompute
+            prices = [
+                work_seconds(operator, strategy, itemsizes, gradients, machine, recompute)
+                + steps_seconds(inner_steps(operator, strategy, gradients, recompute), machine)
+                for strategy in states.strategies
             ]
-            seconds = self._work_seconds[key] = np.array(rows)
+            seconds = self._work_seconds[key] = np.array(prices)
         memory: np.ndarray = np.zeros(len(states.strategies))
         for layouts, value in zip(states.inputs, inputs):
             if self._own[value.index]:
@@ -616,8 +616,15 @@ class ChoiceModel:
         Results with a variable count no bytes, because a tensor with several readers need not be stored if each
         reader stores a copy in another layout.
         """
-        results = {v for k, v in self.value_variable.items() if self.graph.values[k].kind != "parameter"}
-        memory = [0.0 * row if v in results else row for v, row in enumerate(self.problem.memory)]
+        result_variables = {
+            variable
+            for value, variable in self.value_variable.items()
+            if self.graph.values[value].kind != "parameter"
+        }
+        memory = [
+            0.0 * nbytes if variable in result_variables else nbytes
+            for variable, nbytes in enumerate(self.problem.memory)
+        ]
         return replace(self.problem, memory=memory)
 
     def least(self, solution: Solution) -> float | None:

@@ -150,18 +150,18 @@ class StepMemory:
         self.choice, self.settings, self.prices, self.graph = choice, settings, prices, choice.graph
         graph = choice.graph
         self.parameters = sum(stored_bytes(choice, value.index) for value in graph.parameters)
-        states = (
-            stored_bytes(choice, v.index) * settings.state_bytes(v.itemsize) / v.itemsize
-            for v in graph.parameters
+        state_bytes = (
+            stored_bytes(choice, value.index) * settings.state_bytes(value.itemsize) / value.itemsize
+            for value in graph.parameters
         )
-        self.optimizer = int(sum(states)) if graph.training else 0
+        self.optimizer = int(sum(state_bytes)) if graph.training else 0
         self.gradients = 0
         self.peak = Memory(self.parameters, 0, self.optimizer, 0, 0, "")
-        inputs = [value.index for value in graph.values if value.kind == "input"]
         #: Arrays that only the program refers to, arrays that the tape stores, and the operators that store them.
         self.living, self.stored = _Arrays(), _Arrays()
-        for i in inputs:
-            self.living.put((i, None), stored_bytes(choice, i))
+        for value in graph.values:
+            if value.kind == "input":
+                self.living.put((value.index, None), stored_bytes(choice, value.index))
         self.storing_operators: dict[Key, set[int]] = {}
         self.stored_keys: dict[int, list[Key]] = {}
         #: Layouts of incomplete gradients by tensor, and the bytes of incomplete and of waiting gradients.
