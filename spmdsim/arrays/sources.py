@@ -164,7 +164,9 @@ def assemble_shards(
     members = layout.mesh.rank_list
     type_name = _require_one_type(facts, members, world)
     full_shape = (
-        tuple(shape) if shape is not None else infer_global_shape(layout, {r: facts[r][0] for r in members})
+        tuple(shape)
+        if shape is not None
+        else infer_global_shape(layout, {rank: facts[rank][0] for rank in members})
     )
     for rank in members:
         wanted = layout.local_shape(full_shape, rank)
@@ -178,10 +180,11 @@ def assemble_shards(
     # A process outside the mesh learns the type from the others, by its name.
     dtype = number_type(own_types[0] if own_types else type_name, "the pieces have")
     outside = np.zeros((0,) * layout.ndim, dtype)
-    shards_of_ranks = [x if rank in layout.mesh else outside for rank, x in zip(world.ranks, arrays)]
-    return Meta.of(layout, full_shape, dtype), [
-        np.asarray(piece, dtype, order="C") for piece in shards_of_ranks
+    shards_of_ranks = [
+        np.asarray(array if rank in layout.mesh else outside, dtype, order="C")
+        for rank, array in zip(world.ranks, arrays)
     ]
+    return Meta.of(layout, full_shape, dtype), shards_of_ranks
 
 
 def _require_one_type(

@@ -362,7 +362,8 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
     caller, axes = find_caller("ppermute", axis_name)
     pairs = tuple((int(source), int(target)) for source, target in perm)
     size = caller.mesh.axis_size(*axes)
-    for what, numbers in (("sends", [a for a, _ in pairs]), ("receives", [b for _, b in pairs])):
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    for what, numbers in (("sends", sources), ("receives", targets)):
         for number in numbers:
             if not 0 <= number < size:
                 raise RuleError(
@@ -376,7 +377,7 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
         return np.zeros_like(array)
     build = partial(_make_permutation_step, axes=axes, pairs=pairs, shape=array.shape)
     arrived = _run_collective(caller, build, axes, array[None], f"ppermute({list(pairs)})")
-    return arrived[0] if axis_rank(axes) in [target for _, target in pairs] else np.zeros_like(array)
+    return arrived[0] if axis_rank(axes) in targets else np.zeros_like(array)
 
 
 def _check_numbers(what: str, x: ArrayLike) -> np.ndarray:

@@ -336,13 +336,15 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
         extended = [_extend_block(block, frame, modes) for block in blocks]
         with explain_failures(f"the vjp of {name}", context.rank, extended):
             slopes = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
-        parts = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
-        if len(parts) != len(blocks) or any(np.shape(p) != extended[0].shape for p in parts):
+        block_gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
+        shapes = [np.shape(gradient) for gradient in block_gradients]
+        if shapes != [extended[0].shape] * len(blocks):
             raise RuleError(
-                f"the vjp of {name} gave {', '.join(str(np.shape(p)) for p in parts)} on rank {context.rank} for "
+                f"the vjp of {name} gave {', '.join(map(str, shapes))} on rank {context.rank} for "
                 f"{len(blocks)} blocks of shape {extended[0].shape}"
             )
-        return [_fold_gradient(np.asarray(p), frame, count_margins(context), modes) for p in parts]
+        margins = count_margins(context)
+        return [_fold_gradient(np.asarray(gradient), frame, margins, modes) for gradient in block_gradients]
 
     return WindowOp(
         name,

@@ -497,6 +497,11 @@ class LocalBound(BoundRule):
         return int(flops(*shapes[: len(self.inputs)]) if callable(flops) else flops)
 
 
+def _name_dims(prefix: str, ndim: int) -> tuple[tuple[str], ...]:
+    """Return a rule's term whose dims have the names ``<prefix>_0``, ``<prefix>_1`` and so on."""
+    return tuple((f"{prefix}_{d}",) for d in range(ndim))
+
+
 @dataclass(frozen=True, eq=False)
 class LocalOp(Op):
     """The operator of a local function; its parameters are the layouts, and the shapes and types of the results.
@@ -532,11 +537,11 @@ class LocalOp(Op):
                 results.
         """
         result_shapes = [shape for shape, _ in params["results"]]
-        inputs = tuple(tuple((f"a{i}_{d}",) for d in range(len(s))) for i, s in enumerate(shapes))
-        outputs = tuple(tuple((f"r{i}_{d}",) for d in range(len(s))) for i, s in enumerate(result_shapes))
+        inputs = tuple(_name_dims(f"a{i}", len(shape)) for i, shape in enumerate(shapes))
+        outputs = tuple(_name_dims(f"r{i}", len(shape)) for i, shape in enumerate(result_shapes))
         sizes: dict[str, int] = {}
         for term, shape in zip((*inputs, *outputs), (*shapes, *result_shapes)):
-            sizes |= {name: n for (name,), n in zip(term, shape)}
+            sizes |= {name: size for (name,), size in zip(term, shape)}
         rule = Rule(f"local function {self.name}", inputs, outputs)
         places, leaves = params["places"], params["leaves"]
         return LocalBound(

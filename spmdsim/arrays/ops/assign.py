@@ -358,7 +358,7 @@ def slice_update(
         raise RuleError(
             f"a window of shape {x.shape} needs {many(x.ndim, 'step')} from 1 on, but got {steps}"
         )
-    wanted = tuple(len(range(a, b, s)) for a, b, s in zip(first, last, steps))
+    wanted = tuple(len(range(*bounds)) for bounds in zip(first, last, steps))
     if value.shape != wanted:
         raise RuleError(f"the window {first}..{last} has shape {wanted}, but the value {value.shape}")
     cut_and_axes = zip(_is_cut(x.shape, first, last, steps), value.layout.dims)

@@ -30,11 +30,22 @@ PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict
 
 
 def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
-    """Return the `Window` of each dim that a slice cuts; None for the other dims."""
-    bounds = zip(start, stop, step, shape)
-    return {
-        0: [None if (a, b, s) == (0, n, 1) else Window(len(range(a, b, s)), a, 1, s) for a, b, s, n in bounds]
-    }
+    """Return for operand 0 the `Window` of each dim that a slice cuts, and None for the other dims.
+
+    Args:
+        shape: the shape of the tensor.
+        start: the first index per dim.
+        stop: the index after the last one per dim.
+        step: the distance of two indices per dim, at least 1.
+
+    >>> [str(window) for window in _slice_windows((6, 4), (1, 0), (5, 4), (2, 1))[0]]
+    ['2 windows of 1 from 1 by 2', 'None']
+    """
+    windows: list[Window | None] = []
+    for first, last, stride, size in zip(start, stop, step, shape):
+        selects_all = (first, last, stride) == (0, size, 1)
+        windows.append(None if selects_all else Window(len(range(first, last, stride)), first, 1, stride))
+    return {0: windows}
 
 
 _slice_op = WindowOp(
@@ -81,9 +92,9 @@ def slice_(x: Tensor, start: Sequence[int], stop: Sequence[int], step: Sequence[
             f"slice_ needs one start, stop and step for each of {many(x.ndim, 'dim')}, but got starts {starts}, stops "
             f"{stops} and steps {steps}"
         )
-    for d, (a, b, s, n) in enumerate(zip(starts, stops, steps, x.shape)):
-        if not 0 <= a <= b <= n or s < 1:
-            raise RuleError(f"slice {a}:{b}:{s} of dim {d} does not fit its size {n}")
+    for d, (first, last, stride, size) in enumerate(zip(starts, stops, steps, x.shape)):
+        if not 0 <= first <= last <= size or stride < 1:
+            raise RuleError(f"slice {first}:{last}:{stride} of dim {d} does not fit its size {size}")
     return _slice_op(x, start=starts, stop=stops, step=steps)
 
 
