@@ -248,14 +248,14 @@ class _Spread:
         prices = self._edges.get(key)
         if prices is None:
             redistributions = [(src, dst), (dst.dual(), src.dual())] if value.needs_gradient else [(src, dst)]
-            shape_and_itemsize = (value.shape, value.itemsize)
-            communicating = [
-                (a, b)
-                for a, b in redistributions
-                if a.mesh != b.mesh or self.moves.communicates(a, b, *shape_and_itemsize)
-            ]
-            communication = sum(self.moves.seconds(a, b, *shape_and_itemsize) for a, b in communicating)
-            total = sum(self.moves.seconds(a, b, *shape_and_itemsize) for a, b in redistributions)
+            communication = total = 0.0
+            for before, after in redistributions:
+                seconds = self.moves.seconds(before, after, value.shape, value.itemsize)
+                total += seconds
+                if before.mesh != after.mesh or self.moves.communicates(
+                    before, after, value.shape, value.itemsize
+                ):
+                    communication += seconds
             prices = self._edges[key] = (communication, total - communication)
         return prices
 

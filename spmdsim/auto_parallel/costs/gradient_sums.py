@@ -88,7 +88,9 @@ def gradient_sums(
         (target, shared) for target, sources in moving.items() for shared in _list_choices(sources, most)
     ]
     complete = all(min(half, len(sources)) <= most for sources in moving.values())
-    return GradientSums(tuple(t for t, _ in states), tuple(s for _, s in states), complete)
+    return GradientSums(
+        tuple(target for target, _ in states), tuple(shared for _, shared in states), complete
+    )
 
 
 def fits_table(sizes: Iterable[int]) -> bool:
