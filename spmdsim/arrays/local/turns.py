@@ -166,8 +166,9 @@ class Turns:
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
         """Run the function of every rank and return the results by rank.
 
-        Only one function runs at a time, until it waits at a collective or returns. The first one runs in this thread,
-        others in threads of their own. The call returns when all threads have ended.
+        Only one function runs at a time, until it waits at a collective or returns. This thread starts the functions one
+        after the other; when one waits, another thread starts the remaining ones. The call returns when all threads have
+        ended.
 
         Args:
             bodies: the function of each rank, without arguments.
