@@ -243,7 +243,7 @@ def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, **_: Any) -> Windo
     """
     is_padded = all(mode == "constant" for pair, (mode, _) in zip(sides, modes) if any(pair))
     windows: list[Window | None] = []
-    for size, (before, after), (mode, _) in zip(shapes[0], sides, modes):
+    for size, (before, after), (mode, _fill) in zip(shapes[0], sides, modes):
         window = None
         if before or after:
             mirror = mode if mode in MIRRORS else ""

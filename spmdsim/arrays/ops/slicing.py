@@ -239,7 +239,8 @@ def _check_fits(value: Any, dtype: np.dtype) -> None:
         value: the number with which ``pad`` fills.
         dtype: the element type of the tensor.
     """
-    if not isinstance(value, (int, float, complex, np.generic)):
+    is_number = isinstance(value, (int, float, complex, np.generic))
+    if not is_number:
         return
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     is_real = np.isreal(value)
