@@ -147,13 +147,17 @@ def _check_axes(axes: int, ranks: int) -> None:
 
 
 def _adapt_settings(settings: Settings, graph: Graph, has_limit: bool) -> Settings:
-    """Return the settings with which a program is searched.
+    """Return the caller's settings, changed for the search of a program:
+
+    * In a recorded program no sum may stay pending (``partial=False``).
+    * With a limit on memory, parameters may be stored in shards, and repeated layers are tied: all repeats of a
+      layer get equal strategies.
+    * With more than :data:`TIE_ABOVE` operators, repeated layers are tied, too.
 
     Args:
         settings: the settings that the caller gave.
-        graph: the program. In a recorded one no sum may stay pending; with more than :data:`TIE_ABOVE` operators,
-            repeated layers are tied.
-        has_limit: True if memory is limited. Then parameters may be stored in shards, and repeated layers are tied.
+        graph: the program.
+        has_limit: True if memory is limited.
     """
     if graph.recorded:
         # Functions of several operators reduce partial results between them.
@@ -294,9 +298,9 @@ def candidate_meshes(
 def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
     """Return a mesh with one axis per factor that a configured operator splits.
 
-    The operator is the one that splits the most factors, the first of equal ones. The axes are called ``d0``, ``d1``
-    and so on, in the order of its factors. If the operator does not use all ranks, a last axis has the quotient. The
-    mesh replaces ``binary``, which has too many axes to be searched.
+    The operator is the one that splits the most factors, the first of equal ones. If it does not use all ranks, a
+    last axis has the quotient. For example, if it splits ``m`` into 2 blocks and ``k`` into 3, then 12 ranks get
+    the mesh ``d0=2, d1=3, d2=2``. This mesh replaces ``binary``, which has too many axes to be searched.
 
     Args:
         graph: the program; at least one operator must be configured.
@@ -306,8 +310,8 @@ def _coarse_mesh(graph: Graph, binary: Mesh) -> Mesh:
     for operator in graph.operators:
         if operator.configured is not None:
             strategy = configured_strategy(operator, binary)
-            parts = [strategy.parts(factor) for factor in operator.bound.sizes]
-            cuts.append([n for n in parts if n > 1])
+            block_counts = [strategy.parts(factor) for factor in operator.bound.sizes]
+            cuts.append([block_count for block_count in block_counts if block_count > 1])
     sizes = max(cuts, key=len)
     remaining_ranks = binary.size // math.prod(sizes)
     shape = [*sizes, remaining_ranks] if remaining_ranks > 1 else sizes
@@ -434,15 +438,15 @@ def _model_or_error(
 ) -> ChoiceModel | InputError:
     """Return the model of the choices on a mesh, or the InputError that says why there is none.
 
-    No model exists if no operator can split anything over the mesh, or if it cannot be built. The error is returned,
-    because other meshes may be usable.
+    There is no model if it cannot be built, or if no operator can split anything over the mesh. The error is
+    returned instead of raised, because other meshes may be usable.
 
     Args:
         graph: the program.
         mesh: the mesh.
         settings: the assumptions of the cost model.
         moves: prices of redistributions that earlier calls computed.
-        memory: limit in bytes. If it is None, the model leaves out strategies that no optimum has.
+        memory: limit in bytes. If it is None, the model leaves out strategies that cannot be part of an optimum.
     """
     try:
         if memory is None:

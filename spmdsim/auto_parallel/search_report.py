@@ -101,10 +101,12 @@ def operator_rows(answer: SearchResult, operators: Sequence[Operator] | None = N
 
 
 def factor_words(bound: BoundRule) -> dict[str, str]:
-    """Return a word for each factor (dimension) of an operator's rule, ``bound``, by factor.
+    """Return a word for each factor of the rule ``bound``, as a dict by factor.
 
-    A letter stays. A factor of ``...``, such as ``.0``, which is counted from the last dim, becomes "dim <d>": the
-    number of its dim in the first result, or else operand, that has it. Factors without a dim are left out.
+    * A letter stays: "k" for ``k``.
+    * A factor that ``...`` stands for, such as ``.0``, becomes "dim <d>". In the rule it is counted from the last
+      dim; d counts from the first dim of the first result that has it, or else of the first operand.
+    * Factors without a dim are left out.
 
     >>> from spmdsim.core import Rule, bind
     >>> factor_words(bind(Rule.parse("... k, k n -> ... n", linear="each"), ((64, 8), (8, 4))))
@@ -154,11 +156,14 @@ def _optimum_text(answer: SearchResult) -> str:
 
 
 def _distance_text(answer: SearchResult) -> str:
-    """Return the note on a result that is not proven optimal: its largest distance in percent.
+    """Return a note on how far a result may be from the optimum.
 
-    An example is ", at most +3.00% from the optimum on this mesh". If several meshes were searched, it ends in "on
-    the meshes searched". If the search allowed only equal blocks, but an axis of one of these meshes does not divide
-    a dim, "of equal pieces" follows "optimum". The note is "" if the distance is unknown.
+    An example is ", at most +3.00% from the optimum on this mesh".
+
+    * If several meshes were searched, the note ends in "on the meshes searched".
+    * If the search allowed only equal blocks, and a searched mesh cannot cut each dim into equal blocks, the note
+      says "the optimum of equal pieces".
+    * If the distance is unknown, the note is "".
 
     Args:
         answer: the result; it must not be proven optimal, which is not checked.
@@ -173,11 +178,12 @@ def _distance_text(answer: SearchResult) -> str:
 
 
 def _head_text(answer: SearchResult) -> str:
-    """Return the first lines of the report of ``answer``: program, machine, method, optimality.
+    """Return the first lines of the report of ``answer``, joined by newlines.
 
-    The first line is the graph. The second one has ranks, mesh, machine and method, then a note from `_optimum_text`
-    or `_distance_text`. Then follow the certainty of a :class:`Machine`, and a line "remark: …" per remark. The lines
-    are joined by newlines, without one at the end.
+    1. The program.
+    2. Ranks, mesh, machine and method, and a note on optimality (`_optimum_text` or `_distance_text`).
+    3. How certain the machine's times are, if it is a :class:`Machine`.
+    4. A line "remark: …" per remark.
     """
     note = _optimum_text(answer) if answer.optimal else _distance_text(answer)
     machine = answer.settings.machine
@@ -286,14 +292,14 @@ def _redistribution_table(answer: SearchResult) -> str | Table:
 
 
 def _generic_name(answer: SearchResult, move: Move) -> str:
-    """Return the name of a move's tensor, with ``l*.`` for the number of a repeated layer.
+    """Return the name of a moved tensor, with ``l*.`` for the number of a repeated layer.
 
-    The layer is that of the tensor's producer, or of its first reader for inputs and parameters. Other names stay as
-    they are.
+    For example, "l3.hidden" becomes "l*.hidden". The number is that of the operator that computes the tensor, or
+    of the first reader of an input or parameter. Outside of repeated layers the name stays as it is.
 
     Args:
         answer: the result of the search, whose graph has the operators.
-        move: the redistribution.
+        move: the redistribution of the tensor.
     """
     value = move.value
     operator_index = value.producer
@@ -440,10 +446,10 @@ def why_table(answer: WhyNot) -> Table:
 
 
 def _time_unit(answer: SearchResult) -> tuple[str, float]:
-    """Return the unit of the times of ``answer``, and the factor by which seconds are multiplied.
+    """Return the unit of the times in the report of ``answer``, and the factor from seconds.
 
-    The unit is s from 1 s on, ms from 1 ms on, else us, by the time of the whole step. Published cost models have no
-    seconds: their unit is "cost", their factor 1.
+    The time of the whole step selects the unit: ``("s", 1.0)`` from 1 s on, ``("ms", 1e3)`` from 1 ms on, else
+    ``("us", 1e6)``. Published cost models have no seconds and give ``("cost", 1.0)``.
     """
     if not isinstance(answer.settings.machine, Machine):
         return "cost", 1.0

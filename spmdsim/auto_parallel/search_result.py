@@ -110,9 +110,9 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes that the first rank of the mesh receives in one step, forward and backward.
+        """Bytes that the first rank of the mesh receives in one training step, forward and backward.
 
-        If the bytes of a step depend on data, their expectation is counted.
+        Where the number depends on data, its expected value counts.
         """
         rank = self.mesh.rank_at(0)
         received = sum(message.nbytes(rank) for message in self.evaluation.messages)
@@ -122,11 +122,12 @@ class SearchResult(ShortRepr):
 
     @cached_property
     def collectives(self) -> dict[str, int]:
-        """Number of collectives of each kind in one step, by name.
+        """Number of collectives of each kind in one training step, such as ``{"all_reduce": 3}``.
 
-        The collectives of redistributions count as often as these happen. The collectives of a shared message count
-        once for all of its gradients. Collectives inside operators count, too. Local steps do not count, and kinds
-        that do not occur are left out.
+        * A redistribution counts as often as it happens.
+        * A message that several gradients share counts once.
+        * Collectives inside operators count, too.
+        * Local steps, and kinds that do not occur, are left out.
         """
         counts: dict[str, int] = {}
         for move in self.evaluation.alone:
@@ -171,7 +172,7 @@ class SearchResult(ShortRepr):
         return self.choice.strategies[self.graph.operator(operator).index]
 
     def layout(self, name: str) -> Layout:
-        """Return the layout of the input, parameter or result with this name.
+        """Return the layout of an input, a parameter or an operator's result by its name.
 
         Raises:
             InputError: If the program has no tensor of this name.
@@ -186,8 +187,9 @@ class SearchResult(ShortRepr):
     def comparison(self) -> dict[str, SearchResult]:
         """Results of hand-written strategies for the program on these ranks, by name.
 
-        Of the Megatron-style grids only the fastest one is included, the first of equal ones. Strategies that these
-        ranks do not allow are missing: see :attr:`not_possible`.
+        The names are "data parallel", "fully sharded" and one such as "Megatron 2x4": of the grids of
+        data-parallel times tensor-parallel ranks only the fastest is included. Strategies that these ranks do not
+        allow are missing; see :attr:`not_possible`.
         """
         results = {
             name: replace(self, choice=choice, method=name, remarks=(), optimal=False, least=None)
@@ -241,9 +243,10 @@ class SearchResult(ShortRepr):
         return self.seconds / min(bounds) - 1.0 if min(bounds) else float(self.seconds > 0)
 
     def why(self, operator: str, strategy: Any) -> WhyNot:
-        """Search again with a given strategy for one operator, and compare.
+        """Search again with a given strategy for one operator; return both results.
 
-        All other strategies are chosen again on this mesh, without a limit on memory; repeated layers are not tied.
+        All other strategies are chosen again on this mesh, without a limit on memory. Repeats of a layer may get
+        different strategies.
 
         Args:
             operator: its name.
@@ -345,9 +348,12 @@ class WhyNot(ShortRepr):
 
 
 def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
-    """Return an operator's strategy as a dict of plain types.
+    """Return an operator's strategy as a dict of plain types for JSON.
 
-    ``splits`` maps factors to axes; ``passed`` has ``[axis, operands, reduction]`` for each sum that is passed on.
+    * ``operator``: the name. ``mesh``: the mesh as a dict.
+    * ``splits``: the axes that split each factor, such as ``{"k": ["tp"]}``.
+    * ``passed``: ``[axis, operands, reduction]`` for each pending reduction that passes from operands to the
+      result, such as ``["tp", [0], "sum"]``.
     """
     return {
         "operator": operator.name,
@@ -358,9 +364,11 @@ def _strategy_dict(operator: Operator, strategy: Strategy) -> dict[str, Any]:
 
 
 def _layout_dict(value: Value, layout: Layout) -> dict[str, Any]:
-    """Return the layout of a tensor, ``value``, as a dict of plain types.
+    """Return the layout of a tensor (``value``) as a dict of plain types for JSON.
 
-    ``dims`` has the axes that split each dim; ``partial`` maps pending axes to reductions.
+    * ``name``: the tensor's name. ``mesh``: the mesh as a dict.
+    * ``dims``: the axes that split each dim, such as ``[["dp"], []]``.
+    * ``partial``: the pending reduction by axis, such as ``{"tp": "sum"}``.
     """
     return {
         "name": value.name,
@@ -376,17 +384,18 @@ def _mesh_dict(mesh: Mesh) -> dict[str, Any]:
 
 
 def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
-    """Read the strategies that :meth:`SearchResult.save` wrote for the program of ``graph``.
+    """Read the strategies that :meth:`SearchResult.save` wrote, for the program of ``graph``.
 
-    Operators are compared by their names without numbers, tensors by their number only.
+    The program must have operators of equal names in equal order, where digits in names do not count, and equally
+    many tensors.
 
     Args:
         path: the file.
         graph: the program.
 
     Raises:
-        InputError: If the file cannot be read, has another format, or has strategies of another program or strategies
-            that do not fit its operators.
+        InputError: If the file cannot be read, has another format, is about another program, or has a strategy
+            that does not fit its operator.
     """
     data = read_json(path, "strategies")
     if not isinstance(data, dict) or data.get("format") != FORMAT:

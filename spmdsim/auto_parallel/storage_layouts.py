@@ -91,9 +91,10 @@ class StorageLayouts:
         return StorageStates(layouts, sum_layouts, shares_message, joint, sums.complete)
 
     def _fixed(self, value: Value) -> Layout | None:
-        """Return the layout that the user fixed for a tensor (``value``), or None if it is free.
+        """Return the layout that the user fixed for ``value``; None if the search may choose it.
 
-        Of a producer with several results, only the first one can be fixed.
+        The user fixes a layout for an input or parameter, or for the first result of an operator. Other results
+        are free.
         """
         if value.layout is not None:
             return value.layout.canonical
@@ -115,10 +116,11 @@ class StorageLayouts:
         return single and value.needs_gradient and value.layout is None and self.settings.sharded_parameters
 
     def finer_layouts(self, layout: Layout, shape: tuple[int, ...]) -> Iterator[Layout]:
-        """Yield the layouts that split a layout further, one for each set of unused axes.
+        """Yield layouts that split a layout further, one for each set of unused axes.
 
-        Small sets come first; axes of size 1 are left out. Each axis splits the first dim whose blocks stay equal,
-        because the price does not depend on the dim. A set of axes without such dims is left out.
+        Small sets come first; axes of size 1 are left out. Each axis splits the first dim whose blocks stay
+        equal, because the price does not depend on the dim. A set is skipped if one of its axes finds no such
+        dim.
 
         Args:
             layout: the layout.
@@ -132,10 +134,10 @@ class StorageLayouts:
                     yield finer
 
     def _used_layouts(self, value: Value) -> tuple[Layout, ...]:
-        """Return the layouts in which a tensor (``value``) is computed or read, each once.
+        """Return the layouts in which operators compute or read a tensor (``value``), each once.
 
-        Pending reductions are taken off. These layouts are the candidates if there are too many layouts to consider
-        all.
+        Pending reductions are taken off. The search stores the tensor in one of these layouts if there are too
+        many layouts to consider all.
         """
         layouts: dict[Layout, None] = {}
         if value.producer is not None:
@@ -146,9 +148,9 @@ class StorageLayouts:
         return tuple(layouts)
 
     def _unsplit_dims(self, value: Value) -> set[int]:
-        """Return the numbers of the dims of a tensor (``value``) that at least one reader needs unsplit.
+        """Return the numbers of the dims of ``value`` that at least one reader needs unsplit.
 
-        A reader needs a dim unsplit if its rule keeps a factor of the dim whole.
+        A reader needs a dim unsplit if its rule forbids to split a factor of the dim (``Rule.whole``).
         """
         dims: set[int] = set()
         for reader, operand in self.graph.consumers[value.index]:

@@ -33,10 +33,11 @@ class States:
 
 @lru_cache(maxsize=4096)
 def states_of(bound: BoundRule, strategies: tuple[Strategy, ...]) -> States:
-    """Return the layouts of an operator's operands and results under each of its strategies; cached.
+    """Return the layouts of operands, results and gradients under each strategy of an operator.
 
-    State s belongs to ``strategies[s]``. All layouts are canonical (without axes of size 1), so equal splits are
-    equal layouts. Whether the rule allows the strategies is not checked.
+    Entry s of each tuple belongs to ``strategies[s]``. All layouts are canonical (without axes of size 1), so
+    equal splits are equal layouts. Whether the rule allows the strategies is not checked. Up to 4096 results are
+    cached.
 
     Args:
         bound: the operator's rule, bound to its shapes.
@@ -215,11 +216,11 @@ def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:
 
 
 def configured_result(operator: Operator, strategy: Strategy) -> Layout | None:
-    """Return the layout that the user fixed for an operator's result; None if it is not fixed.
+    """Return the layout that the user fixed for an operator's first result, or None.
 
     Args:
-        operator: the operator.
-        strategy: its strategy, from which the layout without ``out`` follows.
+        operator: the operator; its attribute ``out`` has the user's layout or cuts.
+        strategy: its strategy; cuts split the layout that follows from it.
 
     Raises:
         RuleError: If the user's layout does not fit the result.
@@ -340,7 +341,7 @@ def binary_mesh(ranks: int) -> Mesh:
 
 
 def prime_factors(number: int) -> tuple[int, ...]:
-    """Return the prime factors of a number from 1 on, largest first, repeated as often as they occur.
+    """Return the prime factors of a positive number, repeated ones included, largest first.
 
     >>> prime_factors(60), prime_factors(1)
     ((5, 3, 2, 2), ())

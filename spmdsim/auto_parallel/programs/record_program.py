@@ -64,10 +64,13 @@ class _OperatorRecorder(Unconfigured):
         self._alive.append(tensor.stored_shards)
 
     def value(self, tensor: Tensor) -> int:
-        """Return the index of a tensor's value in the graph.
+        """Return the index of a tensor's value in the graph; add a tensor that is not recorded yet.
 
-        A tensor that was not recorded before is added: as a parameter if it requires gradients, else as a constant of
-        the program. A constant keeps its layout, unless it has only one element.
+        * A tensor that requires gradients is added as a parameter.
+        * Any other tensor is added as a constant. The search must keep its layout, unless it has only one
+          element.
+
+        The tensor's name is used; without one it is "parameter" or "constant". A used name gets a number.
         """
         value = self._values.get(id(tensor.stored_shards))
         if value is None:
@@ -82,11 +85,11 @@ class _OperatorRecorder(Unconfigured):
     def graph(self, results: Any) -> Graph:
         """Return the graph of all recorded operators, with ``results`` as its results.
 
-        Repeated layers are marked.
+        Repeated layers are marked; see :func:`mark_layers`.
 
         Args:
-            results: the return value of the recorded call: a tensor, or a tuple or list; entries that are no tensors
-                are left out.
+            results: the return value of the recorded call: a tensor, or a tuple or list; entries that are no
+                tensors are left out.
 
         Raises:
             InputError: If no operator was recorded.
@@ -157,13 +160,16 @@ class _OperatorRecorder(Unconfigured):
 
 
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
-    """Return the strategy that the user configured, in the form of :attr:`Operator.configured`.
+    """Return a user's strategy in the form that :attr:`Operator.configured` stores.
 
-    A mapping is returned as a dict. Cuts with repeated computation on the left become a :class:`Strategy`. Any other
-    strategy, such as cuts, is returned as the user gave it.
+    * None, if the user gave no strategy.
+    * A dict of axes by factor, if the user gave a mapping.
+    * A :class:`Strategy`, if calculation is repeated on the left (``repeat="left"``), because cuts alone stand
+      for repetition on the right.
+    * Otherwise the strategy as the user gave it, such as cuts ``((2, 4), (4, 1))``.
 
     Args:
-        sharding: the user's strategy of an operator; None gives None.
+        sharding: an operator with the user's strategy, or None.
         bound: the operator's rule, bound to its shapes.
         ranks: the number of ranks.
     """
@@ -231,14 +237,18 @@ def record_program(
 def record_call(function: Program, *arguments: Any) -> tuple[Any, Graph, int]:
     """Call a function on tensors; return its result, its graph, and the number of ranks.
 
-    The call runs as usual, except that configured strategies are recorded but not applied. Tensors that require
-    gradients become parameters, whether they are arguments or read beside them. Other tensors that the function reads
-    beside its arguments are constants; those of more than one element keep their layouts. The number of ranks is that
-    of the last operator's world.
+    The call runs as usual, except that configured strategies are recorded but not applied. A tensor becomes
+
+    * a parameter, if it requires gradients, as an argument or as a variable that the function reads;
+    * an input, if it is another argument;
+    * a constant, if it is another variable that the function reads. A constant of more than one element keeps its
+      layout.
+
+    The number of ranks is the size of the world in which the last operator ran.
 
     Args:
         function: the function. Its errors are not caught.
-        *arguments: its arguments; those that are tensors without gradient become inputs of the graph.
+        *arguments: its arguments, tensors or other values.
 
     Raises:
         InputError: If the function runs no operator on tensors.
@@ -311,10 +321,12 @@ def _in_numpy(error: Exception) -> bool:
 
 
 def _without_rule(error: Exception) -> SpmdError:
-    """Return the error for a NumPy call that has no sharding rule, with the line of the program.
+    """Return the error for a NumPy call that has no sharding rule.
+
+    Its message quotes the user's line, such as ``np.interp(x, a, b)``, with file and line number.
 
     Args:
-        error: the exception that the call raised.
+        error: the exception that the call raised; its traceback gives the line.
     """
     frames = _user_frames(error)
     line = f"{frames[-1].line!r} at " if frames and frames[-1].line else ""
@@ -393,9 +405,10 @@ MOST_LAYER_OPERATORS = 400
 def mark_layers(graph: Graph, name: str = "layer") -> Graph:
     """Return the graph with repeated operators marked as repeats of one layer.
 
-    The longest stretch of repeated operators is marked; earlier marks are removed. Two operators are equal if they
-    have equal rules, sizes and strategies, and read results of producers at equal distances. A graph without repeats
-    is returned unchanged.
+    For example, the operators "embed, matmul, relu, matmul, relu, sum" have the layers None, ``(name, 0)`` twice,
+    ``(name, 1)`` twice, None. Only the longest stretch of repeats is marked; earlier marks are removed. A graph
+    without repeats is returned unchanged. Two operators are equal if :func:`_fingerprints` gives them equal
+    numbers.
 
     Args:
         graph: the graph.
@@ -415,9 +428,9 @@ def mark_layers(graph: Graph, name: str = "layer") -> Graph:
 def _fingerprints(graph: Graph) -> list[int]:
     """Return a number for each operator of a graph; equal operators have equal numbers.
 
-    Operators are equal if their kinds, rules, sizes and strategies are equal, and if their operands are equal one by
-    one: results of producers at equal distances, or both inputs, or both parameters. Numbers count from 0 in order of
-    appearance.
+    Two operators are equal if they agree in kind, rule, sizes and strategy, and in each operand. Operands agree
+    if they were computed equally many operators earlier, or if both are inputs, or both parameters. Numbers count
+    from 0 in order of appearance: "embed, matmul, relu, matmul, relu" gives ``[0, 1, 2, 1, 2]``.
     """
     numbers: dict[object, int] = {}
     marks = []

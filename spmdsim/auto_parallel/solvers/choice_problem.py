@@ -72,11 +72,11 @@ class SharedPrice(NamedTuple):
         return tuple(size[v] for v in self.around)
 
     def table(self) -> np.ndarray:
-        """Return the price of every combination of states, as an array with a dimension per variable.
+        """Return the price of each combination of states, as an array with a dimension per variable.
 
-        The dimensions are in the order of :attr:`around`. Each payer pays the price of its label and the selector's,
-        unless an earlier payer has the label. In the example of the class, ``both.table()[0, 0, 1]`` is 1 + 4 = 5,
-        and entry ``[0, 1, 1]`` is 4, because both payers have label 1. The size of the array is not limited here.
+        The dimensions are in the order of :attr:`around`. In the example of the class, ``both.table()[0, 0, 1]``
+        is 1 + 4 = 5, because the payers have labels 0 and 1. Entry ``[0, 1, 1]`` is 4: both payers have label 1,
+        and only the first one pays for it. The size of the array is not limited here.
         """
         shapes = [[-1 if v == u else 1 for u in self.around] for v in self.variables]
         selector, *payers = (labels.reshape(shape) for labels, shape in zip(self.labels, shapes))
@@ -192,10 +192,10 @@ class ChoiceProblem:
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.pairs.items())
 
     def price_around(self, states: Sequence[int], variables: Sequence[int]) -> float:
-        """Return the part of an assignment's seconds that depends on ``variables``.
+        """Return the seconds of an assignment that depend on at least one of ``variables``.
 
-        It is the sum of the variables' own prices, of the pairs with at least one of the variables, and of the shared
-        prices in which at least one takes part.
+        They are the sum of the variables' own prices, of the prices of pairs with one of them, and of the shared
+        prices in which one of them takes part.
 
         Args:
             states: the state of each variable of the problem.
@@ -215,7 +215,7 @@ class ChoiceProblem:
         return self.price_around(changed, [variable])
 
     def with_best_hubs(self, states: Sequence[int]) -> list[int]:
-        """Return the assignment with every hub in its cheapest state, given the others.
+        """Return the assignment with each hub in the cheapest state for the other variables' states.
 
         Of equally cheap states, the first is taken. The given list is not changed.
 
@@ -224,19 +224,20 @@ class ChoiceProblem:
         """
         best = list(states)
         prices = {hub: self.seconds[hub].copy() for hub in self.hubs}
-        for (i, j), m in self._touching(set(self.hubs)):
+        for (i, j), pair_prices in self._touching(set(self.hubs)):
+            # Hubs never pair with one another, so one of the two is a hub.
             if i in prices:
-                prices[i] += m[:, best[j]]
+                prices[i] += pair_prices[:, best[j]]
             else:
-                prices[j] += m[best[i]]
-        for hub, row in prices.items():
-            best[hub] = int(row.argmin())
+                prices[j] += pair_prices[best[i]]
+        for hub, state_prices in prices.items():
+            best[hub] = int(state_prices.argmin())
         return best
 
     def _touching(self, variables: set[int]) -> list[tuple[Pair, np.ndarray]]:
-        """Return the pairs that contain at least one of ``variables``, with prices, sorted.
+        """Return ``((i, j), prices)`` of the pairs with at least one of ``variables``, ascending.
 
-        An index by variable is cached until a pair is added.
+        The first call builds an index of the pairs by variable; it is used until a pair is added.
         """
         if self._by_variable is None or self._by_variable[0] != len(self.pairs):
             index: dict[int, list[Pair]] = {}
@@ -253,10 +254,10 @@ class ChoiceProblem:
         return total + sum(float(m[states[i], states[j]]) for (i, j), m in self.memory_pairs.items())
 
     def weighted(self, per_byte: float, per_second: float = 1.0) -> ChoiceProblem:
-        """Return the problem whose price is ``per_second * seconds + per_byte * bytes``.
+        """Return the problem with the prices ``per_second * seconds + per_byte * bytes``.
 
-        The bytes stay as they are; arrays of bytes are shared with this problem. With ``per_second`` 0, shared prices
-        are left out. For example, with ``per_byte`` 1e-9 a GB of memory costs as much as a second.
+        For example, with ``per_byte`` 1e-9 a GB of memory costs as much as a second. The bytes stay as they are;
+        their arrays are shared with this problem. With ``per_second`` 0, shared prices are left out.
         """
         pairs = {key: per_second * m for key, m in self.pairs.items()}
         for key, m in self.memory_pairs.items():
@@ -268,8 +269,8 @@ class ChoiceProblem:
     def neighbours(self) -> list[Neighbours]:
         """Return, for each variable, the list of ``(neighbour, prices)`` of its pairs.
 
-        ``prices`` is the array ``[state of the variable, state of the neighbour]``. The prices in ``shared`` are left
-        out.
+        ``prices`` is the array ``[state of the variable, state of the neighbour]``. Shared prices are not
+        included.
         """
         around: list[Neighbours] = [[] for _ in self.seconds]
         for (i, j), m in self.pairs.items():

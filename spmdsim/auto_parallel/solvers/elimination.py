@@ -54,9 +54,9 @@ def eliminate(
 
     Args:
         problem: the problem.
-        remaining: the result of :func:`reduce_domains` for the problem, if it was computed before; None to compute
-            it.
-        largest: most entries of a table; an entry has 8 bytes.
+        remaining: for each variable, the states to choose from, as :func:`reduce_domains` returns them; None
+            calls this function.
+        largest: the most entries that a table may have; an entry has 8 bytes.
 
     Raises:
         TooWideError: If a larger table is needed.
@@ -71,7 +71,7 @@ def eliminate(
 def restrict(problem: ChoiceProblem, remaining: Sequence[np.ndarray]) -> ChoiceProblem:
     """Return the problem with only the states ``remaining[variable]`` of each variable.
 
-    States are numbered anew, in the order of ``remaining``.
+    States are numbered anew: with ``remaining[v] = [0, 3]``, the old state 3 of variable v is the new state 1.
 
     Args:
         problem: the problem.
@@ -133,14 +133,14 @@ def reduce_domains(problem: ChoiceProblem, rounds: int = 4, *, memory: bool = Fa
 
 
 def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
-    """Return a shared price as an array ``[state of i, combination of the other variables]``.
+    """Return a shared price as an array ``[state of i, combination of the others' states]``.
 
-    The caller removes a state if another state is at least as good in every column.
+    The caller compares rows: it removes a state of ``i`` if another state is at least as good in every column.
 
-    If the array would have more than :data:`LARGEST_COMPARED` (20 million) entries, a square array replaces it: 0 on
-    the diagonal, and elsewhere the most that the shared price can be. For example, with two states and at most 6
-    seconds it is ``[[0, 6], [6, 0]]``. Column 0 then allows state 1 to replace state 0 only if state 1 saves 6
-    seconds in other prices. So fewer states are removed, but never one that may be part of an optimum.
+    A table of more than :data:`LARGEST_COMPARED` (20 million) entries is too large. Then an array ``[state of i,
+    state of i]`` replaces it, with 0 on the diagonal and elsewhere the highest possible price, such as ``[[0, 6],
+    [6, 0]]``. So the caller removes state 0 only if state 1 saves 6 seconds in other prices. It removes fewer
+    states than with the table, but never one that it needs for an optimum.
 
     Args:
         shared: the price that several variables pay together.
@@ -203,19 +203,20 @@ def _unbeaten_states(
 def _least_excess(
     row: np.ndarray, neighbours: list[tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, float]:
-    """Return by how much each state at least costs more than each other one, and the rounding error.
+    """Return the least excess price of one state over another, and the rounding error.
 
-    The difference of two states depends on the states of the neighbours; the least one of all combinations is
-    returned. For example, with the prices [1, 5] and one neighbour with the pair prices [[0, 2], [2, 0]], state 1
-    costs 4 + 2 or 4 - 2 more than state 0. So the entry ``[1, 0]`` is 2.
+    The excess depends on the states of the neighbours; the least one counts. For example, with the prices [1, 5]
+    and one neighbour with the pair prices [[0, 2], [2, 0]], state 1 costs 4 + 2 or 4 - 2 more than state 0. So
+    the entry ``[1, 0]`` is 2.
 
     Args:
-        row: the prices of the states.
-        neighbours: for each neighbour, its states that remain, and the pair's prices ``[state, neighbour's state]``.
+        row: the variable's own price of each state.
+        neighbours: for each neighbour, its states that remain, and the pair's prices ``[state, neighbour's
+            state]``.
 
     Returns:
-        ``(worse, slack)``: the array ``[a, b]`` with the least of "price of a minus price of b", and 1e-12 of the
-        largest price that is not :data:`IMPOSSIBLE`.
+        ``(worse, slack)``: the array ``[a, b]`` with the least of "price of a minus price of b"; and the rounding
+        error to allow in comparisons, 1e-12 of the largest price that is not :data:`IMPOSSIBLE`.
     """
     worse = row[:, None] - row[None, :]
     scale = float(np.abs(row[row < IMPOSSIBLE / 2]).max(initial=0.0))
@@ -227,7 +228,7 @@ def _least_excess(
 
 
 def _least_difference(prices: np.ndarray) -> np.ndarray:
-    """Return ``min over x of prices[a, x] - prices[b, x]``, as an array ``[a, b]``.
+    """Return the least ``prices[a, x] - prices[b, x]`` of all columns x, as an array ``[a, b]``.
 
     For example, ``[[0, 2], [2, 0]]`` gives ``[[0, -2], [-2, 0]]``.
 
@@ -403,19 +404,18 @@ def _too_wide(width: int) -> TooWideError:
 
 
 def _broadcastable_prices(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
-    """Return the table's prices with a dimension per variable of ``axes``.
+    """Return the prices of a table as an array with a dimension for each variable of ``axes``.
 
-    Missing variables have a dimension of size 1.
+    Variables that the table lacks have a dimension of size 1. For example, a table of the variables (7, 2) with
+    the shape (3, 4) has the shape (4, 1, 3) for ``axes=(2, 5, 7)``.
 
     Args:
         table: the table.
-        axes: variables, in the order of the dimensions; they include those of the table.
+        axes: variables; they include those of the table.
     """
     order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
-    transposed = table.prices.transpose(order)
-    present = set(table.variables)
-    sizes = iter(transposed.shape)
-    return transposed.reshape([next(sizes) if u in present else 1 for u in axes])
+    size_of = dict(zip(table.variables, table.prices.shape))
+    return table.prices.transpose(order).reshape([size_of.get(variable, 1) for variable in axes])
 
 
 class _Branches:
@@ -619,10 +619,11 @@ def _decide_all_windows(problem: ChoiceProblem, states: list[int]) -> list[int]:
 
 
 def _nearest_variables(around: list[Neighbours], centre: int, hubs: set[int]) -> list[int]:
-    """Return up to :data:`WINDOW` variables nearest to one, itself included, in ascending order.
+    """Return the variables nearest to ``centre``, itself included, in ascending order.
 
-    The distance is the smallest number of pairs on a path between two variables. Paths through hubs do not count,
-    because hubs pair with nearly all variables. On a chain, the window has about 32 variables on each side.
+    There are at most :data:`WINDOW` (64). The distance of two variables is the smallest number of pairs on a path
+    between them. Hubs are left out, and no path leads through them, because hubs pair with nearly all variables.
+    On a chain, half of the variables are on each side.
 
     Args:
         around: the neighbours of each variable.
@@ -683,12 +684,11 @@ def _decide_window(
 def _add_shared(
     problem: ChoiceProblem, small: ChoiceProblem, number_of: dict[int, int], current: list[int]
 ) -> None:
-    """Add the shared prices (``problem.shared``) of a window's variables to the window's problem.
+    """Add the shared prices of a window's variables to the window's problem.
 
-    Variables outside of the window that take part are added to ``small`` with their current state only, at price 0.
-    For example, variables 2, 5 and 9 pay together, and 2 and 5 are in the window: 9 becomes a variable of ``small``
-    with one state. Prices in which no variable of the window takes part are left out. Prices of pairs and of single
-    variables are not added.
+    A variable outside of the window that takes part becomes a variable of ``small`` with its current state only.
+    For example, if variables 2, 5 and 9 pay together, and 2 and 5 are in the window, 9 is added. Of
+    ``problem.shared``, the prices without a variable of the window are left out.
 
     Args:
         problem: the whole problem.

@@ -40,11 +40,11 @@ class DoesNotFitError(SpmdError, ValueError):
 
     @classmethod
     def none_found(cls, limit: float, least: float) -> DoesNotFitError:
-        """Return the error that no tried assignment has a peak up to ``limit`` bytes.
+        """Return the error for a search that tried assignments, none of which fits into the memory.
 
         Args:
-            limit: the limit in bytes of a rank.
-            least: the lowest peak of those tried, in bytes; the error's attribute.
+            limit: the limit in bytes per rank.
+            least: the lowest peak memory of the tried assignments, in bytes; the error's attribute ``least``.
         """
         return cls._of(
             f"no strategies were found that fit into {many(round(limit), 'byte')} per rank; of those tried, the smallest limit "
@@ -130,7 +130,7 @@ def find_lightest(problem: ChoiceProblem, solution: Solution, *, seconds_allowed
 
 
 def _require_scipy() -> None:
-    """Raise InputError if scipy is not installed; HiGHS is part of it."""
+    """Raise InputError if scipy is not installed; the solver HiGHS is part of scipy."""
     try:
         import scipy.optimize  # noqa: F401
     except ImportError:
@@ -199,10 +199,10 @@ def _run_solver(
 
 
 def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitError:
-    """Return the error of a solver that returned no assignment within a limit.
+    """Return the error for a solver that found no assignment.
 
-    If ``limit`` is below the smallest possible limit, the error names that one. Otherwise, and without a limit, it
-    says that no assignment was found.
+    If the limit is below the least memory of any assignment, the error names this memory. Otherwise it says that
+    no assignment was found.
 
     Args:
         problem: the problem.
@@ -216,10 +216,11 @@ def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitE
 
 
 def smallest_memory(problem: ChoiceProblem) -> float:
-    """Return the bytes of the assignment of a problem with the least memory.
+    """Return the bytes of the assignment of ``problem`` with the least memory.
 
-    Assignments with an :data:`IMPOSSIBLE` pair price do not count. Prices of single states are ignored, even if they
-    are impossible. The bytes are computed by elimination, or by HiGHS if the tables are too large.
+    Assignments with an :data:`IMPOSSIBLE` pair price do not count. Prices of single states are ignored, even if
+    they are impossible. The bytes are computed by elimination, or by the solver HiGHS if tables are too large for
+    that.
     """
     light = problem.weighted(1.0, 0.0)
     for key, prices in problem.pairs.items():
