@@ -297,8 +297,8 @@ def _check_coverage(operand: Tensor) -> Verdict | None:
 def predict(case: Case, size: int) -> tuple[int, ...]:
     """Return the bytes that each rank should receive in a case, in rank order.
 
-    The program runs in a world of shapes only. Of the data, only ids are read: bytes of looked-up rows follow from
-    them.
+    The case's program runs without data, in a world that computes shapes only. Only the ids of embedding cases
+    are read, because they decide which rows a rank receives.
 
     Args:
         case: the case.

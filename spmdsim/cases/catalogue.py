@@ -64,15 +64,15 @@ def matmul_case(mesh: Mesh, words: Sequence[str], scatter: bool, inputs: Inputs)
 def layout_case(
     x: Layout, w: Layout, out: Layout | None, label: str, inputs: Inputs, op: str = "matmul"
 ) -> Case:
-    """Return the case of a product of operands in these layouts.
+    """Return a case that multiplies matrices ``inputs.x @ inputs.w`` in given layouts.
 
     Args:
         x: layout of the left operand, on the mesh of the case.
         w: layout of the right operand.
-        out: layout of the result; None only completes pending reductions.
+        out: layout of the result; None keeps the computed layout and only completes pending reductions.
         label: description of the strategy.
         inputs: the data.
-        op: name of the operator in the table; the case multiplies, whatever the name is.
+        op: name of the operator in the table of cases; the case multiplies, whatever the name is.
     """
 
     def build(world: World, inputs: Inputs) -> PreparedCase:
@@ -92,12 +92,13 @@ def _create_operands(world: World, *operands: tuple[Source, Layout]) -> tuple[Te
 
 
 def _describe_strategy(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
-    """Return the description of a strategy: kinds of splits, collective, and axes per factor.
+    """Return a description of a product's strategy.
 
-    An example is ``row x contraction, all_reduce (m:dp k:tp)``; it is ``replicated`` if no axis splits a factor.
+    An example is ``row x contraction, all_reduce (m:dp k:tp)``. It has the kinds of splits, the collective that
+    sums (only if ``k`` is split), and the axes of each factor. If no axis splits a factor, it is ``replicated``.
 
     Args:
-        axes: the mesh axes that split each factor of a product: m, k and n.
+        axes: the mesh axes that split each factor of a product: m (rows), k (the summed factor) and n (columns).
         scatter: True if the sum over ``k`` is scattered over the rows.
     """
     names = {"m": "row", "n": "column", "k": "contraction"}
@@ -275,9 +276,10 @@ def _padded_case(mesh: Mesh, ids: Layout, layout: Layout, out: Layout, inputs: I
 
 
 def _lookup_reference(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarray]:
-    """Return a reference that looks up rows of the whole table with NumPy.
+    """Return a function that computes a block of a table lookup's expected result with NumPy.
 
-    The reference is a function of an index (a slice of ids and one of columns) that returns the block of the result.
+    The function takes an index, a slice of ids and a slice of columns, and returns the block ``table[ids,
+    columns]``.
 
     Args:
         inputs: the data, with ids and table.
@@ -410,14 +412,15 @@ AXES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "sp", "tp")}
 def meshes(size: int) -> list[Mesh]:
     """Return meshes of a number of ranks with one, two and three axes.
 
-    All meshes of two axes are returned, and the most cubic mesh of three axes. In these meshes every axis has at least
-    2 ranks, so a number of ranks with few factors has fewer meshes. The axes are called as in :data:`AXES`.
+    These are the mesh with one axis, all meshes with two axes, and the most cubic mesh with three axes. An axis
+    has at least 2 ranks, so some numbers of ranks have no mesh of two or three axes. The axes are called as in
+    :data:`AXES`.
 
     Args:
         size: the number of ranks.
 
-    >>> [mesh.shape for mesh in meshes(8)]
-    [(8,), (2, 4), (4, 2), (2, 2, 2)]
+    >>> [mesh.shape for mesh in meshes(8)], [mesh.shape for mesh in meshes(7)]
+    ([(8,), (2, 4), (4, 2), (2, 2, 2)], [(7,)])
     """
     divisors = [a for a in range(2, size) if size % a == 0]
     pairs = [(a, size // a) for a in divisors]
@@ -427,6 +430,7 @@ def meshes(size: int) -> list[Mesh]:
         for b in divisors
         if a <= b and size % (a * b) == 0 and size // (a * b) >= b
     )
+    # The last one in ascending order has the largest smallest axis, so it is the most cubic.
     shapes = [(size,), *pairs, *cubes[-1:]]
     return [Mesh(shape, AXES[len(shape)]) for shape in shapes]
 
@@ -434,7 +438,7 @@ def meshes(size: int) -> list[Mesh]:
 def catalogue(
     meshes: list[Mesh], inputs: Inputs, only: tuple[str, ...] = (), every: bool = False
 ) -> Iterator[Case]:
-    """Yield the cases of the main job, operator by operator, and mesh by mesh for each.
+    """Yield the cases of ``spmdsim run``, operator by operator, and mesh by mesh for each.
 
     Args:
         meshes: meshes to run on, of one to three axes.

@@ -267,10 +267,11 @@ class Runner:
         return self._tensor("result", 0, result.detach().to(result.layout.reduced))
 
     def _tensor(self, site: str, number: int, tensor: Tensor) -> Tensor:
-        """Record a tensor as a place for a fault; return it, with the fault if it is hit.
+        """Record a tensor as a place for a fault; return it, with the fault if the place is chosen.
 
-        Without an injection, and for ids and biases (fewer than 2 dims), return ``tensor`` itself and record nothing.
-        Else all ranks must call it, and the result is a new tensor without gradient, also at a place that is not hit.
+        Tensors of fewer than 2 dims (ids and biases) are no places. They are returned themselves, and so is every
+        tensor in a run without an injection. Otherwise all ranks must call it, and the result is a new tensor
+        without gradient, even if this is not the chosen place.
 
         Args:
             site: "operand" or "result".
@@ -286,15 +287,15 @@ class Runner:
         return Tensor.from_local(shards, tensor.layout, tensor.world, shape=tensor.shape)
 
     def _record_place(self, site: str, step: Step, shards: list[Any]) -> list[Any]:
-        """Record a step as a place for a fault; return its arrays, with the fault if it is hit.
+        """Record a step as a place for a fault; return its arrays, with the fault if chosen.
 
-        All ranks must call it, because the place that is hit gathers the arrays. Steps without communication are no
-        places.
+        Steps without communication are no places: their arrays are returned. All ranks must call it, because they
+        exchange their arrays at the chosen place.
 
         Args:
             site: "before" or "after" the step.
             step: the step, one collective between two layouts.
-            shards: one array per rank of this process.
+            shards: the arrays before or after the step, one per rank of this process.
         """
         if step.collective in LOCAL_STEPS:
             return shards
@@ -306,10 +307,10 @@ class Runner:
         return self._pass_shards(InjectionPlace(site, number, text), shards, shards[0].dtype)
 
     def _pass_shards(self, current: InjectionPlace, shards: list[Any], dtype: np.dtype) -> list[Any]:
-        """Record a place; return one array per rank, with the fault if this is the chosen place.
+        """Record a place; return this process's arrays, with the fault if the place is chosen.
 
-        All ranks must call it. At the chosen place they exchange their arrays, and choose the ranks that are hit if the
-        injection does not name them.
+        All ranks must call it, because they exchange their arrays at the chosen place. There, the first call also
+        chooses the ranks that are hit, if the injection does not name them.
 
         Args:
             current: the place.
@@ -327,15 +328,17 @@ class Runner:
     def _edit_shard(
         self, rank: int, ranks: tuple[int, int], everybody: Sequence[Any], dtype: np.dtype
     ) -> Any:
-        """Return the array of a rank, edited if the fault hits the rank.
+        """Return the array of a rank, with the fault if the fault hits the rank.
 
-        The injection must be set. A rank that is hit gets ``fault.edit(its own array, the other rank's array, dtype)``.
-        Any other rank gets its array of ``everybody`` itself, without a copy.
+        * The rank that is hit gets ``fault.edit(its array, the other rank's array, dtype)``.
+        * The other rank gets the edit with the roles swapped, if ``fault.both`` is True.
+        * Otherwise the rank's own array is returned, without a copy.
+
+        The injection must be set.
 
         Args:
             rank: the rank.
-            ranks: the rank that is hit, and the other rank. If the fault's ``both`` is True, the other rank is hit,
-                too, with the roles swapped.
+            ranks: the rank that is hit, and the other rank.
             everybody: the arrays of all ranks, by rank.
             dtype: the element type.
         """
@@ -378,10 +381,10 @@ def find(case: Case, world: World, name: str) -> Injection:
 
 
 def _choose_ranks(kind: Fault, everybody: Sequence[Any], dtype: np.dtype) -> tuple[int, int]:
-    """Return the rank that a fault hits, and the rank after it.
+    """Return the rank that a fault hits, and the rank after it, modulo the number of ranks.
 
-    Ranks are tried in order from the middle rank on; rank 0 comes after the last rank. The fault hits the first rank
-    whose array it changes, or the middle rank if it changes no array.
+    It is the first rank whose array the fault changes; some faults do not change every array. Ranks are tried
+    from the middle one on, on 4 ranks 2, 3, 0, 1. If the fault changes no array, it is the middle rank.
 
     Args:
         kind: the kind of fault.

@@ -39,7 +39,7 @@ class Source:
         return self.read(index)
 
     def crop(self, shape: tuple[int, ...]) -> Source:
-        """Return the leading block of a shape.
+        """Return the source of a leading block: the first ``shape[d]`` elements of each dim d.
 
         Raises:
             InputError: If the source is smaller, or has another number of dims.
@@ -88,10 +88,10 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
 
 
 def digits() -> Source:
-    """Return handwritten digits: 1797 images of 8 x 8 pixels, one row each.
+    """Return the package's handwritten digits: 1797 images of 8 x 8 pixels, one row each.
 
-    They are float32 numbers from 0 to 1. They are in a file of the package, from which blocks are read when they are
-    used. Labels are in :func:`digit_records`.
+    The numbers are float32 from 0 to 1. Blocks are read from a file of the package when they are used. The labels
+    are in :func:`digit_records`.
     """
     records = digit_records()
 
@@ -112,11 +112,11 @@ def project_text() -> Path:
 
 
 def _transpose(source: Source, columns: int) -> Source:
-    """Return a weight whose columns are the first ``columns`` rows of a source.
+    """Return a source of a weight ``[k, columns]``: the first rows of a matrix, transposed.
 
     Args:
-        source: the source, a matrix ``[rows, k]``.
-        columns: the number of columns of the weight ``[k, columns]``; at most the rows of the source.
+        source: the matrix ``[rows, k]``.
+        columns: the number of columns of the weight; at most ``rows``.
     """
 
     def read_block(index: Index) -> np.ndarray:
@@ -127,10 +127,10 @@ def _transpose(source: Source, columns: int) -> Source:
 
 
 def _make_random_source(name: str, shape: tuple[int, ...], dtype: np.dtype, seed: int) -> Source:
-    """Return a source of random numbers, which depend on the seed and their index alone.
+    """Return a source of random numbers that depend only on the seed and on the element's index.
 
-    So an element has an equal value in every block that contains it, on every rank. Floats are normally distributed;
-    integer types get numbers from 0 to 9.
+    So each element has an equal value on every rank, in whatever block it is read. Floats are normally
+    distributed; integer types get numbers from 0 to 9.
 
     Args:
         name: description of the source.
@@ -183,9 +183,11 @@ class Inputs:
 
     @cached_property
     def _raw_x(self) -> Source:
-        """The left operand before it is cropped and converted: the file, random numbers, or digits.
+        """The left operand before it is cropped and converted to the element type.
 
-        Random numbers are taken if there is a shape, and neither operand has a file.
+        1. The user's file, if there is one.
+        2. Random numbers, if the user gave a shape and no file for the right operand.
+        3. Otherwise the package's handwritten digits.
         """
         if self._x is not None:
             return from_file(self._x, "--x", self._dtype)
@@ -238,10 +240,10 @@ class Inputs:
 
     @cached_property
     def ids(self) -> Source:
-        """The token ids: the bytes of a text, as int32.
+        """The token ids, as int32: each byte of a text is one id.
 
-        They are the first :data:`DEFAULT_TOKENS` (512) bytes of the package's text, or the first :data:`MOST_TOKENS`
-        bytes of a user's file. A file with fewer bytes gives all of them.
+        They are the first 512 bytes (:data:`DEFAULT_TOKENS`) of the package's text, or the first 2**18 bytes
+        (:data:`MOST_TOKENS`) of the user's file. A file with fewer bytes gives all of them.
         """
         path = self._text or str(project_text())
         tokens: FileArray = open_tokens(path)
@@ -284,9 +286,10 @@ MOST_HALF = 126
 
 
 def _whole_number_source(name: str, seed: int, most: int, sparse: bool = False) -> cached_property[Source]:
-    """Return a cached property of :class:`ExactInputs`: a source of integers.
+    """Return a cached property of :class:`ExactInputs`: a source of random integers.
 
-    It has the shape of the source ``name`` of the data. See :meth:`ExactInputs._make_integer_source` for the numbers.
+    It has the shape of the source ``name`` of the original data. For the numbers see
+    :meth:`ExactInputs._make_integer_source`.
 
     Args:
         name: the name of the source in :class:`Inputs`, such as "x".
@@ -380,12 +383,12 @@ def _to_small_integers(normal: np.ndarray, most: int) -> np.ndarray:
 
 
 def exact_block(block: Any, dtype: np.dtype) -> np.ndarray:
-    """Return a block of a reference, computed in a type in which it is exact.
+    """Return a block of a reference; compute it in a type in which it is exact, if necessary.
 
     Args:
-        block: an array, or ``(function, operands)`` to compute it: floats in float64, complex numbers in complex128,
-            integers in their own type.
-        dtype: element type of the computed block, to which it is converted; an array keeps its own.
+        block: an array, which is returned as it is. Or ``(function, operands)``: the function is called with
+            floats as float64, complex numbers as complex128, and integers in their own type.
+        dtype: the element type to which a computed block is converted.
     """
     if not isinstance(block, tuple):
         return np.asarray(block)

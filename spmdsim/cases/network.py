@@ -53,11 +53,11 @@ class Images:
 
 
 def load(path: str | None) -> Images:
-    """Return the images of a folder with MNIST's files; without a folder, the package's digits, enlarged.
+    """Return the images of MNIST's files in a folder, or else the package's digits, enlarged.
 
     Args:
-        path: the folder. None or "" for the folder that the variable ``DATA_PATH`` names; if it is not set, there is no
-            folder.
+        path: the folder. None or "" for the folder that the variable ``DATA_PATH`` names; if it is not set, there
+            is no folder.
 
     Raises:
         InputError: If files are missing or do not fit (see :func:`mnist`), or a label is over 9.
@@ -104,10 +104,13 @@ def mnist(folder: Path) -> Images:
 def find(folder: Path, name: str, kind: str) -> Path:
     """Return the path of one of MNIST's files, gzipped or not, in a folder or its ``train/``.
 
+    For example, ``train-images`` and ``idx3-ubyte`` find ``train-images-idx3-ubyte``, ``train-images.idx3-ubyte``
+    and ``train/train-images-idx3-ubyte.gz``. The folder itself is searched first.
+
     Args:
         folder: the folder.
-        name: the first part of the file's name, such as "train-images".
-        kind: its second part, such as "idx3-ubyte", after ``-`` or ``.``.
+        name: the first part of the file's name.
+        kind: the second part, after ``-`` or ``.``.
 
     Raises:
         InputError: If the file does not exist.
@@ -124,14 +127,14 @@ Rows = Callable[[slice], np.ndarray]
 
 
 def _make_pixel_source(name: str, count: int, images: Rows) -> Source:
-    """Return a source of images as rows ``[count, 784]`` of normalised numbers.
+    """Return a source of images as rows ``[count, 784]`` of normalised float32 numbers.
 
-    The numbers are float32: ``(byte / 255 - MEAN) / DEVIATION``.
+    A number is ``(byte / 255 - MEAN) / DEVIATION``.
 
     Args:
-        name: its description.
+        name: description of the source.
         count: the number of images.
-        images: takes a slice of rows, and returns the bytes of their images; the last dims have 28 x 28 bytes.
+        images: a function that takes a slice of rows and returns the bytes of these images, 28 x 28 per image.
     """
 
     def read_block(index: tuple[slice, ...]) -> np.ndarray:
@@ -182,10 +185,10 @@ WIDTHS = (784, 512, 512, 10)
 
 
 def factor_ranks(ranks: int, count: int) -> tuple[int, ...]:
-    """Return the sizes of ``count`` axes whose product is a number of ranks.
+    """Return the sizes of ``count`` mesh axes whose product is a number of ranks.
 
-    The smallest primes come first, as in the tutorial's 8 = 2 * 4. If there are too few primes, the first axes have
-    size 1.
+    Each axis but the last one takes the smallest prime that is left, as in the tutorial's 8 = 2 * 4; the last one
+    takes the quotient. If there are too few primes, the first axes have size 1.
 
     >>> factor_ranks(8, 2), factor_ranks(8, 3), factor_ranks(12, 2), factor_ranks(7, 2), factor_ranks(1, 3)
     ((2, 4), (2, 2, 2), (2, 6), (1, 7), (1, 1, 1))
@@ -212,10 +215,11 @@ def simple_cuts(ranks: int) -> list[Any]:
 
 
 def advanced_layouts(ranks: int) -> list[Any]:
-    """Return strategies by layouts on two meshes, in which two axes split one dim.
+    """Return the tutorial's advanced strategies of five operators, as in :func:`simple_cuts`.
 
-    They are for the operators of :func:`simple_cuts`, in its order: products have a pair of layouts, and other
-    strategies count blocks. On 8 ranks the device matrices (meshes) are (2, 2, 2) and (8,).
+    The first two products have a layout per operand. The first one uses a mesh with three axes, two of which
+    split one dim together; the second one a mesh with one axis. On 8 ranks these meshes are (2, 2, 2) and (8,).
+    The other operators have the number of blocks of each dim.
 
     Args:
         ranks: the number of ranks.
@@ -242,14 +246,15 @@ STRATEGIES: dict[str, Callable[[int], list[Any]]] = {
 
 
 def _describe_adaptation(strategies: str, ranks: int, batch: int) -> str:
-    """Return a text on how the strategies differ from the tutorial's, and which sizes split unevenly.
+    """Return a text on how strategies differ from the tutorial's, and on uneven splits; or "".
 
-    The strategies differ if there are not 8 ranks. Sizes are the batch and the widths of the layers except the last
-    one; a size splits unevenly if ``ranks`` does not divide it. The text is empty if there is nothing to say.
+    An example is "the tutorial has 8 ranks, so on 4 its strategies become 2x2; 30 do not divide by 4: pieces
+    differ by one". The first half is left out on 8 ranks, the second one if ``ranks`` divides the batch and the
+    widths of all layers but the last.
 
     Args:
-        strategies: "simple", "advanced" or "data", a key of :data:`STRATEGIES`. "data" is not compared with the
-            tutorial, whose strategies split the weights, too.
+        strategies: "simple", "advanced" or "data". "data" is not compared with the tutorial, whose strategies
+            split the weights, too.
         ranks: number of ranks.
         batch: rows of a batch.
     """
@@ -407,13 +412,14 @@ class StepwiseReference:
         return float(self.world.gather_objects(own_losses[:1] * len(self.world.ranks))[0])
 
     def measure_rounding(self) -> tuple[Measured, list[Measured]]:
-        """Return the losses and the last weights, with their true values and allowed rounding.
+        """Return the reference's losses and last weights, with their allowed rounding errors.
 
-        All ranks must call it, because the processes exchange the results of their runs. True values are those of run
-        0, in float64; the differences of the other runs give the allowed rounding.
+        All ranks must call it, because the processes exchange the results of their runs. Run 0, in float64, gives
+        the true values. The differences of the other runs from it give the allowed rounding.
 
         Returns:
-            The measured losses, one per step so far; and one measured array per weight.
+            ``(losses, weights)``: one :class:`Measured` array with a loss per step so far, and one array per
+            weight.
         """
         parts = {n: (np.array(losses), self.changes[n]) for n, losses in self.losses.items()}
         (losses, changes), *repetitions = gather_runs(self.world, parts)
