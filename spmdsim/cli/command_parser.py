@@ -81,8 +81,8 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; exit with code 2 if an argument is wrong or unknown.
 
-        Rank 0 prints the error in one line to stderr. argparse would report an unknown argument by the main parser,
-        whose help does not list the options of the command.
+        Rank 0 prints the error in one line to stderr. The parser of the command reports its unknown arguments
+        itself. argparse would leave them to the main parser, whose help lacks the options of the command.
 
         Args:
             args: the words; None: those of the command line.
@@ -110,17 +110,18 @@ class Parser(argparse.ArgumentParser):
     def _missing_text(self, message: str) -> str:
         """Return the error text for missing arguments: their names, and the usage of the command.
 
-        ``message`` is argparse's message. It is returned unchanged if a missing argument is an option or a subcommand.
-        Arguments that take all remaining words are not named, because they may be empty. An example is "FILE must be
-        given: spmdsim calls FILE".
+        An example is "FILE must be given: spmdsim calls FILE". An argument that takes all remaining words is
+        never named as missing, because it may be empty. ``message`` is argparse's message. It is returned
+        unchanged if a missing argument is an option or a subcommand.
         """
         remainders = [str(a.metavar or a.dest) for a in self._actions if a.nargs == argparse.REMAINDER]
-        names = [name for name in message.partition(": ")[2].split(", ") if name not in remainders]
+        missing = [name for name in message.partition(": ")[2].split(", ") if name not in remainders]
         positionals = [a for a in self._actions if not a.option_strings and a.nargs != argparse.REMAINDER]
-        if not {*names} <= {str(action.metavar or action.dest) for action in positionals}:
+        positional_names = {str(action.metavar or action.dest) for action in positionals}
+        if not set(missing) <= positional_names:
             return message
         words = " ".join(str(action.metavar or action.dest.upper()) for action in positionals)
-        return f"{' and '.join(names)} must be given: {self.prog} {words}"
+        return f"{' and '.join(missing)} must be given: {self.prog} {words}"
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raise ArgumentError with the nearest choice if a value is not among the choices."""
@@ -129,10 +130,10 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no {value!r}; {words}")
 
     def error(self, message: str) -> NoReturn:
-        """Print one line that names the mistake and the help, and exit with code 2.
+        """Print one line with the mistake and the call for help to stderr, and exit with code 2.
 
-        Only rank 0 prints; every rank exits. If an argument is missing and an option is misspelled, the line reports
-        the misspelled option.
+        Only rank 0 prints; every rank exits. If an argument is missing and an option is misspelled, the line
+        reports the misspelled option.
 
         Args:
             message: the mistake, without a full stop.

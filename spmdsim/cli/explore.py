@@ -46,11 +46,12 @@ SECONDS = 120
 def main(args: argparse.Namespace) -> int:
     """Write the interactive HTML page to ``args.output``, by default explore.html, and return 0.
 
-    A line on stderr has its name and size. If the write fails, the error is reported at the end of the command.
+    A line on stderr has the page's name and size. If the write fails, the error is reported at the end of the
+    command.
 
     Raises:
-        InputError: If an option has no effect without ``--algorithm``, the file cannot be written, or a choice cannot
-            be parsed.
+        InputError: If an option has no effect without ``--algorithm``, the file cannot be written, or a choice
+            cannot be parsed.
     """
     from spmdsim.figures.explore import page
 

@@ -38,9 +38,9 @@ exit code: 0 all points, 1 points are missing, 2 nothing could be graded.
 
 @command("List the labs and their tasks.", None, help="list the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
-    """Print number, title, time and points of each lab, and a line with its tasks; return 0.
+    """Print number, title, time, points and tasks of each lab in two lines; return 0.
 
-    ``args`` is not used: commands have it.
+    ``args`` is not used; all commands have it.
     """
     from spmdsim.labs import lab, lab_numbers
 
@@ -163,11 +163,12 @@ def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
 
     Args:
         current: the lab.
-        args: the command's arguments: ``task`` (None for all), ``file`` and the three limits.
+        args: the command's arguments: ``task`` (None for all), ``file``, ``time_limit`` in seconds, and
+            ``memory_limit`` and ``output_limit`` in MiB.
 
     Returns:
-        A score per task, in the order of the lab. A program that fails or reaches a limit has no points, and its score
-        has the reason.
+        A score per task, in the order of the lab. A program that fails or reaches a limit has no points, and its
+        score has the reason.
 
     Raises:
         InputError: If the task or the answer file does not exist.

@@ -169,8 +169,9 @@ def _complete_options(args: argparse.Namespace) -> dict[str, str]:
 def _refuse_rank_count_after_script(args: argparse.Namespace) -> None:
     """Raise InputError if the script's own arguments have ``-n`` (or ``-np`` …) and a number.
 
-    The user probably meant the number of ranks. It is called only if no number of ranks is set. ``args.args`` are the
-    script's arguments; a number in the same word as the option (``-n=8``) is not noticed.
+    The user probably meant the number of ranks, as in ``spmdsim launch script.py -n 4``. It is called only if no
+    number of ranks is set. ``args.args`` are the script's arguments. A number in the same word (``-n=8``) is not
+    noticed.
     """
     for flag_, number in zip(args.args, args.args[1:]):
         if flag_ in ("-n", "-np", "--np", "--nproc_per_node", "--nproc-per-node") and number.isdecimal():

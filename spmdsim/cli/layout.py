@@ -244,8 +244,13 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
     """Raise InputError for an option that has no effect beside ``--op``.
 
-    Operands are described by cuts (``--shard``) or by layouts (``--in-layouts``), and so is the result. Layouts make
-    cuts useless, and a mesh has an effect only with layouts. ``args`` has the command's arguments.
+    * ``--shard`` and ``--repeat`` with ``--in-layouts``; ``--out-shard`` with ``--out-layout``: layouts replace
+      cuts.
+    * ``--device-matrix`` and ``--mesh`` without one of these layouts.
+    * ``--alias`` and ``--tuple-order`` without ``--device-matrix``; ``--mesh`` with it.
+
+    Args:
+        args: the command's arguments.
     """
     if args.in_layouts:
         refuse_options(args, "--shard --repeat", "cuts, not with --in-layouts")
@@ -317,9 +322,9 @@ def _tensor_layout(args: argparse.Namespace, shape: Shape | None) -> Layout:
 
 
 def _parse_cuts(args: argparse.Namespace) -> tuple[int, ...]:
-    """Return the numbers of blocks per dimension of ``--shard``, which describes one tensor.
+    """Return the number of blocks of each dimension of a tensor, from ``--shard``.
 
-    ``args.shard`` is a text such as "(2,4)" -> (2, 4).
+    For example, ``args.shard`` is "(2,4)", and the result is the tuple (2, 4).
 
     Raises:
         InputError: If ``--shard`` has the cuts of several tensors, or is no tuple of integers.
@@ -365,9 +370,9 @@ def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) 
     """Parse a layout on the mesh of the arguments.
 
     Args:
-        args: the command's arguments: ``device_matrix`` (with ``alias``, ``ranks_order`` and ``tuple_order``) or
-            ``mesh`` (with ``ranks_order``). Without both, the text must name its mesh.
-        text: a tensor map with ``--device-matrix``, else a layout in any notation.
+        args: the command's arguments. Either ``device_matrix``, with ``alias``, ``ranks_order`` and
+            ``tuple_order``; or ``mesh``, with ``ranks_order``. Without both, the text must name its mesh.
+        text: MindSpore's tensor map if there is a ``device_matrix``, else a layout in any notation.
         ndim: number of dimensions; None if it is unknown.
 
     Raises:

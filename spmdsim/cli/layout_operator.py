@@ -223,13 +223,13 @@ def _operand_names(function: Any) -> list[str]:
 
 
 def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
-    """Return the parameters of an operator's attributes by name.
+    """Return the parameters of an operator's attributes, such as ``axis``, by name.
 
-    Attributes are the parameters of a function without the operands. The function depends on the operator's rule:
+    Attributes are all parameters but the operands. They are found in a signature:
 
-    - If the rule is a function, its parameters count. If it takes ``**kwargs``, the parameters of the public function
-      count, too.
-    - If the rule is no function, the parameters of the local function count that the public function has, too.
+    - If the operator's rule is a function, in its signature. If it takes ``**kwargs``, the attributes of the
+      public function are added.
+    - Otherwise in that of the local function, as far as the public function has them, too.
 
     Args:
         function: the public function of an operator, such as ``spmdsim.ops.matmul``.
@@ -247,9 +247,9 @@ def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
 
 
 def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
-    """Raise InputError for an attribute that the operator does not take, or of a wrong type.
+    """Raise InputError for an unknown attribute, or for a text in place of True or False.
 
-    Only one type is checked: an attribute with a default of True or False must not be a text.
+    The second check is the only one of types: an attribute with a default of True or False must not be a text.
 
     Args:
         function: the public function of an operator.
@@ -271,7 +271,7 @@ def _wrong_arguments_text(function: Any, count: int, params: Mapping[str, Any], 
 
     1. an attribute without a default value is missing;
     2. the number of operands is wrong;
-    3. otherwise: the text has all attributes and ``error``.
+    3. otherwise: the operator does not accept the attributes, for the reason in ``error``.
 
     Args:
         function: the public function of the operator.
@@ -315,9 +315,9 @@ def _find_operator(name: str) -> Any:
 
 
 def _parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of all ``--attr`` options; return the attributes by name.
+    """Parse the values of all ``--attr`` options; return them as a dict by name.
 
-    For the form of each of the ``texts`` see :func:`_parse_attribute`.
+    Each of the ``texts`` is ``NAME=VALUE``; see :func:`_parse_attribute`.
 
     Raises:
         InputError: If a name is given twice, or a text has no "=".
@@ -383,7 +383,7 @@ def _parse_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layo
 
 
 def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
-    """Return the ranks of ``--ranks-order`` in mesh order, or None without it.
+    """Return the ranks of ``--ranks-order`` in the order of the mesh; None without it.
 
     Args:
         args: the command's arguments: ``ranks_order`` (text, or None) and ``n``.
@@ -435,10 +435,11 @@ def _select_ranks(args: argparse.Namespace, bound: Any, strategy: Any) -> int | 
 def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> Layout:
     """Return the layout of a result after all collectives.
 
-    ``--out-layout`` or ``--out-shard`` sets it; the default is ``computed`` without pending reductions.
+    It is the layout of ``--out-layout``, else that of the cuts ``--out-shard``, else ``computed`` without pending
+    reductions.
 
     Args:
-        args: the command's arguments. ``out_layout`` counts if both are set.
+        args: the command's arguments.
         computed: the layout after the local function.
         shape: global shape of the result.
 

@@ -197,10 +197,13 @@ def split_json(split: SplitLayout, ranks: Sequence[int] | None = None) -> dict[s
 
 
 def _list_parameters(split: SplitLayout) -> list[Named]:
-    """Return name, layout and global shape of each parameter of a Paddle split.
+    """Return ``(name, layout, global shape)`` of the "weight" and "bias" of a Paddle split.
 
-    The names are "weight" and "bias", in this order. The weight is left out if the blocks are uneven, which only an
-    embedding's can be. The bias is left out if there is none.
+    The weight is left out if its blocks are uneven, which happens only for an embedding. The bias is left out if
+    there is none.
+
+    Args:
+        split: the split.
     """
     is_even = split.size[split.axis] % split.num_partitions == 0
     parameters: list[Named] = [("weight", split.weight, split.size)] if is_even else []
@@ -388,7 +391,7 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
 def _show_collectives(derived: Derived) -> None:
     """Print the table of an operator's collectives and groups, or that there are none.
 
-    The table has at most eight groups of a collective, and the number of all. ``derived`` has the collectives.
+    A row lists at most eight groups, and the number of all. ``derived`` has the collectives.
     """
     if not derived.collectives:
         say("no collective follows")
@@ -411,12 +414,12 @@ def _show_pictures(layout: Layout, shape: Shape | None) -> None:
 
 
 def _write_pictures(args: argparse.Namespace, tensors: Iterable[tuple[str, Layout, Shape | None]]) -> None:
-    """Write the pictures of tensors, if ``--svg`` or ``--html`` is set; else do nothing.
+    """Write a picture per tensor for ``--svg`` or ``--html``; without them do nothing.
 
     Args:
         args: the command's arguments: ``svg`` and ``html``.
-        tensors: name, layout and global shape of each tensor. A name "" is not part of the title. The shape is None if
-            it is unknown.
+        tensors: name, layout and global shape of each tensor. The name begins the title, unless it is "". The
+            shape is None if it is unknown.
 
     Raises:
         InputError: If pictures are requested and ``tensors`` is empty.
@@ -452,13 +455,15 @@ def _selected_ranks(layout: Layout | SplitLayout, args: argparse.Namespace) -> t
 def _choose_rows(
     layout: Layout, ranks: tuple[int, ...] | None, show_all: bool
 ) -> tuple[tuple[int, ...], list[str]]:
-    """Return the ranks that get a row in tables, and lines about ranks that are left out.
+    """Return the ranks that get a row in tables, and a line about ranks that are left out.
 
     The ranks are:
 
     - ``ranks`` if it is not None;
     - else all ranks if there are at most :data:`MOST_RANKS` (32), or ``show_all`` is True;
-    - else the first 30 ranks of the mesh and the last two. Only in this case the list has a line; else it is [].
+    - else the first 30 ranks of the mesh and the last two.
+
+    The line is in a list, which is [] if no rank is left out.
 
     Args:
         layout: the layout whose mesh has the ranks.

@@ -38,7 +38,7 @@ N = TypeVar("N", int, float)
 def _number_type(
     convert: Callable[[str], N], rule: str, holds: Callable[[N], bool] = lambda _: True
 ) -> Callable[[str], N]:
-    """Return a function that parses a number and checks a rule, as the type of an argument.
+    """Return a function that parses a number and checks a rule, as ``type`` for argparse.
 
     The function raises ArgumentTypeError for a text that is no such number.
 
@@ -183,12 +183,14 @@ HOSTS = ("--hosts", "--hostfile")
 
 
 def declare_arguments(parser: argparse._ActionsContainer, arguments: Iterable[Argument]) -> None:
-    """Add arguments to a parser or group; groups of equal titles become one group.
+    """Add arguments to an argparse parser or group.
+
+    A group of arguments becomes a group of the parser; groups of equal titles are joined.
 
     Args:
         parser: the parser or group; changed in place.
-        arguments: each is the flags and options of an argument (a :data:`Row`), the last flag of an argument in
-            :data:`SHARED`, or a group of arguments.
+        arguments: each is a group, a :data:`Row` with the flags and options of one argument, or the last flag of
+            an argument in the table :data:`SHARED`, such as "--json".
 
     Raises:
         KeyError: If a string is not in :data:`SHARED`.
@@ -276,8 +278,9 @@ class Command:
     def add_to(self, subparsers: Subparsers, name: str) -> None:
         """Add a parser with the arguments of this command to ``subparsers``, under ``name``.
 
-        Commands with ``limits`` also get the options for limits. The parsed arguments have ``run`` (a function of them
-        that returns the exit code) and ``parser``. A command without ``help`` has no line in the list of subcommands.
+        Commands with ``limits`` also get the options for limits. The parsed arguments have ``run``, a function
+        that takes them and returns the exit code, and ``parser``. A command without ``help`` is not listed in the
+        help of subcommands.
         """
         listed: dict[str, Any] = {"help": self.help} if self.help else {}
         parser = subparsers.add_parser(name, description=self.about, epilog=self.examples, **listed)
@@ -289,8 +292,8 @@ class Command:
     def _run(self, args: argparse.Namespace) -> int:
         """Run the command, within limits if it runs a user's program; return its exit code.
 
-        Before a user's program, the modules of ``judges`` are imported. Errors of files that could not be written are
-        printed at the end; the code is then 2.
+        Before a user's program, the modules of ``judges`` are imported, so that the program cannot replace them.
+        Errors of files that could not be written are printed at the end; the code is then 2.
 
         Args:
             args: the command's arguments, which the parser of :meth:`add_to` parsed.
@@ -454,7 +457,7 @@ def chosen_command(argv: Sequence[str]) -> str | None:
 
 
 def command_words(argv: Sequence[str]) -> list[str]:
-    """Return the command and its subcommand, as far as the first words name them.
+    """Return the first words that name the command and its subcommand; [] if they name none.
 
     ``argv`` are the words after the program's name. The module of the command is imported.
 

@@ -71,11 +71,11 @@ def to_encoding(text: str, encoding: str | None) -> str:
 
 
 def print_anywhere() -> None:
-    """Let stdout and stderr write similar characters instead of characters that their encoding lacks.
+    """Make stdout and stderr replace characters that their encoding lacks by similar ones.
 
-    Closed standard streams (``>&-``), which Python has as None, are opened as the null device. Otherwise writes to them
-    would fail, or a file that is opened later would get their number. A stream whose error handler the user has chosen
-    keeps it.
+    A stream whose error handler the user has chosen keeps it. Standard streams that are closed (``>&-``) are
+    opened as the null device. Otherwise writes to them would fail, or a file that is opened later would get their
+    number.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
@@ -208,10 +208,10 @@ def fold_lines(text: str, width: int | None) -> str:
 
 
 def _fold_line(line: str, width: int) -> str:
-    """Break one line between words into lines of ``width`` characters.
+    """Break one line between words into lines of at most ``width`` characters.
 
-    Further lines are indented by four more blanks than the first. A word is never broken, so a line can be longer. A
-    line that fits is returned unchanged.
+    The second and later lines are indented by four more blanks than the first. A longer word is not broken, so
+    its line is longer than ``width``. A line that fits is returned unchanged.
     """
     if len(line) <= width:
         return line
@@ -326,7 +326,7 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 
 
 def writable(text: str) -> str:
-    """Return the text if it names a file that can be written; used as the type of an argument.
+    """Return the text if it names a file that can be written; a ``type`` for argparse.
 
     For the conditions see :func:`require_writable`. The file is neither opened nor created.
 
@@ -345,8 +345,8 @@ def writable(text: str) -> str:
 def require_writable(text: str) -> None:
     """Raise InputError if the file with the path ``text`` cannot be written.
 
-    It is called before the work starts. The file need not exist, but its folder must. A folder is refused. Nothing is
-    written. Ranks that do not share rank 0's file system raise nothing.
+    The file need not exist, but its folder must; a folder is refused. Nothing is written, so a command can call
+    it before its work starts. Ranks that do not share rank 0's file system raise nothing.
     """
     path = Path(text)
     target = path if path.exists() else path.parent
@@ -363,8 +363,8 @@ def require_writable(text: str) -> None:
 def require_folder(folder: Path) -> None:
     """Raise InputError if a folder can be neither written to nor created.
 
-    It is called before the work starts, and creates nothing. The nearest existing parent decides about a folder that
-    does not exist. Ranks that do not share rank 0's file system raise nothing.
+    If the folder does not exist, its nearest existing parent must be a writable folder. Nothing is created, so a
+    command can call it before its work starts. Ranks that do not share rank 0's file system raise nothing.
     """
     nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not nearest.is_dir():

@@ -139,15 +139,15 @@ def _parse_mesh(text: str | None) -> Mesh | None:
 
 
 def _rank_facts(ours: Plan, only: int | None) -> dict[str, Any]:
-    """Return received bytes and lower bound per rank, for JSON.
+    """Return the bytes that each rank receives, and its lower bound, for JSON.
 
     Args:
         ours: the plan.
-        only: the rank to list; None for all ranks of the target's mesh. If this mesh has more than 4096 ranks, None
-            lists no rank and the dict is empty.
+        only: the rank to list; None for all ranks of the target's mesh. If this mesh has more than 4096 ranks,
+            None lists no rank and the dict is empty.
 
     Returns:
-        {"ranks": a list with a dict per rank: "rank", "nbytes" and "lower_bound"}, in order of ranks.
+        A dict such as ``{"ranks": [{"rank": 0, "nbytes": 96, "lower_bound": 96}, …]}``, ascending by rank.
     """
     if only is None and ours.dst.mesh.size > 4096:
         return {}
@@ -159,11 +159,11 @@ def _rank_facts(ours: Plan, only: int | None) -> dict[str, Any]:
 
 
 def _print_rank(plan: Plan, rank: int) -> None:
-    """Print the bytes that a rank receives, its lower bound, and each transfer.
+    """Print the bytes that a rank receives, its lower bound, and its transfers.
 
-    A transfer has the sender and the global indices; blocks that the rank keeps are listed, too. At most 64 are
-    printed, and only if no reduction takes place and the shape stays. With a reduction, the bound is the rank's share
-    of what must be received.
+    A transfer has the sender and the global indices of a block; blocks that the rank keeps are listed, too. At
+    most 64 are printed. There are none if the plan reduces or changes the shape. If it reduces, the lower bound
+    is the rank's share of what all ranks must receive.
 
     Args:
         plan: the plan.
@@ -171,10 +171,9 @@ def _print_rank(plan: Plan, rank: int) -> None:
     """
     from spmdsim.figures.plan_figures import transfers_list
 
-    bound_words = (
-        "must receive" if plan.src.partial == plan.dst.partial else "its share of what must be received is"
-    )
+    reduces = plan.src.partial != plan.dst.partial
+    bound_words = "its share of what must be received is" if reduces else "must receive"
     nbytes, bound = plan.nbytes(rank), plan.lower_bound(rank)
     say("", f"rank {rank}: receives {many(nbytes, 'byte')}, {bound_words} {bound:,}")
-    if plan.src.partial == plan.dst.partial and plan.to_shape is None:
+    if not reduces and plan.to_shape is None:
         say(*transfers_list(plan.src, plan.dst, plan.shape, rank))

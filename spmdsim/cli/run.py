@@ -165,16 +165,16 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
 
 def _prepare_cases(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
-    """Return the cases for ``size`` ranks and their inputs; read the files that they use.
+    """Return the cases for ``size`` ranks and their inputs; check that the inputs can be read.
 
-    Files of operators that ``--only`` leaves out are not opened.
+    Files of operators that do not run are not opened.
 
     Args:
         args: the command's arguments.
         size: number of ranks.
 
     Returns:
-        The cases in the order of the table, and the inputs of all cases.
+        The cases in the order in which they run, and the inputs of all cases.
 
     Raises:
         InputError: If an argument or a file is wrong, or the shapes of the operands do not match.
@@ -193,7 +193,7 @@ def _prepare_cases(args: argparse.Namespace, size: int) -> tuple[list[Case], Inp
 def _list_faults(as_json: bool) -> int:
     """Print name and description of each kind of fault for ``--inject``; return 0.
 
-    They are printed as a table, or as a JSON object if ``as_json`` is True.
+    They are printed as a table, or as a JSON object of descriptions by name if ``as_json`` is True.
     """
     from spmdsim.cases.injection import FAULTS
 
@@ -581,9 +581,9 @@ def _collective_text(event: CollectiveEvent) -> str:
 
 
 def _show_slices(outcome: Outcome) -> None:
-    """Print the slices of a case's operands and result on every rank.
+    """Print a table of the slices of a case's operands and result, with a row per rank.
 
-    The title of the table names the case, its strategy, its mesh and the verdict.
+    The title names the case, its strategy, its mesh and the verdict.
 
     Args:
         outcome: an outcome of a run with ``verbose``, whose ``slices`` are not empty.

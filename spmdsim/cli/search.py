@@ -184,17 +184,17 @@ def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: An
 
 
 def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
-    """Return the result that the strategies of the file ``--load`` give, without a search.
+    """Return the result that the strategies in the file ``--load`` give for a program.
 
     Args:
         args: the command's arguments: ``load``, ``mesh`` and ``ranks``.
         graph: the program as a graph of operators.
-        mesh: the mesh of ``--mesh``, to be compared with the mesh of the file; without ``--mesh`` it is not used.
+        mesh: the mesh of ``--mesh``; not used without this option.
         settings: the machine and other settings of the cost model.
 
     Raises:
-        InputError: If the file cannot be read or is for another program; if ``--mesh`` is another mesh than the
-            file's; or if ``-n`` is neither its default nor the number of ranks of the file's mesh.
+        InputError: If the file cannot be read or is for another program; or if ``--mesh`` or ``-n`` (unless it
+            has its default value) contradict the mesh of the file.
     """
     from spmdsim.auto_parallel.search_result import SearchResult, load_choice
 
@@ -363,9 +363,7 @@ def _result_facts(result: SearchResult, answers: list[WhyNot], proof: Proof | No
 
 
 def _read_program(args: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """Return the program and its sizes as `(program, sizes)`, the arguments of ``as_graph``.
-
-    A program file is run to read its definitions.
+    """Return ``(program, sizes)`` for ``as_graph``; execute a program file to read it.
 
     Args:
         args: the command's arguments: ``program`` or ``file``, and the sizes of :data:`SIZES`; None if not set.
@@ -405,9 +403,10 @@ def _parse_strategy(text: str) -> Any:
 
 
 def parse_memory(text: str) -> float:
-    """Convert a positive number of bytes with an optional unit to a number.
+    """Convert a text such as "2GB" or "100" to a number of bytes.
 
-    KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024. Units must be written like that; B is bytes.
+    KB, MB and GB are powers of 1000; KiB, MiB and GiB are powers of 1024; B, and no unit, are bytes. Case
+    matters.
 
     Raises:
         InputError: If the text is no size, or not above 0.
@@ -430,7 +429,8 @@ def parse_memory(text: str) -> float:
 def _print_frontier(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> int:
     """Print all trade-offs of time and memory for ``--pareto``, and write pictures; return 0.
 
-    The fastest comes first. Times are in seconds and memory in bytes in JSON.
+    A trade-off is a choice of strategies that no other choice beats in both. The fastest comes first. In JSON,
+    times are in seconds and memory in bytes.
 
     Args:
         args: the command's arguments: ``json``, ``svg`` and ``html``.

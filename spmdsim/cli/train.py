@@ -83,10 +83,10 @@ examples:
     varied("--json", help="print losses and verdicts as JSON"),
 )
 def main(args: argparse.Namespace) -> int:
-    """Train; return 0, or 1 if a comparison fails or the loss is no longer finite.
+    """Train the network; return 0, or 1 if a comparison fails or the loss is no longer finite.
 
-    Outside of a launch, start this command on ``-n`` ranks and return the exit code of the job. In a job, all ranks
-    call it.
+    Outside of an MPI job, start this command on ``-n`` ranks and return the exit code of the job. In a job, all
+    ranks call it.
 
     Args:
         args: the command's arguments.

@@ -77,15 +77,18 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _run_trials(args: argparse.Namespace, path: Path) -> int:
-    """Try implementations on each number of ranks; return the first failing exit code, or 0.
+    """Try implementations of redistributions on each number of ranks; add the records to a file.
 
-    The ranks run the user's script, or without one redistributions of square matrices. They add to the file ``path``.
-    After a failure, further numbers of ranks are not tried.
+    The ranks run the user's script, or without one redistributions of square matrices. After a failure, further
+    numbers of ranks are not tried.
 
     Args:
-        args: the command's arguments: ``n`` (list of rank counts), ``script`` and ``args`` (its arguments), ``sizes``
-            (numbers of rows).
+        args: the command's arguments: ``n`` (list of rank counts), ``script`` and ``args`` (its arguments),
+            ``sizes`` (numbers of rows).
         path: the tuning file.
+
+    Returns:
+        The first exit code that is not 0, or 0.
 
     Raises:
         InputError: If the script does not exist, or a number of ranks cannot be started.
@@ -159,10 +162,10 @@ def _print_choices(path: Path) -> None:
 
 
 def _read_records(path: str | Path) -> Iterator[tuple[str, dict[str, Any], TrialRecords]]:
-    """Yield `(vendor, data, records)` for each MPI library in a tuning file.
+    """Yield ``(vendor, data, records)`` for each MPI library in a tuning file.
 
-    ``vendor`` is the name of the library, ``data`` its JSON entry, and ``records`` the parsed choices. A library
-    without choices has empty records.
+    ``vendor`` is the name of the library, ``data`` its JSON entry, and ``records`` the measured implementations,
+    which are empty for a library without measurements.
 
     Raises:
         InputError: If the file ``path`` cannot be read as a tuning file.

@@ -140,11 +140,11 @@ def _parse_sizes(args: argparse.Namespace) -> list[int]:
 
 
 def _parse_dtype(name: str) -> np.dtype:
-    """Return the element type of a name such as "float32".
+    """Return the element type with a name such as "float32", if its numbers can be added.
 
     Raises:
-        InputError: If the name is unknown, or the type is neither an integer, an unsigned integer nor a real
-            floating-point type of NumPy. So bool and complex types are refused.
+        InputError: If the name is unknown, or the type is not one of NumPy's integer or real floating-point
+            types. So bool and complex types are refused.
     """
     from spmdsim.layout.element_type import element_type
 
@@ -290,8 +290,9 @@ def _predict_seconds(
 ) -> float | None:
     """Return the predicted seconds of a measured case, or None if there is no prediction.
 
-    A schedule is always priced, with :func:`~spmdsim.cost.pricing.emulated_seconds`. The library's own call has the
-    interpolated time that was measured for this number of ranks. Without a measurement the prediction is None.
+    * For a schedule: the price by :func:`~spmdsim.cost.pricing.emulated_seconds`.
+    * For the library's own call: the time at this size between times that were measured on this number of ranks;
+      None without such measurements.
 
     Args:
         machine: the machine.
@@ -391,9 +392,9 @@ _LEFT_OUT = ("type", "redop", "root", "count", "algbw", "error")
 def _select_columns(predicted: bool, width: int | None) -> list[_Column]:
     """Return the columns that fit into ``width`` characters; all columns if it is None.
 
-    Columns are left out one by one in the order of ``_LEFT_OUT``, until the line fits. A column takes its width and one
-    blank; the line begins with one more character. If all of ``_LEFT_OUT`` are left out and the line is still too wide,
-    return the remaining columns. If ``predicted`` is True, the columns of predictions are included.
+    Columns are left out one by one, in the order of ``_LEFT_OUT``, until the line fits. All other columns stay,
+    even if the line is too wide. A column takes its width and one blank; the line begins with one more character.
+    The columns of predictions are included if ``predicted`` is True.
     """
     columns = [*_COLUMNS, *(_PREDICTED if predicted else ())]
     for name in _LEFT_OUT:

@@ -177,9 +177,9 @@ def _measure_and_fit(pace: Pace, largest: int) -> tuple[Calibration, Fit | None]
 def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibration:
     """Time whole collectives; return the calibration with the interval of prediction errors.
 
-    The interval is the 5th and 95th percentile of measured / predicted: with (0.9, 1.5), nine of ten measured times
-    were 0.9 to 1.5 times the predicted ones. The returned calibration also has the checks; the given one is not
-    changed. All ranks call it.
+    The interval is the 5th and 95th percentile of measured / predicted time: with (0.9, 1.5), nine of ten
+    measured times were 0.9 to 1.5 times the predicted ones. The timed collectives become the ``checks`` of the
+    result. The given calibration is not changed. All ranks must call it.
 
     Args:
         pace: communicator, time limit and progress.
@@ -187,7 +187,7 @@ def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibra
         calibration: the calibration whose machine predicts.
 
     Raises:
-        InputError: If there are fewer than ten checks.
+        InputError: If fewer than ten collectives were timed.
     """
     from spmdsim.cli.collective.samples import check_predictions
     from spmdsim.cost.calibration import error_interval
@@ -199,9 +199,10 @@ def _add_interval(pace: Pace, largest: int, calibration: Calibration) -> Calibra
 
 
 def _make_fit_table(kinds: list[tuple[str, Fit]]) -> Table:
-    """Return a table with a row for each line of the fits, in microseconds and GB/s.
+    """Return a table with a row for each line of the fits: bytes, microseconds, GB/s.
 
-    A fit has several lines, each up to a size. "any" is no limit, and "-" a line that does not rise.
+    A fit has several lines ``seconds = alpha + bytes * beta``, each up to a message size. The cell "any" means no
+    limit, and "-" a line that does not rise.
 
     Args:
         kinds: name and fit of each kind of measurement.

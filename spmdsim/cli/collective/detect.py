@@ -237,8 +237,8 @@ def draw_wide_range(seed: tuple[int, ...], count: int, dtype: np.dtype) -> np.nd
 def format_names(schedules: list[Schedule]) -> tuple[str, ...]:
     """Return the names of the schedules' algorithms, each once, in the order of the schedules.
 
-    A schedule divides the vector into chunks in a way that has a name, "balanced" or "ceiling". If none of an
-    algorithm's schedules has the algorithm's default division, its name states the division of its first schedule.
+    A schedule divides the vector into chunks by a rule, "balanced" or "ceiling". If none of an algorithm's
+    schedules uses the algorithm's default rule, the rule of its first schedule is appended to the name.
 
     >>> from spmdsim.collectives import schedule_of
     >>> format_names([schedule_of("all_reduce", "ring", 3, rounding="ceiling"), schedule_of("all_reduce", "linear", 3)])

@@ -68,8 +68,8 @@ def noise_note(comm: Any, others: float = 0.0) -> str:
 def watch_other_programs(comm: Any) -> Callable[[], float]:
     """Return a function that returns how many cores other programs have kept busy since now.
 
-    Only cores of this node count. The number is the mean from this call to the call of the function, such as 1.5, and
-    at least 0. It is 0 if the system does not report it. All ranks must call both functions. ``comm`` is the mpi4py
+    Only cores of this node count. The number is the mean from this call to the call of the function, such as 1.5.
+    It is 0 if the system does not report it. All ranks must call both functions. ``comm`` is the mpi4py
     communicator of the ranks.
     """
     start, busy_before = read_other_seconds(comm)
@@ -97,8 +97,8 @@ def read_other_seconds(comm: Any) -> tuple[float, float]:
 def _read_busy_seconds() -> float:
     """Return the seconds for which all cores of this node have worked since the system's start.
 
-    The number is a sum over all cores, from the first line of ``/proc/stat``. It includes user, nice, system and
-    interrupts, but no idle time and no waits for disks. Return 0 if the file cannot be read.
+    The number is a sum over all cores. It includes user, nice, system and interrupts, but no idle time and no
+    waits for disks. It is 0 if ``/proc/stat`` cannot be read.
     """
     try:
         with open("/proc/stat", encoding="ascii") as file:
@@ -179,11 +179,11 @@ class MeasuredCase:
         )
 
     def _blocks(self) -> list[tuple[int, int, range, int]]:
-        """Return the blocks of this rank's output as `(start, stop, ranks, first)`.
+        """Return the verified blocks of this rank's output as ``(start, stop, ranks, first)``.
 
-        The elements from ``start`` to ``stop`` are the sum of the inputs of ``ranks``; the block is a copy if ``ranks``
-        has one rank. ``first`` is the index of the block's first element in these inputs. Collectives that concatenate
-        have a block per rank, others one block. If the rank has no output, the list is empty.
+        The elements ``start`` to ``stop - 1`` of the output must be the sum of the inputs of ``ranks``, read from
+        element ``first`` on; one rank means a copy. Collectives that concatenate have a block per rank, others
+        one block. If the rank has no output, the list is empty.
 
         For example, rank 1 of 2 ranks with messages of 6 elements has these blocks:
 
@@ -203,7 +203,7 @@ class MeasuredCase:
         """Return the number of elements of a block that differ from the sum of the ranks' inputs.
 
         Element ``i`` of rank ``r``'s input is ``(i + 3 r) % PERIOD + 1``. So one period of expected sums is
-        converted to the type of the case, and compared with the whole block. A NaN counts as wrong.
+        computed, and compared with the whole block in the type of the case. A NaN counts as wrong.
 
         Args:
             block: elements of this rank's output.

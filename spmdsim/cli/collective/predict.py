@@ -137,15 +137,15 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
-    """Print tables of times, how certain the times are, crossovers, and algorithms that were left out.
+    """Print tables of predicted times, their certainty, and where the fastest algorithm changes.
 
-    Times are in microseconds. If the library's call is predicted beyond measured sizes, a line says so. The algorithms
-    that were left out are printed to stderr, with their reasons.
+    Times are in microseconds. If the library's call is predicted beyond measured sizes, a line says so.
+    Algorithms that were left out are printed to stderr, with the reasons.
 
     Args:
         prediction: the predicted times.
-        shares_links: True if messages share the links of a topology. Then a warning follows if the last rank count is
-            so large that loads of links are rounded up.
+        shares_links: True if messages share the links of a topology. Then a warning follows if the last rank
+            count is so large that loads of links are rounded up.
     """
     from spmdsim.figures.cost_figures import crossover_words, measured_words, prediction_tables
 
@@ -162,9 +162,12 @@ def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
 def _report_ignored_parameters(machine: Machine, topology: str) -> None:
     """Print a remark to stderr for each parameter of the machine or topology that LogGOPS lacks.
 
-    * If there is a topology, or the machine has a link inside nodes: links are not shared.
-    * If the machine has pieces, which are latencies and bandwidths by message size: the values of the largest messages
-      are used for all sizes.
+    LogGOPS is the model of the event simulation. It has one latency and one bandwidth for all messages, and no
+    shared links.
+
+    * With a topology, or a machine with a link inside nodes, a remark says that no links are shared.
+    * With a machine whose latency and bandwidth depend on the message size, a remark says that those of the
+      largest messages are used.
 
     Args:
         machine: the machine.
@@ -246,8 +249,8 @@ def _print_links(
 def _print_rough_count_warning(n: int) -> None:
     """Print a warning if ``n`` ranks are more than ``EXACT_UP_TO`` (32); else print nothing.
 
-    With more ranks, each message of a symmetric algorithm is priced as if it had the size of the largest message of
-    its round, so predictions may be too high.
+    Above this number, each message of a symmetric algorithm is priced like the largest message of its round. So
+    predictions may be too high.
     """
     from spmdsim.cost.link_load import EXACT_UP_TO
 
@@ -290,8 +293,8 @@ def _parse_event_parameters(text: str, machine: Machine) -> LogGOPS:
 def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     """Return the message sizes in bytes, from ``--begin`` to ``--end`` by ``--factor``.
 
-    By default they begin at 1K and end at 64M, or at ``--begin`` if that is larger. With several rank counts they begin
-    at 1M and end where they begin, so there is one size.
+    By default they begin at 1K and end at 64M, or at ``--begin`` if that is larger. With several rank counts
+    there is one size by default: they begin at 1M and end where they begin.
 
     Args:
         args: the command's arguments: ``begin`` and ``end`` (texts, or None) and ``factor``.

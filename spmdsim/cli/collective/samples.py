@@ -76,13 +76,14 @@ class Pace:
     clock: Callable[[], float] = time.monotonic
 
     def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
-        """Yield all cases in order, and then all of them again, up to :data:`TIMES_THROUGH` (3) passes.
+        """Yield all cases in order, up to :data:`TIMES_THROUGH` (3) times, until the time is over.
 
         The first pass is always complete. Later passes stop when ``seconds`` have passed since the first case was
-        requested. All ranks must iterate over it, because rank 0 sends its decision before each case of a later pass.
+        requested. All ranks must iterate over it, because rank 0 sends its decision before each case of a later
+        pass.
 
         Args:
-            what: name of the cases in the texts for ``tell``.
+            what: name of the cases in the texts for ``tell``, which reports progress.
             cases: the cases; equal on all ranks.
         """
         end = self.clock() + self.seconds
@@ -275,10 +276,10 @@ def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
 
 
 def call_seconds(comm: Any) -> float:
-    """Return the fixed seconds of an emulated collective on this rank: its time without rounds.
+    """Return the seconds that an emulated collective takes on this rank without any messages.
 
-    Most of it is spent on binding the arrays to the program. The fastest of the timed calls counts. No message is
-    sent. ``comm`` is an mpi4py communicator that includes this rank.
+    This fixed time is spent mostly on binding arrays to the program. The fastest of several calls counts. No
+    message is sent. ``comm`` is an mpi4py communicator that includes this rank.
     """
     from spmdsim.worlds.mpi.messages import Messages
 

@@ -62,15 +62,14 @@ def build_schedule(args: argparse.Namespace, name: str, options: Iterable[str] =
     """Return the schedule of an algorithm for the rank count, root and options in the arguments.
 
     Args:
-        args: the command's arguments: ``collective``, ``ranks``, ``root``, ``chunks``, ``rounding`` if the command has
-            it, and the options of ``options``.
-        name: the algorithm, or ``FILE.py:FUNCTION``, whose file is run.
-        options: names of the algorithm's options to pass on. Options that are not set (None) have the algorithm's
-            default.
+        args: the command's arguments: ``collective``, ``ranks``, ``root``, ``chunks``, ``rounding`` if the
+            command has it, and the options of ``options``.
+        name: the algorithm, or ``FILE.py:FUNCTION``; this file is executed.
+        options: names of the algorithm's options to pass on. Options that are None have the algorithm's default.
 
     Raises:
-        InputError: If the user's file or function cannot be loaded, or ``--root`` is set and the collective has no
-            root.
+        InputError: If the user's file or function cannot be loaded, or ``--root`` is set and the collective has
+            no root.
         ScheduleError: If the algorithm is unknown, or does not support the rank count, the root or an option.
     """
     from spmdsim.collectives import make_schedule
@@ -153,8 +152,8 @@ def find_algorithm(
 ) -> Algorithm:
     """Return an algorithm by its name, or a user's algorithm by ``FILE.py:FUNCTION``.
 
-    A user's function is not called here. Its file runs in a child process at once where ``fork`` exists, else in this
-    process.
+    A user's file is executed at once, in a child process where ``fork`` exists, else in this process. The
+    function is not called here.
 
     Args:
         collective: name of the collective.
@@ -333,8 +332,8 @@ def growing_sizes(begin: int, end: int, factor: float) -> list[int]:
 def _growing(low: int, high: int, factor: float) -> list[int]:
     """Return ``low``, and numbers up to ``high`` that grow by ``factor``.
 
-    Each number is ``factor`` times, and at least 1 more than, the number before. It is rounded down, but the next
-    number follows from the unrounded one.
+    The numbers ``low * factor ** i`` are rounded down. Small steps are enlarged to 1, so that no number occurs
+    twice.
 
     Args:
         low: first number.
@@ -343,6 +342,9 @@ def _growing(low: int, high: int, factor: float) -> list[int]:
 
     Raises:
         InputError: If there are more than :data:`MOST_POINTS` (10,000).
+
+    >>> _growing(1, 10, 1.5), _growing(8, 64, 2)
+    ([1, 2, 3, 4, 6], [8, 16, 32, 64])
     """
     values, value = [], float(low)
     while value <= high * (1 + 1e-9):

@@ -101,9 +101,9 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
 
 def _print_counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
-    """Verify a schedule and print its counts; return 1 if it is wrong, else 0.
+    """Verify a schedule and print its rounds and bytes; return 1 if it is wrong, else 0.
 
-    A wrong schedule has no counts; its verdict with the findings is printed instead.
+    For a wrong schedule, the verdict with the findings is printed instead.
 
     Args:
         schedule: the schedule.
@@ -172,15 +172,14 @@ def _count_bytes(schedule: Schedule, args: argparse.Namespace) -> Counts:
 
 
 def _format_counts(facts: Facts, args: argparse.Namespace) -> list[object]:
-    """Return lines of totals and bounds of a correct schedule, and the table per rank.
+    """Return the texts and the table of a correct schedule's counts, to be printed.
+
+    First come lines of totals and lower bounds, then a blank line, then a table with a row per rank.
 
     Args:
         facts: verdict, counts and lower bounds of the schedule.
-        args: the command's arguments. With ``bytes`` the counts are bytes for that message size and ``itemsize``. If
-            ``bytes`` is None, they are multiples of the message size m.
-
-    Returns:
-        Texts and a table, for :func:`~spmdsim.cli.output.say`.
+        args: the command's arguments. With ``bytes`` the counts are bytes for that message size and ``itemsize``.
+            If ``bytes`` is None, they are multiples of the message size m.
 
     Raises:
         InputError: If ``--bytes`` is no size.
@@ -383,19 +382,23 @@ def list_algorithms(args: argparse.Namespace) -> int:
 
 
 def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
-    """Return the cells of an algorithm in the table of ``collective list``.
+    """Return the cells of an algorithm's row in the table of ``collective list``.
 
-    They are name, rank counts, three cost formulas, order of operands, and description. The formulas are the rounds,
-    and the factors of bytes and of reduced bytes. All three are "-" if the algorithm has no formulas. A condition of
-    the formulas is appended to the first one. The order is "yes" if operands are combined in rank order, "no" if not,
-    and "-" if that is not known. Options follow the description.
+    1. Name.
+    2. Rank counts that it supports.
+    3. Number of rounds as a formula, with its condition. Cells 3 to 5 are "-" if there are no formulas.
+    4. Sum over rounds of the largest message, as a multiple of the collective's size, such as "2*(n-1)/n".
+    5. Sum over rounds of the largest reduced block, likewise.
+    6. "yes" if operands are combined in rank order, "no" if not, "-" if that is not known.
+    7. Description, with the options.
     """
-    form = algorithm.formula
+    formula = algorithm.formula
     order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
     options = "".join(f" --{name} {value}" for name, value in algorithm.options)
     costs = ("-", "-", "-")
-    if form is not None:
-        costs = (form.steps + (f" if {form.only}" if form.only else ""), form.beta, form.gamma)
+    if formula is not None:
+        condition = f" if {formula.only}" if formula.only else ""
+        costs = (formula.steps + condition, formula.beta, formula.gamma)
     about = algorithm.about + (f" (options:{options})" if options else "")
     return (algorithm.name, algorithm.condition_words, *(_readable_formula(c) for c in costs), order, about)
 
@@ -547,10 +550,10 @@ def _comparison_cells(facts: Facts) -> dict[str, str]:
 
 
 def _print_side_by_side(stories: list[History], names: list[str]) -> None:
-    """Print the messages of two algorithms side by side, under their ``names``.
+    """Print the messages of two algorithms side by side, or one below the other if too wide.
 
-    If the lines have more characters than the terminal (150 in files and pipes), print one below the other. ``stories``
-    are the two executed schedules, in the order of ``names``.
+    The limit is the terminal's width, or 150 characters in files and pipes. ``stories`` are the two executed
+    schedules, ``names`` their titles.
     """
     from spmdsim.figures.schedule_figures import arrow_lines, highlight
 
