@@ -79,7 +79,7 @@ def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, 
 
 
 def _ones_below(size: int) -> int:
-    """Count the binary ones in the numbers 0 ... size-1, without a loop over the numbers.
+    """Count the binary ones in all numbers from 0 to ``size - 1`` without visiting each number.
 
     >>> _ones_below(4)  # 0, 1, 10, 11
     4
@@ -228,7 +228,7 @@ class Algorithm(ShortRepr):
         return f"{self.collective.name} {self.name}"
 
     def fits(self, size: int, options: Mapping[str, object] | None = None) -> bool:
-        """Return True if the algorithm works for ``size`` ranks; always False below 1 rank.
+        """Return True if the algorithm supports ``size`` ranks and the options; False below 1 rank.
 
         Args:
             size: number of ranks.
@@ -484,7 +484,7 @@ def _expressions(chunks: str | tuple[str, ...], label: str) -> tuple[str, ...]:
 
 
 def _check_expression(expression: str, label: str, what: str) -> None:
-    """Raise ScheduleError if a text is not an expression of the rank count, such as ``2*n``.
+    """Raise ScheduleError if a text is not arithmetic with the rank count, such as ``2*n``.
 
     It is evaluated for 4 ranks; a division by 0 there is an error, too.
 
@@ -529,10 +529,10 @@ def _has_library_name(algorithm: Algorithm, name: str, library: str = "") -> boo
 
 @explained
 def algorithm(collective_name: str, name: str) -> Algorithm:
-    """Find an algorithm by its name or by a library's name for it.
+    """Find an algorithm by its name here, or by the name that MPICH, Open MPI or NCCL gives it.
 
-    Its own name is tried first, then the names of all libraries, in the order of declaration. Case does not matter,
-    and - stands for _.
+    The name here is tried first, then the names of libraries; of several algorithms the first declared one is
+    returned. Case does not matter, and - stands for _.
 
     Raises:
         ScheduleError: If the algorithm is unknown; the message lists all, and the nearest one.

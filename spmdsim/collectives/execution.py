@@ -70,19 +70,19 @@ def execute(
 
 
 def check_arrays(program: RankProgram, operand: Array | None, result: Array | None) -> tuple[Array, Array]:
-    """Check a rank's input and output arrays against its program, and return both.
+    """Check a rank's input and output arrays against its program; return both.
 
-    An array may be None if the program needs none of its elements; an empty array is returned in its place.
+    An array may be None if the program needs no element of it. Then an empty array is returned in its place.
 
     Args:
         program: the program.
         operand: the input, elements along the first dimension.
-        result: the output, likewise. Its element type and row shape must be those of the input; without an input they
-            are free.
+        result: the output, likewise. It must have the input's element type and row shape, unless there is no
+            input.
 
     Raises:
-        ScheduleError: If a length is not the program's ``input_count`` or ``output_count``, if the element types or
-            row shapes of the two arrays differ, or if an array that the program needs is None.
+        ScheduleError: If a length is not the program's ``input_count`` or ``output_count``, if the element types
+            or row shapes of the two arrays differ, or if an array that the program needs is None.
     """
     like = operand if operand is not None else result
     if like is None:
@@ -155,14 +155,15 @@ def _bind_arrays(
 ) -> tuple[Array, Array, Array]:
     """Return the input, output and work arrays of a run, after checks.
 
-    The input is copied if it shares memory with the output, unless each element has the address of its result.
+    The input is returned as a copy if it shares memory with the output. Only if each element already has the
+    address of its place in the output, no copy is needed.
 
     Args:
         program: the program.
         operand: the input; None if the program needs none.
         result: the output; None if the program needs none.
-        work: memory to use again, if it is large enough and of the right type; None, or else, new memory is
-            allocated.
+        work: memory to reuse if it is large enough and has the right type and row shape; otherwise, or for None,
+            new memory is allocated.
 
     Raises:
         ScheduleError: If an array does not fit the program; see :func:`check_arrays`.
@@ -178,16 +179,16 @@ def _bind_arrays(
 
 
 def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[int, ...]], name: str) -> Array:
-    """Return the array, or an empty one for None, after checks.
+    """Return an array after checks, or an empty array for None.
 
     Args:
         array: the array, or None.
-        count: the length that it must have.
+        count: the length that it must have; None has length 0.
         kind: the element type and the shape of a row that it must have.
         name: the name of the array in errors.
 
     Raises:
-        ScheduleError: If the length, element type or row shape is another one, or None stands for elements.
+        ScheduleError: If the length, element type or row shape is another one.
     """
     if array is None:
         if count:
@@ -202,10 +203,10 @@ def _check_array(array: Array | None, count: int, kind: tuple[np.dtype, tuple[in
 
 
 def _is_in_place(program: RankProgram, source: Array, target: Array) -> bool:
-    """Return True if each element of the input has the memory address of its place in the output.
+    """Return True if each input element has the memory address of its place in the output.
 
-    False if the program does not allow one memory for both. Only the address of the first element is compared: the
-    caller has checked the arrays.
+    Return False if the program does not allow that. Only the addresses of the first elements are compared,
+    because the caller has checked the arrays.
 
     Args:
         program: the program, which knows the position of the input in the output.
@@ -214,9 +215,9 @@ def _is_in_place(program: RankProgram, source: Array, target: Array) -> bool:
     """
     if not program.same_places:
         return False
-    first = target[program.input_shift :]
-    yes: bool = source.__array_interface__["data"][0] == first.__array_interface__["data"][0]
-    return yes
+    target_start = target[program.input_shift :]
+    is_equal: bool = source.__array_interface__["data"][0] == target_start.__array_interface__["data"][0]
+    return is_equal
 
 
 @explained

@@ -54,9 +54,16 @@ class CostBound(NamedTuple):
 
 
 def lower_bound(collective_name: str, size: int) -> CostBound:
-    """Return the lower bound of a collective on ``size`` ranks: rounds, and multiples of the message size.
+    """Return the lower bounds of a collective: rounds, and multiples of the message size.
 
-    Raises SpmdError for an unknown collective, or a size below 1.
+    ``beta`` is for bytes that a rank must send or receive, ``gamma`` for bytes that it must reduce.
+
+    Args:
+        collective_name: such as "all_reduce".
+        size: the number of ranks.
+
+    Raises:
+        SpmdError: If the collective is unknown, or ``size`` is no integer from 1 on.
 
     >>> lower_bound("all_reduce", 6)
     CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
@@ -145,15 +152,13 @@ class Counts(ShortRepr):
 
 @collector_paused()
 def count(schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[int] | None = None) -> Counts:
-    """Count messages and bytes of a schedule from its rounds.
-
-    The correctness of the data is not checked.
+    """Count the messages and bytes of a schedule from its rounds, without checking its result.
 
     Args:
         schedule: any schedule whose messages match.
         nbytes: message size, as the collective counts it (see ``Collective.size_means``).
         itemsize: bytes per element; chunks are cut between elements.
-        sizes: bytes of each chunk; ``nbytes`` and ``itemsize`` are ignored then. None: cut ``nbytes``.
+        sizes: bytes of each chunk, in place of ``nbytes`` and ``itemsize``; None cuts ``nbytes`` into chunks.
 
     Raises:
         ScheduleError: If messages do not match.
@@ -260,8 +265,9 @@ class _Tally:
     def result(self, steps: int) -> Counts:
         """Return the totals as :class:`Counts`.
 
-        Critical numbers are sums over steps of the largest number of a rank. The peak is the bytes of all chunks that
-        a rank ever had, plus the most bytes that it receives for reductions in one round.
+        * A critical number is a sum over steps: in each step, the number of the rank with the most counts.
+        * The peak memory of a rank is the bytes of all chunks that it ever had, plus the most bytes that it
+          receives for reductions in one round.
 
         Args:
             steps: number of steps in which messages travel; copied into the result.
@@ -460,13 +466,13 @@ def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Fact
 
 
 def as_share(value: Fraction) -> str:
-    """Return a multiple of the message size m as text with four digits.
+    """Return a multiple of the message size m as a text with up to four significant digits.
 
     Args:
-        value: the multiple; 1 gives "m", and 0 gives "0".
+        value: the multiple.
 
-    >>> as_share(Fraction(5, 3)), as_share(Fraction(2)), as_share(Fraction(0))
-    ('1.667 m', '2 m', '0')
+    >>> as_share(Fraction(5, 3)), as_share(Fraction(2)), as_share(Fraction(1)), as_share(Fraction(0))
+    ('1.667 m', '2 m', 'm', '0')
     """
     if value == 0:
         return "0"

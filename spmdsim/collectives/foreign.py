@@ -77,10 +77,10 @@ class Rounds:
         return self._signature() if question[0] == "signature" else self._rounds(*question[1:])
 
     def _signature(self) -> dict[str, Any]:
-        """Return the name, docstring and parameters of the function as plain values.
+        """Return the name, docstring and parameters of the user's function as plain values.
 
-        The keys are "name", "about" and "parameters". A parameter is (name, number of its kind in ``inspect``, True
-        if it has a default value, the value as plain data).
+        The keys are "name", "about" and "parameters". A parameter is the tuple ``(name, number of its kind in
+        inspect, True if it has a default value, default value as plain data)``.
         """
         declared = inspect.signature(self.generate).parameters.values()
         parameters = [(p.name, int(p.kind), p.default is not p.empty, _to_plain(p.default)) for p in declared]
@@ -138,7 +138,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def _pack_round(moves: Any) -> Any:
-    """Return what a foreign algorithm yielded as one round, as plain data for JSON.
+    """Return one round that a user's algorithm yielded, as plain data for JSON.
 
     Args:
         moves: any value.
@@ -147,7 +147,8 @@ def _pack_round(moves: Any) -> Any:
         * For a list or tuple of instructions: a list, each packed by :func:`_pack_move`.
         * For more than :data:`MOST_MOVES` (2**17) instructions: ``{"many": count}``.
         * For a single instruction outside of a list: ``{"one": instruction}``.
-        * For any other value: ``{"other": text}``, with at most :data:`MOST_WORDS` (200) characters of its ``repr``.
+        * For any other value: ``{"other": text}``, with at most :data:`MOST_WORDS` (200) characters of its
+          ``repr``.
     """
     if isinstance(moves, Instruction):
         return {"one": _pack_move(moves)}
@@ -165,8 +166,9 @@ def _pack_move(move: Any) -> Any:
         move: an item of a round; any value.
 
     Returns:
-        ``[kind, peer, chunks]``, and also ``source`` and ``left`` if the instruction has them. ``{"other": text}``
-        for what is no instruction, with at most :data:`MOST_WORDS` (200) characters of its ``repr``.
+        ``[kind, peer, chunks]``, or ``[kind, peer, chunks, source, left]`` for an instruction with a source or a
+        side of its operands. Any other value gives ``{"other": text}``, with at most :data:`MOST_WORDS` (200)
+        characters of its ``repr``.
     """
     try:
         kind, peer, chunks, source, left = move
@@ -178,9 +180,10 @@ def _pack_move(move: Any) -> Any:
 
 
 def _pack_chunks(chunks: Any) -> Any:
-    """Convert chunk numbers to plain data for JSON: a list, or ``{"range": [start, stop, step]}``.
+    """Convert chunk numbers to data for JSON: a list, or ``{"range": [start, stop, step]}``.
 
-    A list of more than 2**24 numbers becomes a range of equal length.
+    A list of more than 2**24 numbers is not sent: a range of equal length replaces it, which the caller refuses,
+    too.
 
     Args:
         chunks: a range, or a sequence of integers.
@@ -264,21 +267,22 @@ def foreign(ask: Ask) -> Generate:
 
 
 def _signature(facts: Mapping[str, Any]) -> inspect.Signature:
-    """Build the signature of the user's function from the answer to ``["signature"]``.
+    """Build the signature of the user's function from the data of :meth:`Rounds._signature`.
 
     Args:
-        facts: the answer; "parameters" has (name, number of the kind, True if it has a default value, the value).
+        facts: the data; its "parameters" are tuples (name, number of the kind, True if it has a default value,
+            default value).
 
     Raises:
-        KeyError, TypeError, ValueError, IndexError: If the answer has another form.
+        KeyError, TypeError, ValueError, IndexError: If the data has another form.
     """
     parameters = [
         inspect.Parameter(
             str(name),
             list(inspect._ParameterKind)[kind],
-            default=_default_value(default) if has else inspect.Parameter.empty,
+            default=_default_value(default) if has_default else inspect.Parameter.empty,
         )
-        for name, kind, has, default in facts["parameters"]
+        for name, kind, has_default, default in facts["parameters"]
     ]
     return inspect.Signature(parameters)
 
@@ -289,12 +293,13 @@ def _default_value(data: Any) -> Any:
 
 
 def _append_answer(received: _RankRounds, answer: Any) -> None:
-    """Append an answer's rounds to those of a rank, in place, and store its end.
+    """Append the rounds of an answer to those of a rank, and store the end, in place.
 
-    An answer without rounds ends the rank, so that the caller does not ask forever.
+    An answer without rounds ends the rank, too, so that the caller does not ask forever.
 
     Args:
-        received: the rounds of the rank so far.
+        received: the rounds of the rank so far. Its ``end`` becomes None if more rounds follow, else the text of
+            the end, which may be "".
         answer: the answer of :meth:`Rounds._rounds`.
 
     Raises:
@@ -311,13 +316,14 @@ def _append_answer(received: _RankRounds, answer: Any) -> None:
 
 
 def _unpack_round(data: Any) -> Any:
-    """Convert the data that :func:`_pack_round` returned back to a round.
+    """Convert the data of :func:`_pack_round` back to a round.
 
     Args:
         data: a list, or a dict with the key "one", "many" or "other".
 
     Returns:
-        A list of instructions, a single instruction, a :class:`Many`, or an :class:`Other`.
+        In this order: a list of instructions, a single instruction, a :class:`Many` (a count), or an
+        :class:`Other` (a text).
 
     Raises:
         KeyError, TypeError, ValueError: If the data has another form.

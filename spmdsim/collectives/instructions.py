@@ -73,7 +73,7 @@ class Instruction(NamedTuple):
         return self.peer < rank if self.left is None else self.left
 
     def describe(self) -> str:
-        """Describe the instruction in a few words for messages and pictures.
+        """Return a text of a few words about the instruction, for messages and pictures.
 
         >>> recv_reduce(2, [3, 4]).describe()
         'recv_reduce from 2: chunks 3, 4'
@@ -151,9 +151,10 @@ def combine(source: int | Iterable[int], target: int | Iterable[int], left: bool
 
 
 def _convert_chunks(chunks: int | Iterable[int]) -> Chunks:
-    """Convert chunk numbers to a range or a tuple of ints.
+    """Return chunk numbers as a range or a tuple of ints.
 
-    A range stays a range. An integer, also one of NumPy's, becomes a tuple of one. Numbers are not checked.
+    A range stays a range. One integer, also one of NumPy's, becomes a tuple of one. That the chunks exist is not
+    checked.
 
     Args:
         chunks: a number, a range, or an iterable of numbers.
@@ -171,12 +172,12 @@ def _convert_chunks(chunks: int | Iterable[int]) -> Chunks:
 
 
 def find_runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and last number of each run of consecutive numbers, in order.
+    """Return the first and last number of each run of consecutive ascending numbers, in order.
 
-    A run is ascending, with step 1. Numbers are not sorted; without numbers the list is empty.
+    The numbers are not sorted before. Without numbers the list is empty.
 
-    >>> find_runs([1, 2, 3, 7])
-    [(1, 3), (7, 7)]
+    >>> find_runs([1, 2, 3, 7]), find_runs([3, 2])
+    ([(1, 3), (7, 7)], [(3, 3), (2, 2)])
     """
     ends: list[tuple[int, int]] = []
     for number in numbers:

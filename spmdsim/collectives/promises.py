@@ -66,8 +66,8 @@ class Collective(Pictured):
     def contributors(self, rank: int, size: int, chunk: int, chunk_count: int, root: int) -> range:
         """Return the ranks whose inputs are combined, or copied, into one chunk of a rank's output.
 
-        For the value "sum" these are all ranks, for "prefix" the ranks up to ``rank``, for "earlier" the ranks before
-        it. For a copy it is one rank, the first owner of the chunk.
+        By ``value``: "sum": all ranks; "prefix": the ranks up to ``rank``; "earlier": the ranks before it. For a
+        copy it is one rank: the root, or the rank that owns the chunk before the collective.
 
         Args:
             rank: the rank that has the output.
@@ -117,16 +117,18 @@ class Collective(Pictured):
 def _owned_chunks(who: str, rank: int, size: int, chunk_count: int, root: int) -> Chunks:
     """Return the chunks of a rank before or after a collective; an empty range if it has none.
 
-    With n ranks and k chunks, an "owner" r has k/n chunks from r k/n on. A "row" is the chunks r n to r n + n - 1, a
-    "column" r, r + n, r + 2 n, ...
+    With n ranks and k chunks, rank r has these chunks for each word ``who``:
+
+    * "everyone": all k chunks; "root": all k chunks if r is the root, else none;
+    * "owner": k/n chunks from r k/n on; "row": n chunks from r n on; "column": r, r + n, r + 2 n, ...;
+    * any other word: none.
 
     Args:
-        who: the word of ``Collective.before`` or ``Collective.after``: "everyone", "root", "owner", "row" or
-            "column". Other words mean no chunks.
+        who: the word of ``Collective.before`` or ``Collective.after``.
         rank: the rank.
         size: the number of ranks.
         chunk_count: the number of chunks.
-        root: the root; only its rank has chunks if ``who`` is "root".
+        root: the root.
     """
     if who == "everyone" or (who == "root" and rank == root):
         return range(chunk_count)
@@ -166,9 +168,12 @@ _OTHER_NAMES = {name.replace("_", ""): name for name in COLLECTIVES} | {"bcast":
 
 
 def collective(name: str) -> Collective:
-    """Find a collective by name.
+    """Return a collective by its name, or by MPI's name such as ``allreduce`` or ``bcast``.
 
-    The MPI spellings (``allreduce``, ``bcast``, ...) are accepted, too.
+    Case does not matter, and - stands for _.
+
+    Args:
+        name: the name.
 
     Raises:
         SpmdError: If the collective is unknown; the message lists all.

@@ -147,12 +147,12 @@ class _Compiler:
         return self.sizes[cell % self.count]
 
     def _assign_positions(self, array: int, cells: Sequence[int], kinds: bytearray) -> int:
-        """Assign consecutive positions in an array to chunks; return the number of elements that they occupy.
+        """Assign consecutive positions in an array to chunks; return the number of elements.
 
         Args:
             array: the number of the array: INPUT, OUTPUT or WORK.
-            cells: the numbers of the chunks, in the order of their positions; scratch copies have numbers from the
-                chunk count on.
+            cells: the numbers of the chunks, in the order of their positions; scratch chunks have numbers from
+                the chunk count on.
             kinds: ``self.now`` or ``self.home``, the number of the array of each chunk; changed for ``cells``.
         """
         position, offsets = 0, self.offsets[array]
@@ -270,10 +270,10 @@ class _Compiler:
         return ArraySpan(WORK, self.aside - size, self.aside)
 
     def _plan_send(self, chunks: Chunks, packs: list[Action]) -> ArraySpan:
-        """Return the span of memory from which the chunks can be sent.
+        """Return the span of memory from which the chunks can be sent in one message.
 
-        If the spans in which the chunks are now do not follow one another in one array, it is a new span of the work
-        array. The copies into it are then added to ``packs``.
+        If the chunks follow one another in one array, it is their span. Otherwise it is a new span of the work
+        array, and the copies into it are added to ``packs``.
 
         Args:
             chunks: the chunks, in the order of the message.
@@ -336,13 +336,14 @@ class _Compiler:
     def _plan_store(self, first: int, stop: int, value: ArraySpan, reducing: bool, left: bool) -> Action:
         """Return the action that stores a value into chunks, or reduces it into them.
 
-        The chunks are ``first`` to ``stop - 1``. They count as being at their final positions afterwards.
+        The action writes to the final positions of the chunks ``first`` to ``stop - 1``. Later reads use these
+        positions.
 
         Args:
             first: the first chunk.
             stop: one more than the last chunk.
             value: the span of the value.
-            reducing: True to reduce the value with the current one, False to replace that.
+            reducing: True to combine the value with the current value of the chunks, False to replace that.
             left: True if the value is the left operand of the reduction.
 
         Raises:
@@ -359,10 +360,10 @@ class _Compiler:
 
 
 def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
-    """Yield ``(first, stop)`` of each run of consecutive chunk numbers; ``stop`` is not in the run.
+    """Yield ``(first, stop)`` of each run of consecutive chunk numbers; ``stop`` is excluded.
 
     Args:
-        chunks: the chunk numbers, in any order; a run is ascending.
+        chunks: the chunk numbers, in any order.
 
     >>> list(_consecutive((4, 5, 6, 1)))
     [(4, 7), (1, 2)]
@@ -375,7 +376,7 @@ def _consecutive(chunks: Chunks) -> Iterator[tuple[int, int]]:
 
 
 def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
-    """Return one span for spans that follow one another in one array, else None.
+    """Return one span for spans that follow one another without gaps in one array, else None.
 
     For no spans, it is an empty span.
 
@@ -393,11 +394,13 @@ def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
 
 
 def _split_span(span: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
-    """Divide a span into consecutive spans with the sizes of other spans.
+    """Divide a span into consecutive spans that are as long as other spans.
+
+    For example, a span from 10 to 15 is divided like spans of lengths 2 and 3 into 10 to 12 and 12 to 15.
 
     Args:
         span: the span, as long as all of ``like`` together; not checked.
-        like: the spans whose sizes are used.
+        like: the spans whose lengths are used.
     """
     pieces, position = [], span.start
     for template in like:

@@ -25,7 +25,9 @@ __all__ = ["emulate", "list_candidates", "matching_schedules", "reduction_trees"
 def emulate(
     schedule: Schedule, inputs: Sequence[Array], op: ReduceOp = np.add, rank: int | None = None
 ) -> Array:
-    """Compute the result of a reducing collective, rounded in the order of the algorithm.
+    """Compute the result of a reducing collective with operands in the algorithm's order.
+
+    So it has the rounding errors of the algorithm.
 
     Args:
         schedule: of all_reduce, reduce, reduce_scatter, scan or exscan.
@@ -70,8 +72,8 @@ def same_bits(first: Array, second: Array) -> bool:
 def list_candidates(collective_name: str, size: int, root: int = 0) -> list[Schedule]:
     """Return the schedules by which a library may have run a collective, with default options.
 
-    There is one per algorithm that supports ``size`` ranks, in the order of declaration. An algorithm with several
-    chunks has a second schedule, whose chunk rounding is ``"ceiling"``.
+    There is one per algorithm that supports ``size`` ranks, in the order of declaration. If it has several
+    chunks, a second schedule follows, with chunks of another rounding, ``"ceiling"``.
 
     Args:
         collective_name: such as ``"all_reduce"``.

@@ -62,10 +62,10 @@ class ScheduleFinding:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector inside the ``with`` block. Yields None.
+    """Pause Python's cyclic garbage collector inside the ``with`` block; yields None.
 
-    It would repeatedly visit millions of small tuples, all of which are in use. A collector that was off stays off.
-    Works as a decorator, too.
+    The collector would repeatedly visit millions of small tuples, all of which are in use. It stays off
+    afterwards if it was off before. Works as a decorator, too.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -214,9 +214,7 @@ class RoundTable:
         return moves
 
     def _check_ports(self, moves: list[Instruction], number: int, rank: int) -> None:
-        """Record a finding if a rank sends or receives more messages in a round than it has ports.
-
-        Sends and receives are counted apart.
+        """Record a finding if a rank sends, or receives, more messages in a round than it has ports.
 
         Args:
             moves: the correct instructions of the round.
@@ -364,7 +362,10 @@ def match_messages(table: RoundTable) -> Matching:
 
 
 def checked_matching(schedule: Schedule) -> tuple[RoundTable, Matching]:
-    """Return the rounds of a schedule and the matching of their messages.
+    """Return the rounds of a schedule and which send belongs to which receive.
+
+    Args:
+        schedule: the schedule.
 
     Raises:
         ScheduleError: If a round has a wrong form, messages do not match, or ranks wait for each other.
@@ -377,10 +378,10 @@ def checked_matching(schedule: Schedule) -> tuple[RoundTable, Matching]:
 
 
 def group_by_pair(table: RoundTable) -> tuple[Places, Places]:
-    """Return two dicts, of the sends and of the receives between each pair of ranks.
+    """Return two dicts by pair of ranks: of their sends, and of their receives.
 
     The key is ``(sender, receiver)``. The value is a list of ``(round number, instruction)``, in the order of the
-    rounds of the rank that executes them. A pair without messages has no key; the dicts return an empty list for it.
+    rounds. A pair without messages has no key; the dicts return an empty list for it.
 
     Args:
         table: the rounds.
@@ -419,24 +420,26 @@ def _report_unmatched(
             yield ScheduleFinding(text, number, rank, _first(move.chunks))
 
 
-def _find_unpaired(these: list[Place], those: list[Place]) -> list[Place]:
-    """Return the messages of ``these`` that are too many in comparison with ``those``; [] if none are.
+def _find_unpaired(messages: list[Place], counterparts: list[Place]) -> list[Place]:
+    """Return the messages that have no counterpart on the other rank; [] if all have one.
 
-    Messages of equal rounds are paired first. If exactly the surplus remains, it is returned. If more messages remain,
-    the two ranks count their rounds differently; then the last messages are returned, because messages match in order.
+    Messages of equal round numbers are paired. If more messages remain than are too many, the two ranks number
+    their rounds differently. Then messages are paired in order, and the last ones remain.
 
     Args:
-        these: the sends of a pair of ranks, or its receives, as (round number, instruction).
-        those: its receives, or its sends.
+        messages: the sends of a pair of ranks, or its receives, as (round number, instruction).
+        counterparts: its receives, or its sends.
     """
-    rounds = Counter(number for number, _ in those)
-    extra = []
-    for entry in these:
-        if rounds[entry[0]]:
-            rounds[entry[0]] -= 1
+    unpaired_in_round = Counter(number for number, _ in counterparts)
+    unpaired = []
+    for message in messages:
+        number = message[0]
+        if unpaired_in_round[number]:
+            unpaired_in_round[number] -= 1
         else:
-            extra.append(entry)
-    return extra if len(extra) == len(these) - len(those) else these[len(those) :]
+            unpaired.append(message)
+    surplus = len(messages) - len(counterparts)
+    return unpaired if len(unpaired) == surplus else messages[len(counterparts) :]
 
 
 def _first(chunks: Chunks) -> int | None:
@@ -473,11 +476,11 @@ def _compare_chunks(
 
 
 def _order_in_lock_step(table: RoundTable, result: Matching) -> None:
-    """Fill ``result`` for a table in which all ranks can run the rounds of one number together.
+    """Fill the order of steps into ``result``, for ranks that run equal rounds together.
 
     The caller has checked that each message is sent and received in rounds of one number. In the order, all ranks
-    start round k before one of them ends it. ``starts`` and ``ends`` number the steps by rounds; ``steps`` counts the
-    rounds in which at least one message travels.
+    start round k before one of them ends it. ``starts`` and ``ends`` number the steps by rounds; ``steps`` counts
+    the rounds in which at least one message travels.
 
     Args:
         table: the rounds.

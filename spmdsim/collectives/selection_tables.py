@@ -50,11 +50,12 @@ def libraries() -> tuple[str, ...]:
 
 
 def list_rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
-    """Return the rows of a library's table, in order; the first row that fits counts.
+    """Return the rows of a library's selection table, in order; the first row that fits counts.
 
-    A row has conditions, and ``use``, the library's name of the algorithm. Conditions are ``ranks`` and ``bytes``
-    (such as ``"<4096"``), ``power_of_two``, ``commutative``, ``user_op``, ``in_place``, ``equal_blocks`` and
-    ``count_below_power`` (fewer elements than the largest power of two that is at most the rank count).
+    A row is a dict of conditions, and ``use``, the library's name of the algorithm, such as ``{"ranks": "<8",
+    "bytes": "<4096", "use": "ring"}``. Further conditions are ``power_of_two``, ``commutative``, ``user_op``,
+    ``in_place``, ``equal_blocks`` and ``count_below_power`` (fewer elements than the largest power of two that is
+    at most the rank count).
 
     Args:
         library: its name; case, blanks and hyphens do not matter.
@@ -79,9 +80,12 @@ def list_rules(library: str, collective_name: str) -> Iterator[dict[str, Any]]:
 def _list_rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a compact table as dicts, in the form of :func:`list_rules`.
 
+    For example, ``{"any": [["<8", ["<4096", "a"], ["any", "b"]]]}`` gives two rows: ``{"ranks": "<8", "bytes":
+    "<4096", "use": "a"}``, and the same with "any" and "b".
+
     Args:
-        table: maps "any", "commutative" or "noncommutative" to rows ``[ranks, [bytes, use], ...]``; a row for each
-            pair is yielded. "any" rows have no condition on the operator.
+        table: rows ``[ranks, [bytes, use], ...]`` under "any", "commutative" or "noncommutative". Rows under the
+            last two get the condition ``commutative``.
     """
     for kind, rows in table.items():
         extra = {} if kind == "any" else {"commutative": kind == "commutative"}
@@ -91,7 +95,9 @@ def _list_rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _load_library(library: str) -> dict[str, Any]:
-    """Return the tables of a library: a dict with "rules" or "tables", "per_block" and "instead".
+    """Return a library's entry in the file of selection tables, a dict.
+
+    It has the key "rules" or "tables", and may have "per_block" and "instead".
 
     Args:
         library: its name; case, blanks and hyphens do not matter.
@@ -167,8 +173,8 @@ def _fulfils(wanted: object, value: int | bool) -> bool:
     """Return True if a value fulfils a condition of a table.
 
     Args:
-        wanted: a bool, which the value must equal; "any" or "else", which every value fulfils; or a comparison with
-            an integer by <=, >=, ==, < or >, such as "<4096".
+        wanted: a bool, which the value must equal; "any" or "else", which every value fulfils; or a comparison
+            with an integer by <=, >=, ==, < or >, such as "<4096".
         value: the number or the bool.
 
     >>> _fulfils("<4096", 100), _fulfils("any", 5), _fulfils(False, True)
@@ -186,15 +192,15 @@ def _fulfils(wanted: object, value: int | bool) -> bool:
 def _build_choice(
     library: str, name: str, rule: Mapping[str, Any], size: int, instead: Mapping[str, Mapping[str, str]]
 ) -> AlgorithmChoice:
-    """Return the choice that a matching row of a table makes, with the row's conditions in words.
+    """Return the choice of a table's row that fits a call, with the row's conditions in words.
 
     Args:
         library: the library.
         name: the collective.
         rule: the row, as :func:`list_rules` yields it.
         size: the number of ranks.
-        instead: by the library's name of an algorithm, a dict with ``use``, the algorithm that it runs instead, and
-            ``unless``, the condition on the rank count under which it does not.
+        instead: algorithms that the library replaces, by its name for them. The value has ``use``, the algorithm
+            that runs instead, and ``unless``, a condition on the rank count; if it holds, nothing is replaced.
 
     Raises:
         ScheduleError: If no algorithm of this package has the library's name.

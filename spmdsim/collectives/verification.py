@@ -118,14 +118,14 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
 
 
 def _list_warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Iterator[ScheduleFinding]:
-    """Yield an error if operands are not in the declared order, and a warning if ranks' trees differ.
+    """Yield an error if the declared rank order is broken, and a warning if trees differ.
 
-    The order is compared only for root 0 and algorithms that declare rank order.
+    The order is checked only for root 0, and only if the algorithm declares that it keeps the rank order.
 
     Args:
         schedule: a schedule that reduces, without other findings.
         in_order: True if every result combines its operands in rank order.
-        same_tree: True if all ranks get one reduction tree.
+        same_tree: True if all ranks combine operands in one reduction tree.
     """
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"
@@ -178,8 +178,8 @@ class SymbolicRun:
     def _start_round(self, rank: int, number: int) -> None:
         """Send the messages of a rank's round, with the values from before the round.
 
-        They are put into the mail of the pair of ranks. A chunk that the rank does not own is a finding, and travels
-        as None.
+        They are put into the mail of the pair of ranks. A chunk that the rank does not own becomes a finding, and
+        None is sent in its place.
 
         Args:
             rank: the rank.
@@ -381,16 +381,16 @@ def _ranks(ranks: int) -> str:
 
 
 def reduction_trees(schedule: Schedule, rank: int | None = None) -> dict[int, Tree]:
-    """Return the reduction tree of each chunk, as {chunk number: tree}, ascending.
+    """Return the order in which a schedule combines inputs, as a tree per chunk number.
 
-    A tree is a rank, or a pair of trees ``(left operand, right operand)``.
+    A tree is a rank, or a pair of trees ``(left operand, right operand)``. Chunks are ascending.
 
     Args:
         schedule: a correct schedule of a reducing collective.
         rank: the rank of the result; None: the first rank that ends with the chunk.
 
     Raises:
-        ScheduleError: If a round or a message is wrong. The final values are not verified.
+        ScheduleError: If a round or a message is wrong. That the result is complete is not checked.
 
     >>> from spmdsim.collectives import schedule_of
     >>> reduction_trees(schedule_of("all_reduce", "recursive_doubling", 4))
@@ -436,7 +436,7 @@ class Symbols:
         self._shapes: dict[tuple[int, int], int] = {}
 
     def leaf(self, rank: int, chunk: int) -> int:
-        """Return the number of rank ``rank``'s input of ``chunk``; a new number on the first call."""
+        """Return the number for rank ``rank``'s input of ``chunk``; the first call adds it."""
         number = self._leaves.get((rank, chunk))
         if number is None:
             number = self._add_value(chunk, 1 << rank, 0, True, None)
@@ -445,11 +445,11 @@ class Symbols:
         return number
 
     def combine(self, left: int, right: int) -> int:
-        """Return the number of the value ``left op right``; a new number on the first call for this pair.
+        """Return the number for the value ``left op right``; the first call for a pair adds it.
 
         The value counts as one of the chunk of ``left``. It is in order if both operands are, and all ranks of
-        ``left`` are below those of ``right``. It has the shape of an earlier value that differs only by swapped
-        operands.
+        ``left`` are below those of ``right``. Values that differ only by swapped operands get equal entries in
+        ``shape``.
 
         Args:
             left: the number of the left operand.
@@ -457,10 +457,14 @@ class Symbols:
         """
         number = self._pairs.get((left, right))
         if number is None:
-            a, b = self.ranks[left], self.ranks[right]
-            ordered = self.sorted[left] and self.sorted[right] and a.bit_length() < (b & -b).bit_length()
+            left_ranks, right_ranks = self.ranks[left], self.ranks[right]
+            lowest_right = right_ranks & -right_ranks
+            is_below = left_ranks.bit_length() < lowest_right.bit_length()
+            ordered = self.sorted[left] and self.sorted[right] and is_below
             depth = 1 + max(self.depth[left], self.depth[right])
-            number = self._add_value(self.chunk[left], a | b, depth, ordered, (left, right))
+            number = self._add_value(
+                self.chunk[left], left_ranks | right_ranks, depth, ordered, (left, right)
+            )
             self._pairs[left, right] = number
             first, second = sorted((self.shape[left], self.shape[right]))
             self.shape.append(self._shapes.setdefault((first, second), number))
@@ -473,9 +477,9 @@ class Symbols:
 
         Args:
             chunk: the chunk of its data.
-            ranks: the contributing ranks, as a bit set.
+            ranks: the ranks whose inputs it combines, as a bit set: 0b101 for ranks 0 and 2.
             depth: the longest chain of operators.
-            ordered: True if its operands are in rank order.
+            ordered: True if it combines inputs in rank order.
             operands: the numbers of the two combined values; None for an input.
         """
         self.chunk.append(chunk)

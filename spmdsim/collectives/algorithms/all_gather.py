@@ -31,12 +31,13 @@ def ring(rank: int, size: int) -> Rounds:
 def recursive_doubling(rank: int, size: int) -> Rounds:
     """Exchange all blocks gathered so far with partners at distance 1, 2, 4 and so on.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In the round of
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. For example,
+    rank 0 of 4 exchanges block 0 for block 1 with rank 1, then blocks 0 and 1 for blocks 2 and 3 with rank 2. At
     distance k, the partner of rank r is r ^ k. Each of them sends the blocks of its aligned group of k ranks.
 
-    If ``size`` exceeds a power of two by e, the first 2 * e ranks form pairs of neighbours. The even rank of a pair
-    sends its block to the odd one, is idle (``[]``) meanwhile, and gets all other blocks at the end. The remaining
-    ranks are renumbered in rank order: r, its partner and the groups are new numbers. A group includes the blocks of
+    If ``size`` exceeds a power of two by e, the first 2 * e ranks form pairs of neighbours. The even rank of a
+    pair sends its block to the odd one, is idle (``[]``) meanwhile, and gets all other blocks at the end. The
+    remaining ranks are renumbered, and exchange as above by their new numbers. Their groups include the blocks of
     the even ranks.
     """
     fold = Fold.of(size)
@@ -76,10 +77,11 @@ def _after(rank: int, size: int, fold: Fold) -> Rounds:
     "all_gather", "n", Formula("c", "q"), symmetry="shift", mpich="brucks", openmpi="bruck bruck_k_fanout 2"
 )
 def bruck(rank: int, size: int) -> Rounds:
-    """Send the blocks gathered so far to rank r-1, r-2, r-4, ...; any rank count in ceil(log2 n) rounds.
+    """Send the blocks gathered so far to rank r-1, r-2, r-4, ..., in ceil(log2 n) rounds.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. Rank r with k blocks
-    sends the first min(k, n-k) of them to rank r-k and receives as many from rank r+k; n is ``size``. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. A rank r that
+    has k blocks, r to r+k-1, sends them to rank r-k and receives as many from rank r+k. In the last round only
+    the n-k missing blocks travel; n is ``size``. All numbers are modulo n. Block b is chunk b.
     """
     for k in doublings(size):
         count = min(k, size - k)
@@ -93,9 +95,10 @@ def bruck(rank: int, size: int) -> Rounds:
 def neighbor_exchange(rank: int, size: int) -> Rounds:
     """Send two blocks per round to alternating neighbours.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. A rank swaps blocks
-    with its pair partner, then sends the newest two blocks to the other side in each round. With an odd number of
-    ranks, the first one leaves its block to the second, which takes part for both.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. A rank swaps
+    its block with the partner of its pair. In each further round it swaps the two newest blocks with the
+    neighbour on the other side than before. With an odd number of ranks, the first one leaves its block to the
+    second, which takes part for both.
     """
     if size == 1:
         return
@@ -144,10 +147,11 @@ def _swap_with_neighbours(survivor: int, fold: Fold) -> Rounds:
 
 @built_in("all_gather", "n", Formula("c", "q"), symmetry="shift", openmpi="sparbit 7")
 def sparbit(rank: int, size: int) -> Rounds:
-    """Send down a binomial tree from every rank at once, farthest first; no final rotation of blocks.
+    """Send down a binomial tree from every rank at once, farthest first; blocks stay in order.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. At distance d, rank r
-    has blocks r, r-2d, r-4d, ... and sends to rank r+d as many of them as that rank lacks. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. The distances
+    are powers of two, the largest below ``size`` first. At distance d, rank r has the blocks r, r-2d, r-4d, ...,
+    and sends to rank r+d as many of them as that rank lacks. Block b is chunk b.
     """
     owned = 1
     for distance in reversed(list(doublings(size))):

@@ -30,14 +30,14 @@ Rank r ends the first half with chunk r (1) or r + 1 (0).
 def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
     """Run a reduce_scatter, then an all_gather, both around the ring.
 
-    Yields the ``2 * (size - 1)`` rounds (lists of instructions) of ``rank``. Rank r sends to r+1 and receives from r-1.
-    With MPICH's index rule, step i sends chunk r-1-i; with ``index="openmpi"`` it sends chunk r-i. The order of the
-    operands is not kept.
+    Yields the ``2 * (size - 1)`` rounds (lists of instructions) of ``rank``. Rank r sends to r+1 and receives
+    from r-1. In step i, from 0, it sends chunk r-1-i by MPICH's index rule, or chunk r-i by Open MPI's. The order
+    of the operands is not kept.
 
     Args:
         rank: the rank whose rounds are yielded.
         size: the number of ranks, and of chunks.
-        index: "mpich" or "openmpi".
+        index: the index rule, "mpich" or "openmpi".
 
     Raises:
         ScheduleError: If the index rule is unknown.
@@ -139,14 +139,15 @@ def fold_out(rank: int, fold: Fold, chunks: range) -> Rounds:
 
 
 def halving_range(new: int, steps: int, power: int) -> range:
-    """Return the chunks that a rank works on after some halvings of :func:`halve`.
+    """Return the chunks that a rank still works on after some rounds of :func:`halve`.
 
-    There are ``power`` chunks. Halvings start at distance 1: the lowest bit of ``new`` selects the half that remains
-    after the first one (0: the lower half), the next bit the half after the second one, and so on.
+    All ``power`` chunks are left before the first round. Each round keeps one half: the lower one if a bit of
+    ``new`` is 0, the upper one if it is 1. The first round reads the lowest bit, the next round the next bit, and
+    so on.
 
     Args:
         new: the rank's number among the ranks that take part.
-        steps: the number of halvings.
+        steps: the number of rounds.
         power: the number of ranks that take part, a power of two.
 
     >>> halving_range(1, 1, 8), halving_range(1, 2, 8)
@@ -160,11 +161,11 @@ def halving_range(new: int, steps: int, power: int) -> range:
 
 
 def halve(rank: int, fold: Fold) -> Rounds:
-    """Yield a reduce_scatter among a fold's survivors by recursive halving, at distances 1, 2, 4, ...
+    """Yield a reduce_scatter among a fold's survivors by halving, at distances 1, 2, 4, ...
 
-    A fold pairs ranks until a power of two survives; the other ranks idle here. There are as many chunks as
-    survivors. A survivor ends with the chunk whose number is its own new number with the bits reversed. A received
-    value is the left operand.
+    A fold pairs ranks, of which one drops out and idles here, so that a power of two survives. There are as many
+    chunks as survivors. Each survivor ends with one chunk, whose number is the survivor's new number with the
+    bits reversed: of 4 survivors, number 1 (01) ends with chunk 2 (10). A received value is the left operand.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -180,9 +181,10 @@ def halve(rank: int, fold: Fold) -> Rounds:
 
 
 def double(rank: int, fold: Fold) -> Rounds:
-    """Yield the rounds of an all_gather that reverses :func:`halve`, largest distance first.
+    """Yield an all_gather among a fold's survivors that reverses :func:`halve`.
 
-    At its end each survivor of the fold has all chunks. Dropped ranks idle.
+    It starts from the chunks with which :func:`halve` ends, at the largest distance. At its end each survivor has
+    all chunks. Dropped ranks idle.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -206,11 +208,12 @@ def double(rank: int, fold: Fold) -> Rounds:
     mpich="reduce_scatter_allgather",
 )
 def rabenseifner(rank: int, size: int) -> Rounds:
-    """Run recursive halving (distance 1 first), then recursive doubling back, after MPICH's fold.
+    """Run a reduce_scatter by recursive halving, then an all_gather by recursive doubling.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has p chunks; p is the largest
-    power of two up to ``size``. The first ``2 * (size - p)`` ranks form pairs (MPICH's fold): the even rank sends its
-    whole vector to the odd one, idles, and gets the result at the end. The order of the operands is not kept.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The vector has p chunks; p is the
+    largest power of two up to ``size``. The first ``2 * (size - p)`` ranks form pairs (MPICH's fold): the even
+    rank sends its whole vector to the odd one, idles, and gets the result at the end. The remaining p ranks halve
+    from distance 1 on. The order of the operands is not kept.
     """
     fold = Fold.of(size)
     yield from fold_in(rank, fold, range(fold.power))
@@ -266,8 +269,8 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
 def all_gather_reduce(rank: int, size: int) -> Rounds:
     """Send all vectors to all ranks; each rank then reduces them in rank order.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. Rank j's vector is
-    stored in scratch chunk 1 + j until all have arrived. Then, in one round without messages, chunk 0 becomes the
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. Rank j's vector
+    is stored in scratch chunk 1 + j. In a last round without messages, they are combined into chunk 0, the
     result. The order of the operands is kept.
     """
     for i in range(1, size):
@@ -354,9 +357,9 @@ def bit_tree_depth(rank: int, size: int) -> int:
 def double_binary_tree(rank: int, size: int) -> Rounds:
     """Send each half of the vector up and down its own binary tree (NCCL).
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Half t of the vector is chunk t. An
-    inner rank of one tree is a leaf of the other. All ranks of one depth send in one round: the deepest first on the
-    way up, the root first on the way down.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The halves are chunks 0 and 1. An
+    inner rank of one tree is a leaf of the other, so the work is shared. A round has the messages of all ranks of
+    one depth: the deepest send first on the way up, the root first on the way down.
     """
     deepest = (size - 1).bit_length()
     for level in range(deepest, 0, -1):

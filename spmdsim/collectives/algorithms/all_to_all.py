@@ -22,9 +22,11 @@ def _exchange(rank: int, size: int, to: int, source: int) -> list[Instruction]:
     openmpi="pairwise two_proc 2",
 )
 def pairwise(rank: int, size: int) -> Rounds:
-    """Exchange with one partner per round: r^i for a power of two, else to r+i and from r-i.
+    """Exchange blocks with another rank in each round; every block travels once.
 
-    Yields the ``size - 1`` rounds of ``rank`` among ``size`` ranks. Every block travels once.
+    Yields the ``size - 1`` rounds (lists of instructions) of ``rank`` among ``size`` ranks. In round i, from 1,
+    rank r swaps blocks with r^i if ``size`` is a power of two. Otherwise it sends to r+i and receives from r-i,
+    modulo ``size``.
     """
     for i in range(1, size):
         if size & (size - 1) == 0:
@@ -43,10 +45,10 @@ def pairwise(rank: int, size: int) -> Rounds:
     openmpi="linear linear_sync basic_linear 1 4",
 )
 def linear(rank: int, size: int) -> Rounds:
-    """Send all messages at once; needs n-1 ports.
+    """Send the blocks for all other ranks in one round, which needs ``size - 1`` ports.
 
-    Yields the only round of ``rank`` among ``size`` ranks; none for one rank. Its sends go to r+1, r+2, ..., its
-    receives are from r-1, r-2, ... MPICH calls it scattered, Open MPI linear.
+    Yields the only round (a list of instructions) of ``rank`` among ``size`` ranks; none for one rank. The sends
+    go to r+1, r+2, ..., the receives are from r-1, r-2, ... MPICH calls it scattered, Open MPI linear.
     """
     if size > 1:
         yield [
@@ -67,9 +69,9 @@ def linear(rank: int, size: int) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Move blocks along the binary digits of their distance, in ceil(log2 n) rounds.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Round k moves all blocks whose
-    remaining distance, destination minus source, has bit k set, in one message to r + 2^k. A block may pass other
-    ranks.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The distance of a block is
+    destination minus source, modulo ``size``. Round k, from 0, moves the blocks whose distance has bit k set by
+    2^k ranks, all in one message. So a block with distance 5 = 4 + 1 passes one other rank.
     """
     for k in doublings(size):
         distances = [j for j in range(size) if j & k]

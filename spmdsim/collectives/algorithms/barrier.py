@@ -48,10 +48,10 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
 
 @built_in("barrier", "1", Formula("2*c", "0"), openmpi="tree 6")
 def tree(rank: int, size: int) -> Rounds:
-    """Send up the binomial tree to rank 0 and down again.
+    """Send empty messages up the binomial tree to rank 0, and down again.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks: a binomial gather and a binomial
-    broadcast of empty messages.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks: those of a binomial gather, then
+    those of a binomial broadcast.
     """
 
     def receive(peer: int, distance: int) -> Instruction:
@@ -76,10 +76,11 @@ def linear(rank: int, size: int) -> Rounds:
 
 @built_in("barrier", "1", Formula("(2*n if n > 1 else 0)", "0"), openmpi="double_ring 2")
 def double_ring(rank: int, size: int) -> Rounds:
-    """Send a token around the ring twice.
+    """Send an empty message around the ring twice, from rank to rank.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. In round i only
-    ranks i and i + 1, modulo ``size``, have a message. The first lap collects, the second releases.
+    Yields the ``2 * size`` rounds (lists of instructions) of ``rank``; none for one rank. In round i, rank i
+    sends to rank i + 1, modulo ``size``; all others idle (``[]``). After the first lap all ranks have arrived;
+    the second lap tells them.
     """
     for step in range(2 * size if size > 1 else 0):
         holder = step % size

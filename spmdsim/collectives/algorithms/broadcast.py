@@ -10,9 +10,9 @@ from spmdsim.collectives.instructions import Rounds, recv, send
 
 
 def count_from_root(rounds: Rounds, size: int, root: int) -> Rounds:
-    """Yield rounds that were written for root 0, for ranks counted from ``root``.
+    """Yield rounds that are written for root 0 with other peers, so that they serve any root.
 
-    Each peer becomes ``(peer + root) % size``; local instructions and chunks stay.
+    Each peer becomes ``(peer + root) % size``. Local instructions and chunks stay.
 
     Args:
         rounds: the rounds of rank ``(rank - root) % size`` for root 0.
@@ -47,9 +47,10 @@ def binomial(rank: int, size: int, root: int = 0) -> Rounds:
 
 @built_in("broadcast", "1", openmpi="knomial 7")
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
-    """Send down a tree whose ranks send to radix-1 others per level, one after another.
+    """Send down a tree in which a rank sends to radix-1 children per level, one after another.
 
-    The vector is one chunk. With radix 2 it is the binomial tree.
+    Returns the rounds (lists of instructions) of a rank. The vector is one chunk. With radix 2 it is the binomial
+    tree.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -80,10 +81,11 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
     "broadcast", "s", Formula("(n-2+s if n > 1 else 0)", "((n-2+s)/s if n > 1 else 0)"), openmpi="pipeline 3"
 )
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
-    """Send segments one after another along a chain.
+    """Send segments of the vector one after another along a chain of ranks.
 
-    Yields the ``size - 2 + segments`` rounds of a rank; none for one rank. At time t, rank v sends segment t - v to
-    v + 1; v counts ranks from the root. A rank that waits yields an empty list. A segment is a chunk.
+    Yields the ``size - 2 + segments`` rounds (lists of instructions) of a rank; none for one rank. In round t,
+    from 0, the rank at distance v from the root sends segment t - v to the next one, and receives segment t - v +
+    1. A rank that waits yields an empty list. A segment is a chunk.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -107,8 +109,9 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Send down a binary tree, first to one child, then to the other.
 
-    Children of v are 2v+1 and 2v+2; a rank at depth d gets the vector by round 2d at the latest. v counts ranks from
-    the root; the vector is one chunk. All ranks have equally many rounds.
+    Yields the rounds (lists of instructions) of a rank; all ranks have equally many. With ranks counted from the
+    root, the children of v are 2v+1 and 2v+2. A rank at depth d gets the vector in round 2d at the latest. The
+    vector is one chunk.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -116,21 +119,22 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
         root: the rank with the vector.
     """
     v = (rank - root) % size
-    reached = _arrival_round(v)
+    arrival = _arrival_round(v)
     for t in range(1, 2 * size.bit_length() - 1):
-        child = 2 * v + (t - reached)
-        if t == reached:
+        child_number = t - arrival  # The first two rounds after the arrival serve children 1 and 2.
+        child = 2 * v + child_number
+        if child_number == 0:
             yield [recv(((v - 1) // 2 + root) % size, 0)]
-        elif t - reached in (1, 2) and child < size:
+        elif child_number in (1, 2) and child < size:
             yield [send((child + root) % size, 0)]
         else:
             yield []
 
 
 def _arrival_round(v: int) -> int:
-    """Return the round, counted from 1, that brings the vector to ``v``; 0 for the root.
+    """Return the round of :func:`binary_tree` that brings the vector to a rank, counted from 1.
 
-    It is a round of :func:`binary_tree`; the first child gets the vector one round before the second.
+    The root has 0. The first child of a rank gets the vector one round before the second.
 
     Args:
         v: the rank as counted from the root.
@@ -146,10 +150,10 @@ def _arrival_round(v: int) -> int:
 
 
 def binomial_scatter(v: int, size: int) -> Rounds:
-    """Yield rounds that send blocks to their owners down the binomial tree of rank 0.
+    """Yield rounds that send blocks from the root to their owners down the binomial tree.
 
-    A message has the blocks of the whole subtree of its receiver. Block b is chunk b, and of the rank at distance b
-    from the root.
+    A message has the blocks of the receiver and of all ranks below it in the tree. Block b is chunk b, and
+    belongs to the rank at distance b from the root. Peers are counted from the root; see :func:`count_from_root`.
 
     Args:
         v: the rank as counted from the root, whose rounds are yielded.

@@ -19,10 +19,11 @@ def gather_linear(rank: int, size: int, root: int = 0) -> Rounds:
 
 @built_in("gather", "n", Formula("c", "q"), mpich="binomial", openmpi="binomial 2")
 def gather_binomial(rank: int, size: int, root: int = 0) -> Rounds:
-    """Send blocks of whole subtrees up the binomial tree.
+    """Send blocks of whole subtrees up the binomial tree to the root.
 
-    A rank at distance v from the root collects the blocks of v ... v + mask - 1, and sends them to v - mask; mask is
-    the lowest bit of v. Block b is chunk b, and of rank b.
+    Returns the rounds (lists of instructions) of a rank. A rank at distance v from the root collects the blocks
+    at the distances v to v + m - 1, and sends them to the rank at distance v - m; m is the lowest set bit of v.
+    Block b is chunk b, and belongs to rank b.
 
     Args:
         rank: the rank whose rounds are yielded.

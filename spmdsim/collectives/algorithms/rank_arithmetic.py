@@ -75,16 +75,16 @@ class Fold(NamedTuple):
             yield [] if not self.is_paired(rank) else survivor if self.survives(rank) else dropped
 
     def meetings(self, rank: int, distances: Iterable[int], exchange: Exchange) -> Rounds:
-        """Yield one round per distance, in which each survivor exchanges with the survivor at that distance.
+        """Yield one round per distance, in which survivors at that distance exchange.
 
-        Survivors are the ranks that have not dropped out of a pair; they have new numbers. The distance of two survivors
-        is the exclusive-or of their new numbers. Ranks that dropped out are idle (``[]``).
+        Survivors are the ranks that do not drop out of a pair. They have new numbers, and their distance is the
+        exclusive-or of these numbers. Ranks that dropped out are idle (``[]``).
 
         Args:
             rank: the rank whose rounds are yielded.
             distances: the distance of each round; powers of two below the number of survivors.
-            exchange: ``exchange(peer, new, new_of_peer, distance)`` returns the instructions of a survivor. ``peer``
-                is the peer's rank; the other two numbers are the survivors' new numbers.
+            exchange: ``exchange(peer, new, new_of_peer, distance)`` returns the instructions of a survivor.
+                ``peer`` is the peer's rank; ``new`` and ``new_of_peer`` are the new numbers.
         """
         for distance in distances:
             if self.survives(rank):

@@ -27,7 +27,8 @@ def linear(rank: int, size: int, root: int = 0) -> Rounds:
 def tree_reduction(rank: int, size: int, chunks: int | Chunks, root: int = 0, radix: int = 2) -> Rounds:
     """Yield the rounds of a rank in a reduction up a tree to ``root``; see :func:`tree_rounds`.
 
-    A received value is the right operand, so the order of the ranks is kept for root 0 only.
+    A received value is the right operand. Ranks are counted from the root in the tree, so the operands are in
+    rank order for root 0 only.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -114,10 +115,11 @@ def chain(rank: int, size: int, root: int = 0) -> Rounds:
     openmpi="pipeline 3",
 )
 def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> Rounds:
-    """Send segments one after another along a chain to the root.
+    """Send segments one after another along a chain to the root; each rank adds its own.
 
-    Yields the ``size - 2 + segments`` rounds of a rank; none for one rank. The farthest rank starts; at time t, the
-    rank at d hops from it sends segment t - d. A rank that waits yields an empty list. A segment is a chunk.
+    Yields the ``size - 2 + segments`` rounds (lists of instructions) of a rank; none for one rank. The farthest
+    rank starts. In round t, from 0, the rank at distance d from it sends segment t - d to the next one, and
+    receives segment t - d + 1. A rank that waits yields an empty list. A segment is a chunk.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -141,11 +143,12 @@ def pipelined_chain(rank: int, size: int, root: int = 0, segments: int = 4) -> R
 def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Reduce up a binary tree of runs of consecutive ranks, in the order of the ranks.
 
-    The parent of a run is its middle rank. It receives the result of the run's lower ranks in one round, and of its
-    higher ranks in the next one. The top is rank ``size // 2``. Yields the rounds (lists of instructions) of ``rank``:
-    two per depth that has children, the deepest parents first; and one more if the top is not the root, in which it
-    sends the result to the root. A round in which the rank does nothing is []. The result is in chunk 0. One rank has
-    no rounds.
+    The parent of a run is its middle rank; of all ranks it is ``size // 2``. It receives the result of the run's
+    lower ranks in one round, and of its higher ranks in the next one.
+
+    Yields the rounds (lists of instructions) of ``rank``; [] if it does nothing in a round. Each depth that has
+    children takes two rounds, the deepest parents first. If the top of the tree is not the root, it sends the
+    result to the root in one more round. The result is in chunk 0. One rank has no rounds.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -166,10 +169,10 @@ def binary_tree(rank: int, size: int, root: int = 0) -> Rounds:
 
 
 def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
-    """Return the runs of ranks ``(start, middle, stop)`` around a rank, from the run of all ranks down.
+    """Return the runs ``(start, middle, stop)`` around a rank, from all ranks down to its own.
 
-    The middle of a run is the parent of the middles of its two halves. The rank is the middle of the last run;
-    ``stop`` is not in the run.
+    A run of ranks from ``start`` to ``stop - 1`` is halved at its middle rank, which is the parent of the middles
+    of both halves. The rank itself is the middle of the last run.
 
     Args:
         rank: the rank, from 0 to ``size - 1``.
@@ -188,15 +191,17 @@ def _runs_around(rank: int, size: int) -> list[tuple[int, int, int]]:
 
 
 def _join_children(rank: int, size: int, level: int, left: bool) -> list[Instruction]:
-    """Return the messages of a rank in the round in which depth ``level`` receives from its children.
+    """Return a rank's messages in the round in which depth ``level`` receives from children.
 
-    Empty for ranks of other depths, and for a rank without this child.
+    * A rank of this depth receives and reduces, if it has this child.
+    * A rank of the next depth sends, if it is this child.
+    * Other ranks have no messages: [].
 
     Args:
         rank: the rank.
         size: the number of ranks.
         level: the depth of the parents; the top has depth 0.
-        left: True if only the left children send, with lower ranks; False for the right ones.
+        left: True if the children with lower ranks send; False for those with higher ranks.
     """
     *above, (start, middle, stop) = _runs_around(rank, size)
     if len(above) == level:

@@ -52,10 +52,15 @@ def _fold_and_exchange(
 ) -> Rounds:
     """Yield rounds in which survivors of a fold exchange and reduce blocks at given distances.
 
-    A fold pairs some ranks (``rank`` and ``rank ^ 1``), and one rank of each pair drops out, so that a power of two is
-    left. First, the dropped rank sends its whole vector to its partner, which reduces it. Then the survivors exchange.
-    At the end, each survivor of a pair has the results of both ranks, and sends the dropped rank the block of that
-    rank. Block b is chunk b, and belongs to rank b.
+    A fold pairs some ranks (``rank`` and ``rank ^ 1``), and one rank of each pair drops out, so that a power of
+    two is left. The rounds are:
+
+    1. The dropped rank sends its whole vector to its partner, which reduces it.
+    2. The survivors exchange, one round per distance. They end with their own block and that of their dropped
+       partner.
+    3. The survivor of a pair sends the dropped rank its block.
+
+    Block b is chunk b, and belongs to rank b.
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -86,12 +91,12 @@ def _fold_and_exchange(
     openmpi="recursive_halving 2",
 )
 def recursive_halving(rank: int, size: int) -> Rounds:
-    """Send the half on the partner's side, farthest partner first.
+    """Send half of the blocks to a partner and reduce the other half, farthest partner first.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank sends the blocks of the
-    partner's half of its range, and reduces those of its own half. Block b is chunk b. If the rank count is no power
-    of two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at
-    the end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. For example, rank 0 of 4 sends
+    blocks 2 and 3 to rank 2 and reduces 0 and 1; then it sends block 1 to rank 1 and reduces 0. Block b is chunk
+    b. If the rank count is no power of two, the first ranks form pairs: the even rank sends its vector to the odd
+    one, idles, and gets its block at the end.
     """
     fold = Fold.of(size)
 
@@ -111,10 +116,11 @@ def recursive_halving(rank: int, size: int) -> Rounds:
     openmpi="butterfly 4",
 )
 def butterfly(rank: int, size: int) -> Rounds:
-    """Halving with distance 1 first on blocks in bit-reversed order; keeps the order of the ranks.
+    """Halve the blocks at distance 1, 2, 4, ..., so that the rank order is kept (Traff).
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. This is Traff's butterfly: before step
-    j a rank works on blocks that agree with it in j low bits. Block b is chunk b. If the rank count is no power of
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. In the round of distance d, a rank
+    keeps the blocks whose number agrees with its own number in the bit of value d, and sends the others to its
+    partner. So rank 0 of 4 keeps blocks 0 and 2, then block 0. Block b is chunk b. If the rank count is no power of
     two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at the
     end.
     """
@@ -143,13 +149,12 @@ def _strided(fold: Fold, owner: int, stride: int) -> range | tuple[int, ...]:
     mpich="recursive_doubling",
 )
 def recursive_doubling(rank: int, size: int) -> Rounds:
-    """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the order of the ranks.
+    """Exchange all blocks outside the own group of 1, 2, 4, ... ranks; keeps the rank order.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Before step j a rank has partial sums
-    over its aligned group of 2**j ranks. It sends its partial sums of all blocks outside of this group, and reduces
-    the received ones, of all blocks outside of the partner's group. Block b is chunk b. If the rank count is no power
-    of two, the first ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at the
-    end.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. In the round of distance d, a rank
+    has sums over its aligned group of d ranks. It sends its partner these sums of all blocks outside of this
+    group, and reduces the received ones. Block b is chunk b. If the rank count is no power of two, the first
+    ranks form pairs: the even rank sends its vector to the odd one, idles, and gets its block at the end.
     """
     fold = Fold.of(size)
 

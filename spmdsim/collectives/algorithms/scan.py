@@ -83,10 +83,10 @@ def exscan_recursive_doubling(rank: int, size: int) -> Rounds:
 
 @built_in("scan", "1", Formula("n-1", "n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def scan_linear(rank: int, size: int) -> Rounds:
-    """Receive the sum of the lower ranks, add the own vector, and send the sum to the next rank.
+    """Add up the vectors along a chain: a rank adds its own to the sum of the lower ranks.
 
-    Yields the ``size - 1`` rounds (lists of instructions) of ``rank``. Round i, counted from 0, brings the sum of the
-    ranks 0 to i to rank i + 1; other ranks are idle.
+    Yields the ``size - 1`` rounds (lists of instructions) of ``rank``. In round i, from 0, rank i sends its sum
+    to rank i + 1; other ranks are idle (``[]``).
 
     Args:
         rank: the rank whose rounds are yielded.
@@ -101,11 +101,16 @@ def scan_linear(rank: int, size: int) -> Rounds:
 
 @built_in("exscan", "1", Formula("n-1", "n-1", "n-1"), in_order=True, openmpi="linear 1")
 def exscan_linear(rank: int, size: int) -> Rounds:
-    """Receive the sum of the lower ranks, add the own vector, and send the sum to the next rank.
+    """Add up the vectors along a chain; the result of a rank is the sum of the lower ranks.
 
-    Yields the ``size`` rounds (lists of instructions) of ``rank``; none for one rank. In the first round, every rank
-    copies its vector to scratch chunk 1. In round r + 1, rank r sends its chunk 1 to rank r + 1. That rank receives it
-    as its result in chunk 0, and combines it into its chunk 1, on the left. Chunk 0 of rank 0 stays its own vector.
+    Yields the ``size`` rounds (lists of instructions) of ``rank``; none for one rank. Chunk 0 has the result,
+    scratch chunk 1 the sum that is sent:
+
+    * In round 0, every rank copies its vector to chunk 1.
+    * In round r + 1, rank r sends its chunk 1 to rank r + 1. That rank stores it in chunk 0, and adds it to its
+      chunk 1, as the left operand.
+
+    Chunk 0 of rank 0 stays its own vector.
 
     Args:
         rank: the rank whose rounds are yielded.

@@ -53,7 +53,8 @@ class GoalProgram:
     def to_text(self) -> str:
         """Return the program as the text of a GOAL file.
 
-        The k-th operation of a rank has the label ``lk``, and its requirements follow it.
+        The first operation of a rank has the label ``l1``, the second one ``l2``. After each operation, a line
+        such as ``l2 requires l1`` states what it waits for.
 
         >>> print(GoalProgram([[GoalOperation("calc", 5)]]).to_text(), end="")
         num_ranks 1
@@ -106,7 +107,7 @@ class GoalProgram:
 def _operation_text(operation: GoalOperation) -> str:
     """Return the statement of an operation in a GOAL file, such as ``send 8b to 1 tag 0``.
 
-    A processor or network card with number 0 is left out.
+    The numbers of the processor (``cpu 1``) and of the network card (``nic 1``) follow if they are not 0.
     """
     if operation.kind == "calc":
         return f"calc {operation.amount}" + (f" cpu {operation.cpu}" if operation.cpu else "")
@@ -248,9 +249,9 @@ def _begin(text: str, position: int) -> int:
 
 
 def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str, int]:
-    """Return the numbers of an operation by name: {"amount", "peer", "tag", "cpu", "nic"}.
+    """Return the numbers of an operation by name, such as {"amount": 8, "peer": 1, "tag": 0}.
 
-    The peer is -1 without one; tag, cpu and nic are there only if the text has them.
+    The peer is -1 if the operation has none. "tag", "cpu" and "nic" are in the dict only if the text has them.
 
     Args:
         operation: a match of ``_OPERATION``.
@@ -258,8 +259,8 @@ def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str,
         begin: the operation's position in the text.
 
     Raises:
-        InputError: If a number is above its limit in :data:`MOST`: 2**20 for a peer, 255 for cpu and nic, 2**62 for
-            others.
+        InputError: If a number is above its limit in :data:`MOST`: 2**20 for a peer, 255 for cpu and nic, 2**62
+            for others.
     """
     digits_of = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
     words = operation["rest"].split()

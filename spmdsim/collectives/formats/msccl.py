@@ -96,14 +96,15 @@ class _Gpu:
 
         The buffer is "i" for the input, "o" for the output, or "s" for scratch memory:
 
-        * all_to_all: blocks that end at this rank are in "o", other blocks that begin here in "i", passing ones in "s".
+        * all_to_all: blocks for this rank are in "o", other blocks from this rank in "i", blocks that pass in
+          "s".
         * all_gather: chunks are in "o", scratch chunks in "s".
         * Other collectives: chunks are in "i", scratch chunks in "s".
 
         A new chunk in "s" gets the next offset.
 
         Args:
-            cell: the chunk number; from the chunk count on it is a scratch chunk.
+            cell: the chunk number; from the schedule's chunk count on it is a scratch chunk.
         """
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         if name == "all_to_all":
@@ -120,9 +121,7 @@ class _Gpu:
         return self.scratch.setdefault(cell, len(self.scratch))
 
     def _threadblock(self, direction: str, peer: int = -1) -> int:
-        """Return the number of the threadblock for messages of a direction with a peer.
-
-        A new one is added if needed.
+        """Return the number of the threadblock for a direction and a peer; add a missing one.
 
         Args:
             direction: "send", "recv" or "local".
