@@ -77,10 +77,10 @@ def _add_block_counts(
 ) -> None:
     """Add the number of blocks of each factor of one dim to ``block_counts``.
 
-    A dim of one factor gives it all blocks. Of several factors, each but the last one takes the greatest number that
-    divides both its size and the blocks that are not yet taken; the last one takes the remaining blocks. So 8 blocks of
-    a dim ``(a b)`` with 4 elements of ``a`` are 4 blocks of ``a`` and 2 of ``b``. The size of the last factor is not
-    compared.
+    A dim of one factor gives it all blocks. Of several factors, each but the last one takes the greatest number
+    that divides both its size and the blocks that are left; the last one takes the rest. So 8 blocks of a dim
+    ``(a b)`` with 4 elements of ``a`` are 4 blocks of ``a`` and 2 of ``b``. That the last factor has so many
+    elements is not checked.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
@@ -219,10 +219,12 @@ class FrozenMapping(tuple[tuple[str, tuple[str, ...]], ...]):
 def freeze_strategy(strategy: Any) -> Any:
     """Return a strategy in a hashable form.
 
+    * A dict of axes by factor becomes a :class:`FrozenMapping`, sorted by factor. One axis becomes a tuple of it.
+    * Lists and tuples become tuples, item by item.
+    * Any other value, such as None, a layout or a Strategy, is returned unchanged.
+
     Args:
-        strategy: a dictionary of axes by factor becomes a :class:`FrozenMapping`, sorted by factor; one axis becomes a
-            tuple of it. Lists and tuples become tuples, item by item. Any other value, such as None, a layout, a
-            Strategy or an immutable mapping, is returned unchanged.
+        strategy: the strategy as the user wrote it.
 
     >>> freeze_strategy({"k": ["tp", "sp"], "m": "dp"}), freeze_strategy([[2, 4], [4, 1]])
     ((('k', ('tp', 'sp')), ('m', ('dp',))), ((2, 4), (4, 1)))
@@ -238,9 +240,13 @@ def freeze_strategy(strategy: Any) -> Any:
 def result_layout(requested: Any, computed: Layout, shape: Sequence[int]) -> Layout:
     """Return the layout that an ``out_strategy`` requests for a result.
 
+    * None requests the layout ``computed`` without pending reductions.
+    * A layout is returned without a check.
+    * Numbers of blocks, such as (2, 4), request the layout with this many blocks per dim.
+    * A tuple of one layout or of one such tuple counts as its entry.
+
     Args:
-        requested: the number of blocks of each dim, a layout, or a tuple with one of these. None requests the layout
-            ``computed`` without pending reductions. A layout is returned without a check.
+        requested: the ``out_strategy``.
         computed: the layout in which the operator computes the result.
         shape: the global shape of the result.
 
@@ -346,7 +352,12 @@ def build_sharded_op(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -
 
 
 def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:
-    """Return a tuple of ranks: the given ones, unchecked, or ``0 ... n-1`` for a number n.
+    """Return ``0 ... n-1`` for a number n, or an iterable of ranks as a tuple.
+
+    The ranks of an iterable are not checked.
+
+    Args:
+        ranks: the number, or the ranks.
 
     Raises:
         LayoutError: If the number is above ``MOST_RANKS``.

@@ -59,9 +59,11 @@ def has_gradient(dtype: np.dtype) -> bool:
 def promote_types(*dtypes: np.dtype) -> np.dtype:
     """Return the element type to which several types are promoted.
 
-    The rule is NumPy's. For bfloat16 and its relatives the rule of torch and JAX holds: they absorb bools and integers
-    of any width. With other floating or complex types they count as float32: so two different relatives, or one with
-    float16, give float32.
+    The rule is NumPy's, except for types of ml_dtypes such as bfloat16. There the rule of torch and JAX holds:
+
+    * With bools and integers of any width, the result is the type itself.
+    * With other floats or complex numbers, the type counts as float32. So two different types of ml_dtypes, or
+      one with float16, give float32.
 
     Args:
         dtypes: one or more element types.
@@ -141,11 +143,16 @@ def storage_dtype(layout: Layout, dtype: np.dtype) -> np.dtype:
 
 @lru_cache(maxsize=1024)
 def is_additive(src: np.dtype, dst: np.dtype) -> bool:
-    """Return True if a pending sum may be converted from ``src`` to ``dst`` shard by shard.
+    """Return True if addends of a pending sum may be converted from ``src`` to ``dst`` singly.
 
-    The sum of the converted shards must equal the converted sum. True for equal types; between integers, if ``dst`` is
-    not wider; between floats and complex numbers, if ``dst`` has at least the fraction and exponent bits of ``src``,
-    but not from complex to real numbers. Else False. The module's text has the reasons.
+    Then the sum of the converted addends equals the converted sum. The result is True
+
+    * for equal types;
+    * between integers, if ``dst`` is not wider;
+    * between floats and complex numbers, if ``dst`` has at least the fraction and exponent bits of ``src``, but
+      not from complex to real numbers.
+
+    The module's text has the reasons.
 
     >>> [is_additive(np.dtype(a), np.dtype(b)) for a, b in (("f4", "f8"), ("f8", "f4"), ("i8", "i4"), ("i4", "f8"))]
     [True, False, True, False]
@@ -168,8 +175,8 @@ def is_additive(src: np.dtype, dst: np.dtype) -> bool:
 def _precision(dtype: np.dtype) -> tuple[int, int]:
     """Return ``(fraction bits, exponent bits)`` of a float, or of each part of a complex type.
 
-    They are the stored bits: (23, 8) for float32 and complex64, (7, 8) for bfloat16. The function imports ml_dtypes for
-    types of that package.
+    They are the stored bits: (23, 8) for float32 and complex64, (7, 8) for bfloat16. For types of ml_dtypes, the
+    function imports this package.
 
     Args:
         dtype: a floating or complex type.
@@ -183,12 +190,12 @@ def _precision(dtype: np.dtype) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def typed_rule(rule: Rule, operands: tuple[np.dtype, ...], result: np.dtype) -> Rule:
-    """Return the part of a rule that holds for operands and a result of these element types.
+    """Return a rule without the pending sums that are wrong for these element types.
 
-    A set of operands stays in ``linear`` only if the pending sums of all its operands may be converted to the result's
-    type before they are reduced (:func:`is_additive`). If the result has bools, ``any`` replaces each ``sum``, because
-    bools have no sum. So a product or a lookup leaves ``any`` pending, and an operator that passed a pending sum now
-    passes ``any``. Averages are no longer passed.
+    * A set of operands stays in ``linear`` only if each of them may be converted to the result's type while its
+      sum is pending (:func:`is_additive`).
+    * If the result has bools, which have no sum, "any" replaces "sum": a product of bools leaves "any" pending,
+      and averages are no longer passed.
 
     Args:
         rule: the rule; it does not change.
@@ -214,8 +221,8 @@ def widen_halves(value: Any) -> Any:
     """Return a value with its arrays of floats of at most 16 bits converted to float32.
 
     Args:
-        value: such an array gives a new array. Lists and tuples are converted item by item and become lists. Any other
-            value, also a NumPy scalar or a tensor, is returned unchanged.
+        value: an array of such floats, which gives a new array; or a list or tuple, which gives a list of its
+            items converted. Any other value, also a NumPy scalar or a tensor, is returned unchanged.
     """
     if isinstance(value, (list, tuple)):
         return [widen_halves(item) for item in value]
@@ -225,10 +232,10 @@ def widen_halves(value: Any) -> Any:
 
 
 def compute_in_float32(function: Callable[..., Any], dtypes: Sequence[np.dtype]) -> Callable[..., Any]:
-    """Return a local function that receives float32 arrays instead of floats of at most 16 bits.
+    """Return a local function that gets float32 arrays in place of floats of at most 16 bits.
 
-    ``function`` itself is returned if ``dtypes`` have no such float. Otherwise its positional arguments are converted
-    by :func:`widen_halves`, its keyword arguments are not. The caller rounds the results.
+    Positional arguments are converted by :func:`widen_halves`, keyword arguments are not. The results are not
+    rounded to 16 bits; the caller does that. Without such a float in ``dtypes``, ``function`` itself is returned.
 
     Args:
         function: the local function: takes arrays, or lists of arrays, and parameters by keyword.

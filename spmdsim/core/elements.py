@@ -59,8 +59,9 @@ def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -
 def identity(op: str, dtype: np.dtype) -> object:
     """Return the value that a reduction ignores, such as 0 for a sum, as a scalar of a type.
 
-    The value is 0 for "sum" and "avg", 1 for "prod", the smallest value (or -inf) for "max", the largest one (or inf)
-    for "min". For bools it is True for "all" and "min", and False for "any" and "max".
+    * "sum" and "avg": 0; "prod": 1.
+    * "max": the smallest value of an integer type, else -inf; "min": the largest one, or inf.
+    * For bools: True for "all" and "min", False for "any" and "max".
 
     Args:
         op: the name of the reduction.
@@ -100,8 +101,8 @@ def in_type(arrays: Sequence[Any], dtype: np.dtype) -> list[Any]:
 def each(function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
     """Call a function with the arrays of each rank and return the results in rank order.
 
-    The function runs once for ranks whose arrays are all the same objects: they share the result, too. Arrays with
-    equal values that are different objects do not count as shared.
+    Ranks that share all their arrays share the result: the function runs once for them. Arrays are shared if they
+    are the same object; equal values in different objects do not count.
 
     Args:
         function: takes one array per list.

@@ -147,8 +147,7 @@ class Mesh(Immutable):
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
         """Return the ranks that differ from ``rank`` only on the given axes, including ``rank``.
 
-        They are ordered by their coordinates on ``axes``, the first axis given being the major one. Without axes the
-        group is ``rank`` alone.
+        The last given axis varies fastest. Without axes the group is ``rank`` alone.
 
         Raises:
             LayoutError: If the mesh lacks the rank or an axis.

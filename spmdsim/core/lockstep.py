@@ -138,9 +138,7 @@ def _derive_group_program(step: Step, members: tuple[int, ...]) -> Program:
 
 
 def derive_groups_program(step: Step, dtype: np.dtype) -> Program:
-    """Return the program of a collective.
-
-    It runs the programs of the groups one after the other.
+    """Return a function that runs a collective, group by group.
 
     Args:
         step: the collective.
@@ -204,17 +202,17 @@ class LockStepRunner:
         return results
 
     def find_derived(self, step: Step, shards: Shards) -> DerivedStep:
-        """Return the derived form of a step for the element type of the shards.
+        """Check the shards; return what follows from a step and their element type.
 
-        The first call for a step and a type derives it, and stores it in the world's cache.
+        The first call for a step and a type derives it; the world's cache stores it.
 
         Args:
             step: the step.
-            shards: the shards of all ranks; the first one's type counts, or float64 if there is none.
+            shards: the shards of all ranks; the type of the first one counts, or float64 if there is none.
 
         Raises:
-            WorldError: If the shards do not have the number or the shapes of the step's source layout, or the world
-                cannot run the step.
+            WorldError: If the shards do not have the number or the shapes of the step's source layout, or the
+                world cannot run the step.
         """
         dtype, cache = shards[0].dtype if shards else np.dtype(float), self._world.cache
         derived_step: DerivedStep | None = cache.get((step, dtype))
@@ -225,16 +223,15 @@ class LockStepRunner:
         return derived_step
 
     def _derive(self, step: Step, dtype: np.dtype) -> DerivedStep:
-        """Return the derived form of a step for shards of an element type.
-
-        The derivation is that of the step's collective.
+        """Return the shapes, empty results and program of a step for shards of an element type.
 
         Args:
-            step: the step.
+            step: the step; its collective decides about the program.
             dtype: the element type of the shards.
 
         Raises:
-            WorldError: If the world lacks the collective or the ranks, or the reduction is undefined for the type.
+            WorldError: If the world lacks the collective or the ranks, or the reduction is undefined for the
+                type.
         """
         self._world.check_step(step)
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self._world.size)]

@@ -140,18 +140,18 @@ class Op(Pictured):
         return build_sharded_op(self, in_strategy, out_strategy, repeat)
 
     def bind(self, shapes: Sequence[Shape], params: Params, dtypes: Dtypes | None = None) -> BoundRule:
-        """Return the operator's rule, bound to the shapes and element types of its operands.
+        """Return the operator's rule for operands of these shapes and element types.
 
         Args:
             shapes: the global shape of each operand.
             params: the parameters of the call by name.
-            dtypes: the element type of each operand. They restrict which pending reductions the rule passes
-                (:func:`~spmdsim.core.element_types.typed_rule`); of several results the first one's type counts. None,
-                or another number of types than operands, for no restriction.
+            dtypes: the element type of each operand. They may forbid to pass some pending reductions
+                (:func:`~spmdsim.core.element_types.typed_rule`); of several results the first one's type counts.
+                None, or another number of types than operands, for no such restriction.
 
         Raises:
-            RuleError: If the number of operands or a shape does not fit the rule. If ``rule`` is a function, its errors
-                are raised, too. Messages name the operator.
+            RuleError: If the number of operands or a shape does not fit the rule. If ``rule`` is a function, its
+                errors are raised, too. Messages name the operator.
         """
         with context(operator=self.name):
             declared = self.rule if isinstance(self.rule, Rule) else self.rule(*shapes, **params)
@@ -213,15 +213,15 @@ class Op(Pictured):
     def cast_result(self, result: object, dtype: np.dtype) -> np.ndarray:
         """Return a result of the local function as an array of the declared element type.
 
-        An array of that type is returned itself, any other result as a C-ordered copy.
+        An array of that type is returned itself, any other result as a new C-ordered array.
 
         Args:
             result: an array, or a number.
             dtype: the declared type.
 
         Raises:
-            RuleError: If the type of ``result`` is of a higher kind. The kinds in ascending order are bools, integers,
-                floats, complex numbers. Not checked is whether the values are in the range of the type.
+            RuleError: If the conversion would lose the kind of ``result``: complex numbers to floats, floats to
+                integers, or integers to bools. Whether the values are in the range of the type is not checked.
         """
         array: np.ndarray = np.asarray(result)  # A local function may return a scalar of NumPy's.
         if array.dtype == dtype:
@@ -233,10 +233,10 @@ class Op(Pictured):
         return np.asarray(array, dtype, order="C")
 
     def compute(self, recipe: Recipe, world: AbstractWorld, params: Params, *lists: Arrays) -> list[Arrays]:
-        """Run the local function on the arrays of every owned rank.
+        """Run the local function on the arrays of every owned rank, without communication.
 
-        In a world without data, only the shapes of the results are computed. This method does not communicate; methods
-        of operators that communicate override it.
+        In a world without data, only the shapes of the results are computed. Operators that communicate in the
+        middle override this method.
 
         Args:
             recipe: what was derived for calls like this one: strategy, layouts, functions.
@@ -245,8 +245,8 @@ class Op(Pictured):
             lists: for each operand its array on every owned rank, in the layout that the recipe requires.
 
         Returns:
-            For each result a list with its array on every owned rank. The arrays of ranks outside the mesh have no
-            elements.
+            For each result a list with its array on every owned rank. The arrays of ranks outside the mesh have
+            no elements.
         """
         if not world.has_data:
             return [world.empties(meta) for meta in recipe.outputs]
@@ -320,13 +320,14 @@ def derived_from(op: Op, params: Params) -> list[tuple[str, Any]]:
 
 
 def operands_of_one_world(name: str, values: Sequence[Any]) -> Sequence[PlainTensor]:
-    """Return the operands of an operator as tensors of one world.
+    """Return the operands of an operator as tensors of the world of the first tensor.
 
-    The world of the first tensor converts the other operands (:meth:`AbstractWorld.operands`).
+    This world converts the other operands (:meth:`AbstractWorld.operands`).
 
     Args:
         name: the operator's name, for messages.
-        values: the operands: tensors, objects with an attribute ``tensor``, or other values that the world converts.
+        values: the operands: tensors, objects with an attribute ``tensor``, or other values that the world
+            converts.
 
     Raises:
         NoTensorError: If no value is a tensor or has one.

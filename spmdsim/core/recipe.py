@@ -144,8 +144,8 @@ class Recipe:
     def redistribute_operand(self, operand: int, tensor: T) -> T:
         """Return an operand in the layout that the local function needs.
 
-        The tensor itself is returned if its shards need not change. If the recipe has a route for the operand, the last
-        of the world's :attr:`Observers.guards` is called first; it may raise an error. All ranks of the world must call
+        The tensor itself is returned if its shards need not change. Before a planned redistribution, the last of
+        the world's :attr:`Observers.guards` is called; it may raise an error. All ranks of the world must call
         it.
 
         Args:
@@ -196,11 +196,10 @@ class Recipe:
         return self.finish_results(results) if self.moves_results else results
 
     def finish_results(self, results: list[T]) -> list[T]:
-        """Redistribute the results to the layouts in which the caller receives them.
+        """Redistribute results to the layouts in which the caller receives them; return them.
 
-        All ranks must call it. If the operator reduces its results at the end (``finish``) and its gradient function
-        reads them (``saves_result``), the results' node then holds the redistributed shards instead of those of the
-        local function.
+        All ranks must call it. For operators with ``finish`` whose gradient function reads the results
+        (``saves_result``), the tape's node stores the redistributed results from now on.
 
         Args:
             results: the results in the layouts in which the local function leaves them.
@@ -299,10 +298,9 @@ class Recipe:
             wanted: for each operand, True if its gradient is wanted.
 
         Returns:
-            ``(of operands, of results)``. The first has one list of shards per operand: the operand's own shards, or
-            zeros (see `make_blank`) if the wanted gradients do not read it and the world has data. The second has one
-            list of shards per result; it is None if the operator's gradient does not read results (``saves_result``).
-            The arrays are not copied.
+            ``(of operands, of results)``, lists of shards per tensor, which are not copied. An operand that no
+            wanted gradient reads is replaced by zeros that take no memory (`make_blank`), unless the world has no
+            data. The second is None if the operator's gradient does not read results (``saves_result``).
         """
         if wanted not in self.blanks:
             reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
@@ -376,7 +374,7 @@ def bind_strategy(
 
 
 def choose_strategy(bound: BoundRule, metas: Sequence[Meta], world: AbstractWorld) -> Strategy:
-    """Return the strategy for which no operand must be redistributed, or the planner's choice.
+    """Return the strategy that needs no redistribution of operands, or the planner's choice.
 
     The planner chooses if every strategy needs a redistribution.
 

@@ -291,8 +291,8 @@ class BoundRule(ShortRepr):
     def partial_of(self, strategy: Strategy, output: int) -> tuple[tuple[str, str], ...]:
         """Return ``(axis, reduction)`` of the axes along which a result is partial.
 
-        These are the axes of more than one rank that split factors which the result lacks, in the order of
-        ``factor_sizes``; then the strategy's ``passed`` axes.
+        First come the axes that split factors which the result lacks, such as ``k`` in a matrix product, in the
+        order of ``factor_sizes``; axes of size 1 are left out. Then come the strategy's ``passed`` axes.
 
         Args:
             strategy: the strategy.
@@ -311,15 +311,19 @@ class BoundRule(ShortRepr):
     def infer(self, layouts: Sequence[Layout]) -> Strategy:
         """Return the strategy for which operands in these layouts need no redistribution.
 
-        Axes of size 1 in the layouts are ignored. Partial operands stay partial if the rule passes their reductions.
+        Axes of size 1 in the layouts are ignored. Partial operands stay partial if the rule passes their
+        reductions.
 
         Args:
             layouts: the layout of each operand.
 
         Raises:
-            RuleError: If there is none: the layouts are on different meshes, split a factor differently, split two
-                factors by one axis, split a dim of size 1, have a reduction that does not pass, or the rule refuses the
-                strategy.
+            RuleError: If there is no such strategy, because
+
+                * the layouts are on different meshes;
+                * they split a factor differently, or two factors by one axis;
+                * they split a dim of size 1;
+                * a pending reduction does not pass, or the rule refuses the strategy.
         """
         mesh = rules.common_mesh(layouts)
         splits: dict[str, list[tuple[int, Axes]]] = {}  # by factor: the operands that have it, and its axes

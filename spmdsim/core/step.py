@@ -119,8 +119,10 @@ class Step(ShortRepr):
     def group_position(self, rank: int) -> int:
         """Return the position of ``rank`` among the sorted ranks of its group, from 0.
 
-        It is the number of the block that the rank reduces in an all_reduce. Raises LayoutError if the source mesh
-        lacks the rank.
+        In an all_reduce, the rank reduces the block with this number.
+
+        Raises:
+            LayoutError: If the source mesh lacks the rank.
         """
         mesh = self.src.mesh
         if mesh.ranks is not None:
@@ -137,8 +139,11 @@ class Step(ShortRepr):
     def received_elements(self, rank: int) -> int:
         """Return the number of elements that ``rank`` receives from other ranks.
 
-        It is 0 in local steps and outside the target mesh. A rank receives the elements of its target box that its
-        source box lacks; for reductions see :func:`reduction_elements`. Subclasses override it for other collectives.
+        * 0 for local steps, and for ranks outside the target mesh.
+        * For reductions, see :func:`reduction_elements`.
+        * Otherwise the elements of the rank's target shard that its source shard lacks.
+
+        Subclasses override it for other collectives.
 
         Raises:
             PlanError: If this class does not know the step's collective, or the step changes the global shape.

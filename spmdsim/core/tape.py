@@ -137,7 +137,8 @@ class OpNode(Node):
     def _build_gradient(self, operand: int, gradient: Any, dys: Sequence[PlainTensor]) -> PlainTensor:
         """Return the gradient of an operand as a tensor with a provenance number.
 
-        The number is 0 if the world has no provenance. A gradient that is a tensor already is returned unchanged.
+        The number identifies how the tensor was computed; it is 0 if the world does not number tensors. A
+        gradient that is a tensor already is returned unchanged.
 
         Args:
             operand: the number of the operand.
@@ -152,10 +153,10 @@ class OpNode(Node):
         return type(dys[0])(self.world, self.recipe.gradients[operand], gradient, provenance_number=number)
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Return the gradient of each operand as the local gradient function computes it.
+        """Run the local gradient function; return the gradient of each operand.
 
-        Classes of nodes may override the method. In a world without data all gradients are arrays without values. An
-        open program (:attr:`Observers.programs`) records the calculation.
+        In a world without data, the gradients are arrays of the right shapes without values. If a program is
+        being recorded (:attr:`Observers.programs`), the calculation is recorded, too.
 
         Args:
             dys: the gradient of each result in its dual layout; None for results without gradient.
@@ -175,9 +176,8 @@ class OpNode(Node):
 def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, head: Any = ()) -> Any:
     """Call the local gradient function for one rank; return its gradients, one per operand.
 
-    For a call with one result, the function gets the result's gradient, the list of operands, and the result. For
-    several results it gets three lists. The results are None if they are not saved. The parameters are keyword
-    arguments.
+    It is called as ``vjp(dy, operands, result, **params)``, or with lists ``vjp(dys, operands, results,
+    **params)`` if the operator has several results. Results that are not saved are None.
 
     Args:
         recipe: what was derived for the forward call: strategy, layouts, functions.
@@ -185,7 +185,7 @@ def call_vjp(recipe: Recipe, params: Params, present: list[bool], *arrays: Any, 
         present: for each result, True if it has a gradient. The function gets None for the other gradients.
         arrays: the rank's arrays: ``sum(present)`` gradients, one operand per input of ``recipe``, then the saved
             results, if any.
-        head: a tuple with the context of a contextual operator; else empty.
+        head: arguments before all others: a tuple with the context of a contextual operator; else empty.
     """
     remaining = iter(arrays)
     dys = [next(remaining) if is_present else None for is_present in present]
@@ -355,7 +355,7 @@ def pull_back(
 
 
 def _check_unspent(nodes: Sequence[Node]) -> None:
-    """Raise UsageTypeError if an earlier backward pass dropped the arrays of one of the nodes."""
+    """Raise UsageTypeError if an earlier backward pass dropped the arrays of one of ``nodes``."""
     for node in nodes:
         if node.spent:
             assert isinstance(node, OpNode)
@@ -395,7 +395,8 @@ def _initial_gradient(result: PlainTensor, gradient: PlainTensor | None) -> Plai
 def collect_nodes(root: Node | None) -> list[Node]:
     """Return ``root`` and all nodes on which it depends, each after the nodes that use it.
 
-    They are sorted by their numbers, the highest first. If ``root`` is None, the list is empty.
+    So a backward pass can visit them in this order, which is descending by number. If ``root`` is None, the list
+    is empty.
     """
     nodes: dict[int, Node] = {}
     queue = [root]

@@ -74,9 +74,10 @@ class Meta:
 
 @lru_cache(maxsize=4096)
 def intern_meta(layout: Layout, shape: tuple[int, ...], dtype: np.dtype) -> Meta:
-    """Return the only Meta with these values: the one that exists, or a new one.
+    """Return the only Meta object with these values; create it if there is none.
 
-    The 4096 most recently used ones stay alive, others as long as a tensor uses them.
+    So equal metas are one object. The 4096 most recently used ones stay alive, others as long as a tensor uses
+    them.
 
     Args:
         layout: the layout.

@@ -165,15 +165,15 @@ class AbstractWorld(Pictured, ABC):
         """
 
     def run_steps(self, steps: Sequence[Step], tensor: PlainTensor, fill_dtype: np.dtype) -> Shards:
-        """Run steps on a tensor and return its shards after the last step.
+        """Run steps on a tensor, one after the other; return its shards after the last step.
 
         All ranks of the world must call it. Without steps the tensor's own shards are returned.
 
         Args:
             steps: the steps, each from the layout in which the one before ends.
             tensor: the tensor, which does not change.
-            fill_dtype: the type to which shards are converted before a step "fill" makes a reduction pending: its sum
-                may overflow 16 bits.
+            fill_dtype: the type to which shards are converted before a step "fill". Such a step makes a tensor
+                partial, and the sum of its addends may overflow 16 bits.
 
         Raises:
             WorldError: If the world cannot run a step; see :meth:`run`.
@@ -244,7 +244,8 @@ class AbstractWorld(Pictured, ABC):
     def move(self, tensor: T, layout: Layout) -> T:
         """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
-        A tensor that has the layout is returned itself. Otherwise all ranks of the world must call it.
+        If it has the layout already, the tensor itself is returned. Otherwise all ranks of the world must call
+        it.
 
         Raises:
             WorldError: If the layout's mesh has ranks that this world lacks.
@@ -261,14 +262,13 @@ class AbstractWorld(Pictured, ABC):
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
         """Return the operands of an operator as tensors of one world.
 
-        Here the operands must be tensors of this world, and ``values`` is returned. Worlds that convert numbers and
-        arrays, or tensors of other worlds, override the method.
+        This class only checks that all are tensors of this world, and returns ``values``. Worlds that convert
+        numbers and arrays, or tensors of other worlds, override the method.
 
         Args:
             name: the operator's name, for messages.
             values: the operands as the caller passed them.
-            like: the tensor, or the attribute ``tensor`` of an operand, whose mesh converted values take. It is not
-                used here: the worlds that override the method use it.
+            like: a tensor of this world, whose mesh converted values get. It is not used here.
 
         Raises:
             UsageTypeError: If an operand is not a tensor.

@@ -99,10 +99,10 @@ def as_items(values: Any, rule: str, convert: Callable[[Any], Any] = lambda x: x
 
 
 def check_world_size(size: object) -> None:
-    """Check the number of ranks of a world.
+    """Raise an error if a value is not a number of ranks that a world can have.
 
     Raises:
-        UsageTypeError: If ``size`` is not Python's integer, such as True, 2.0 or a NumPy integer.
+        UsageTypeError: If ``size`` is not Python's integer; True, 2.0 and NumPy's integers are none.
         WorldError: If ``size`` is below 1 or above ``MOST_RANKS``.
     """
     if not isinstance(size, int) or not is_integer(size):
@@ -119,9 +119,10 @@ def check_world_size(size: object) -> None:
 def mesh_arguments(
     shape: Sequence[int] | int, axes: Sequence[str], ranks: Iterable[int] | None
 ) -> tuple[tuple[int, ...], tuple[str, ...], tuple[int, ...] | None]:
-    """Return the checked arguments of a mesh: axis sizes, axis names, row-major ranks.
+    """Check the arguments of a mesh; return ``(axis sizes, axis names, ranks)`` as tuples.
 
-    The ranks are None for the order ``0 .. size-1``, also if ``ranks`` states this order.
+    The ranks are in row-major order of the positions; None for the order ``0 .. size-1``, even if ``ranks``
+    states it.
 
     Args:
         shape: the size of each axis, or the size of the only axis.
@@ -142,7 +143,7 @@ def mesh_arguments(
 
 
 def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
-    """Return the sizes of a mesh's axes as a tuple.
+    """Check the sizes of a mesh's axes and return them as a tuple.
 
     Args:
         shape: the size of each axis, or one size for a mesh of one axis.
@@ -160,7 +161,7 @@ def _sizes(shape: Sequence[int] | int) -> tuple[int, ...]:
 
 
 def _names(axes: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of a mesh's axes as a tuple.
+    """Check the names of a mesh's axes and return them as a tuple.
 
     Args:
         axes: the name of each axis, or one name for a mesh of one axis.
@@ -244,10 +245,10 @@ def layout_arguments(
 
 
 def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the axes that split a dim, major first; () if no axis splits it.
+    """Return the axes that split a dim as a tuple, major first; () if no axis splits it.
 
     Args:
-        entry: the name of an axis, several names, or None. The name "None" means no axis.
+        entry: the name of an axis, several names, or None. The name "None" means no axis and is left out.
 
     Raises:
         UsageTypeError: If ``entry`` is anything else.
@@ -262,15 +263,17 @@ def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
-    """Return ``(axis, reduction)`` of the partial axes in mesh order.
+    """Return ``(axis, reduction)`` of the partial axes, in the order of the mesh.
+
+    For example, "tp" and ``{"tp": "sum"}`` both give ``(("tp", "sum"),)``.
 
     Args:
         mesh: the mesh.
-        partial: one axis, several axes, reductions by axis, or pairs (axis, reduction). An axis without a reduction has
-            a pending sum.
+        partial: one axis, several axes, reductions by axis, or pairs (axis, reduction). An axis without a
+            reduction has a pending sum.
 
     Raises:
-        LayoutError: If the mesh lacks an axis, or a reduction is unknown. Axes that are repeated are not noticed here.
+        LayoutError: If the mesh lacks an axis, or a reduction is unknown. Repeated axes are not refused here.
     """
     if isinstance(partial, str):
         partial = (partial,)
@@ -457,9 +460,11 @@ class LayoutFacts(Pictured):
         return self.mesh(*self.dims, partial=partial)
 
     def placement_text(self) -> str:
-        """Return the placement of each mesh axis as one text, such as ``S(0)R`` or ``P(sum)S(1)``.
+        """Return the placements of all mesh axes as one text, such as ``S(0)R`` or ``P(sum)S(1)``.
 
-        If the axes that split a dim are not in mesh order, each has a suffix: ``[0]`` for the major axis, then ``[1]``.
+        ``S(0)`` splits dim 0, ``R`` replicates, ``P(sum)`` has a pending sum. If several axes split a dim in
+        another order than the mesh's, they get suffixes: ``S(0)[1]S(0)[0]`` means that the second axis is the
+        major one.
         """
         order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
         index = self.mesh.axes.index
@@ -527,12 +532,15 @@ class LayoutFacts(Pictured):
     shard_number, replicas = shard_index, replica_ranks
 
     def to_dict(self) -> dict[str, object]:
-        """Return MindSpore's five keys of a layout.
+        """Return the layout as a dict with MindSpore's five keys.
 
-        The keys are ``device_matrix`` (sizes of the axes), ``tensor_map``, ``interleaved_parallel`` (True if an axis
-        has this name), ``alias_name`` (names of the axes) and ``rank_list``. The tensor map has an entry per dim: the
-        number of the axis that splits it, a tuple of several numbers, or -1 for none. It numbers the axes from the
-        right, starting at 0. Pending reductions are not stated.
+        * ``device_matrix``: the sizes of the axes. ``alias_name``: their names.
+        * ``tensor_map``: for each dim the number of the axis that splits it, a tuple of several numbers, or -1
+          for none. Axes are numbered from the right, starting at 0.
+        * ``interleaved_parallel``: True if an axis has this name.
+        * ``rank_list``: the ranks.
+
+        Pending reductions are left out.
 
         >>> from spmdsim.core import Mesh
         >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp").to_dict()["tensor_map"]

@@ -77,13 +77,13 @@ def _term(term_text: str, text: str) -> Term:
 
 
 def check_words(text: str, factors: Iterable[str], named: Iterable[str], work: str) -> None:
-    """Raise RuleError if a named factor does not occur in the rule, or ``work`` is not a kind of work.
+    """Raise RuleError if a named factor does not occur in a rule, or ``work`` is unknown.
 
     Args:
         text: the rule, for messages.
         factors: the factors of the rule.
         named: the factors that arguments of :meth:`~spmdsim.core.rule.Rule.parse` name.
-        work: one of :data:`ELEMENTS`, :data:`FUNCTIONS` and :data:`PASSES`.
+        work: must be one of :data:`ELEMENTS`, :data:`FUNCTIONS` and :data:`PASSES`.
     """
     for name in named:
         if name not in factors:
@@ -172,7 +172,7 @@ def _write_out(term: Term, width: int) -> Term:
 
 
 def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
-    """Return a term with ``...`` written out for an operand of ``ndim`` dims.
+    """Return a rule's term with ``...`` replaced by factors for an operand of ``ndim`` dims.
 
     A term without ``...`` is returned unchanged.
 
@@ -363,7 +363,10 @@ def not_passed_error(rule: Rule, operands: Sequence[int], ops: Sequence[str], ax
 
 
 def common_mesh(layouts: Sequence[Layout]) -> Mesh:
-    """Return the mesh of all layouts, of which there is at least one.
+    """Return the mesh on which all layouts are.
+
+    Args:
+        layouts: at least one layout.
 
     Raises:
         RuleError: If a layout's mesh differs from that of the first layout.
@@ -379,13 +382,13 @@ def common_mesh(layouts: Sequence[Layout]) -> Mesh:
 
 
 def check_ranks(mesh: Mesh, size: int, advice: Callable[[int], str] = lambda size: "") -> None:
-    """Raise WorldError if a mesh has ranks that a world of ``size`` ranks lacks.
+    """Raise WorldError if a mesh has a rank that a world of ``size`` ranks lacks.
 
     Args:
         mesh: the mesh.
         size: the number of ranks of the world, which are ``0 .. size-1``.
-        advice: takes the number of ranks that are needed, and returns the end of the message: how to start a world with
-            it. By default "".
+        advice: takes the number of ranks that are needed, and returns the end of the message, which says how to
+            start a world with so many. By default "".
     """
     highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
     if highest >= size:
@@ -396,14 +399,14 @@ def check_ranks(mesh: Mesh, size: int, advice: Callable[[int], str] = lambda siz
 
 
 def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise WorldError if the shards of all ranks do not have the expected number and shapes.
+    """Raise WorldError if the shards do not have the expected number and shapes.
 
-    The message is about the first rank whose shard differs.
+    The message is about the first rank whose shard has another shape.
 
     Args:
         step: the step that reads the shards, for the message.
-        shards: one array per rank.
-        shapes: for each rank the shape that the step's source layout requires.
+        shards: the array of each rank, by rank.
+        shapes: the shape that each rank's shard must have.
     """
     if len(shards) != len(shapes):
         raise WorldError(f"shards must be one per rank, {len(shapes)}, got {len(shards)}")
