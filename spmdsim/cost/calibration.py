@@ -132,10 +132,10 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
 
 
 def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
-    """Return one time per size, lowered to the least time of a larger size.
+    """Return one time per size, lowered to the least time of all larger sizes.
 
-    The result has (bytes, seconds) by ascending size. Of several times of one size, the median counts. Other work on
-    the machine only adds time, so a time above that of a larger size contains such work.
+    A larger message cannot take less time, so a time above that of a larger size contains other work on the
+    machine. The result has (bytes, seconds) by ascending size. Of several times of one size, the median counts.
 
     Args:
         samples: pairs of bytes and seconds, in any order.
@@ -155,7 +155,7 @@ def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _median_times(samples: Iterable[Sample]) -> list[Sample]:
-    """Return the sizes in ascending order, each with its median time.
+    """Return ``(size, median time)`` of each size, by ascending size.
 
     Args:
         samples: pairs of bytes and seconds, in any order; a size may occur several times.
@@ -221,11 +221,13 @@ def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
 
 
 def _read_ranges(table: list[dict[int, tuple[float, int]]], k: int, count: int) -> list[tuple[int, int]]:
-    """Return ``(start, stop)`` of each of ``k`` ranges that cover ``count`` samples, in order.
+    """Return ``(start, stop)`` of the ``k`` ranges of ``count`` samples with the least error.
+
+    They are read backwards from the table of a dynamic program, and returned in order.
 
     Args:
-        table: ``table[k][stop]`` has, for ``k`` ranges of the first ``stop`` samples, their least error and the start
-            of the last range.
+        table: ``table[k][stop]`` has, for ``k`` ranges of the first ``stop`` samples, their least error and the
+            start of the last range.
         k: the number of ranges.
         count: the number of samples.
     """

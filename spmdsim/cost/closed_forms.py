@@ -230,10 +230,13 @@ COLLECTIVES: tuple[str, ...] = tuple(_RECEIVED)
 
 
 def _received_entry(collective: str) -> tuple[float, bool]:
-    """Return ``(multiplier, has_fraction)`` of a collective: see :data:`_RECEIVED`.
+    """Return the factors of the bytes that a rank receives in a collective.
 
-    A rank receives ``multiplier`` bytes per message byte, times (n-1)/n on n ranks if ``has_fraction`` is True. So
-    all_reduce has (2.0, True), broadcast (1.0, False).
+    They are ``(multiplier, has_fraction)``: a rank of n receives ``multiplier`` times the message size, times
+    (n-1)/n if ``has_fraction`` is True. So all_reduce has (2.0, True), broadcast (1.0, False).
+
+    Args:
+        collective: its name, a key of :data:`_RECEIVED`.
 
     Raises:
         InputError: If the collective is unknown.
@@ -261,13 +264,14 @@ def received_per_message(collective: str, group_size: int) -> float:
 def most_received(collective: str, members: int, count: int) -> float:
     """Return the elements that the busiest rank receives with the least traffic.
 
-    Blocks are balanced: their sizes differ by at most one. The result is a float for other collectives than all_reduce,
-    reduce_scatter, all_gather and all_to_all.
+    For all_reduce, reduce_scatter, all_gather and all_to_all it is an exact integer: sizes of blocks differ by at
+    most one. For others it is a float, in which blocks may have fractions of elements.
 
     Args:
         collective: the name of the collective.
         members: the number of ranks.
-        count: the size of the message in elements, as benchmarks state it.
+        count: the size of the message in elements, as benchmarks state it: that of all_gather is the gathered
+            size.
 
     Raises:
         InputError: If the collective is unknown.
@@ -397,16 +401,16 @@ class ClosedForm:
 
 @explained
 def closed_form(chosen: Algorithm, n: int, options: dict[str, Any] | None = None) -> ClosedForm | None:
-    """Return the :class:`ClosedForm` of an algorithm at ``n`` ranks, or None.
+    """Return an algorithm's steps and its multiples of beta and gamma at ``n`` ranks, or None.
 
-    It is None if the algorithm declares no formula, does not run on ``n`` ranks, or its formula does not cover ``n`` or
-    the options.
+    It is None if the algorithm declares no formula, does not run on ``n`` ranks, or its formula does not cover
+    ``n`` or the options.
 
     Args:
         chosen: the algorithm.
         n: number of ranks.
-        options: options of the algorithm by name; None, or an option that is left out, for the default values. ``root``
-            if it is not 0.
+        options: options of the algorithm by name, and ``root`` if it is not 0. Options that are left out have
+            their default values; None for all.
 
     >>> from spmdsim.collectives import algorithm
     >>> closed_form(algorithm("all_reduce", "ring"), 4)

@@ -176,9 +176,9 @@ class EventProgram(Pictured):
         return op
 
     def describe(self, op: int) -> str:
-        """Return a text for operation number ``op``.
+        """Return a text such as ``rank 0: send 8 bytes to 1, tag 0`` for operation number ``op``.
 
-        An example is ``rank 0: send 8 bytes to 1, tag 0``; a calculation has its duration, as in ``rank 0: calc 5``.
+        A calculation has its duration, as in ``rank 0: calc 5``.
         """
         rank, size, kind = self.ranks[op], self.sizes[op], self.kinds[op]
         if kind == CALC:
@@ -187,9 +187,10 @@ class EventProgram(Pictured):
         return f"rank {rank}: {KIND_NAMES[kind]} {many(size, 'byte', written=f'{size:g}')} {direction} {self.peers[op]}, tag {self.tags[op]}"
 
     def channels(self) -> list[int]:
-        """Return a number per operation for its (sender, receiver, tag); -1 for calculations.
+        """Return a channel number per operation, for (sender, receiver, tag); -1 for calculations.
 
-        The numbers count from 0 in the order of the operations. A send and a receive that can match have one number.
+        A send and a receive that can match have equal numbers. The numbers count from 0, in the order in which
+        channels first occur.
         """
         numbers: dict[tuple[int, int, int], int] = {}
         channel_of = []
@@ -200,7 +201,9 @@ class EventProgram(Pictured):
 
 
 def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> list[list[int]]:
-    """Return, for each operation, the operations that wait for it.
+    """Return, for each operation, the list of the operations that wait for it.
+
+    For example, if operations 1 and 2 both require operation 0, entry 0 is ``[1, 2]``.
 
     Args:
         count: the number of operations.

@@ -78,9 +78,12 @@ class LinkLoad:
 def symmetry_of(schedule: Schedule) -> str:
     """Return the symmetry by which the messages of all ranks follow from those of rank 0.
 
-    It is ``shift`` (rank r does what rank 0 does, with r added to all ranks), ``xor`` (with an exclusive-or instead of
-    a sum), or an empty text. The schedule's algorithm declares it, possibly with conditions on the rank count and the
-    options; the first one that holds counts.
+    * ``shift``: if rank 0 sends to rank p, rank r sends to rank r + p, modulo the number of ranks.
+    * ``xor``: rank r sends to rank r ^ p (exclusive or).
+    * "": there is none.
+
+    The schedule's algorithm declares it, possibly with conditions on the rank count and the options; the first
+    one that holds counts.
 
     >>> from spmdsim.collectives import schedule_of
     >>> [symmetry_of(schedule_of("all_reduce", "recursive_doubling", n)) for n in (6, 8)]
@@ -94,11 +97,11 @@ def symmetry_of(schedule: Schedule) -> str:
 
 
 def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
-    """Yield the rounds of a schedule in order.
+    """Yield the messages of all ranks in a schedule, round by round.
 
-    With a symmetry and more than 32 ranks (:data:`EXACT_UP_TO`), the rounds follow from rank 0, equal rounds in a row
-    are one entry, and each message has the size of the rank on which it is largest. Otherwise all ranks are generated
-    and each round is an entry.
+    Without a symmetry, and up to 32 ranks (:data:`EXACT_UP_TO`), all ranks are generated, and each round is an
+    entry. Otherwise the messages follow from those of rank 0: equal rounds in a row are one entry, and each
+    message has the size that it has on the rank where it is largest.
 
     Args:
         schedule: the schedule.
@@ -106,7 +109,8 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
         itemsize: bytes per element; chunks are cut between elements.
 
     Raises:
-        InputError: If all ranks are generated and there are more than :data:`RANK_ROUND_LIMIT` rounds times ranks.
+        InputError: If all ranks are generated and there are more than :data:`RANK_ROUND_LIMIT` rounds times
+            ranks.
     """
     kind = symmetry_of(schedule)
     if kind and schedule.size > EXACT_UP_TO:
@@ -170,25 +174,27 @@ class OwnChunks:
         return int(most[0])
 
     def most(self, short: Sequence[int], long: Sequence[int], longer: int) -> float:
-        """Return the largest sum of chunk sizes that a rank has, for the symmetry ``shift``.
+        """Return the most elements that a rank has in these chunks, for the symmetry ``shift``.
 
-        By a shift, rank r has rank 0's chunks r blocks later, so a sum over each window of blocks is one rank's. The
-        first ``longer`` blocks are long, the others are short.
+        Rank r has rank 0's chunks r blocks later. The first ``longer`` blocks are long, the others are short. So
+        a rank's excess over short blocks is that of rank 0's chunks in some window of ``longer`` consecutive
+        blocks.
 
         Args:
             short: sizes of the chunks of a short block, in their order.
-            long: sizes of the chunks of a long block; each is at least the size of the chunk in a short block.
+            long: sizes of the chunks of a long block, which has one element more than a short one.
             longer: number of long blocks, less than the number of ranks.
         """
         if len(self.numbers) == 1:
             return (long if longer else short)[self.numbers[0] % self.cuts]
-        if self.cuts == 1:
-            around, least = self._around, short[0] * len(self.numbers)
+        if self.cuts == 1:  # A long block is one chunk, which has one element more than a short one.
+            running_excess, all_short = self._around, short[0] * len(self.numbers)
         else:
             inner = self._places[1]
-            around = self._sums(np.subtract(long, short)[inner])
-            least = int(np.array(short)[inner].sum())
-        return least + float((around[longer : longer + self._n] - around[: self._n]).max())
+            running_excess = self._sums(np.subtract(long, short)[inner])
+            all_short = int(np.array(short)[inner].sum())
+        window_excess = running_excess[longer : longer + self._n] - running_excess[: self._n]
+        return all_short + float(window_excess.max())
 
 
 @dataclass(frozen=True)
@@ -284,12 +290,13 @@ def _messages_of_all_ranks(
 ) -> tuple[Ints, Ints, Floats]:
     """Return ``(senders, receivers, sizes)`` of all ranks' messages in a round, as arrays.
 
-    They are ordered by rank 0's messages, then by sender. Every rank sends messages of these sizes. The arrays may be
-    read-only.
+    For each message of rank 0 there is one message of every rank, of equal size. First come all messages that
+    follow from rank 0's first one, ordered by sender. The arrays may be read-only.
 
     Args:
         n: the number of ranks.
-        kind: the symmetry. ``shift`` adds a peer to the sender modulo ``n``; ``xor`` takes the exclusive or of both.
+        kind: the symmetry. ``shift`` adds a peer to the sender modulo ``n``; ``xor`` takes the exclusive or of
+            both.
         peers: the ranks to which rank 0 sends; may be empty.
         sizes: the bytes of each message of rank 0.
     """

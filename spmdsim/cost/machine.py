@@ -166,9 +166,9 @@ class Machine(ShortRepr):
 
     @property
     def certainty(self) -> str:
-        """Sentence about the expected ratio of measured times to predicted times.
+        """Sentence on how far measured times are from predicted ones: the interval of their ratio.
 
-        It states ``interval``, or that the times were not compared with measurements.
+        Without ``interval``, it says that the times were not compared with measurements.
         """
         if self.interval is None:
             return (
@@ -219,9 +219,9 @@ class Machine(ShortRepr):
     def on_mesh(self, mesh: Mesh, *others: Mesh) -> Machine:
         """Return this machine for collectives along the axes of a mesh, or between meshes.
 
-        Its prices know the groups that communicate at the same time and share the ports of nodes. If one node has
-        all ranks, the new machine has one level, the link inside the node. A machine without ``intra`` is returned
-        unchanged, and so is one that has meshes.
+        The prices take into account that groups which communicate at the same time share the ports of nodes. If
+        one node has all ranks, the new machine has one level, the link inside the node. A machine without
+        ``intra`` (one level), or with meshes already, is returned unchanged.
 
         Args:
             mesh: the mesh.
@@ -230,7 +230,10 @@ class Machine(ShortRepr):
         if self.intra is None or self.meshes:
             return self
         meshes = tuple(dict.fromkeys((mesh, *others)))
-        nodes = [self.nodes_of(np.asarray(one.ranks or range(one.size), np.int64)) for one in meshes]
+        nodes = [
+            self.nodes_of(np.asarray(each_mesh.ranks or range(each_mesh.size), np.int64))
+            for each_mesh in meshes
+        ]
         if len({*np.concatenate(nodes).tolist()}) > 1:
             return replace(self, meshes=meshes)
         inside = replace(self, alpha=self.intra.alpha, beta=self.intra.beta, pieces=())
@@ -255,7 +258,7 @@ class Machine(ShortRepr):
 
     @property
     def inside_axes(self) -> frozenset[str]:
-        """Axes of the first of ``meshes`` whose groups stay inside nodes; empty without meshes.
+        """Axes of the first of ``meshes`` along which no group crosses nodes; empty without meshes.
 
         >>> from spmdsim import Mesh
         >>> sorted(Machine.accelerators().on_mesh(Mesh((2, 8), ("dp", "tp"))).inside_axes)
@@ -278,16 +281,18 @@ class Machine(ShortRepr):
         nbytes: float = 0.0,
         collective: str = "all_gather",
     ) -> Link:
-        """Return the slowest link that a group uses for a message.
+        """Return the alpha and beta of the slowest link that a group uses for a message.
 
-        Links of the group's axes come first: their largest alpha and their largest beta. Without them it is ``intra``
-        if all groups stay inside nodes. Otherwise it is alpha and beta for this size, with beta multiplied by the load
-        of the busiest port (:class:`~spmdsim.cost.port_load.PortLoad`), because all groups communicate at the same time.
+        1. If axes of the group have links of their own: the largest alpha and the largest beta of these links.
+           The axes without such a link count together as one link of the next two kinds.
+        2. If all groups stay inside nodes: ``intra``.
+        3. Otherwise: alpha and beta for this size between nodes. Beta is multiplied by the load of the busiest
+           port (:class:`~spmdsim.cost.port_load.PortLoad`), because all groups communicate at the same time.
 
         Args:
             group_size: number of ranks.
-            axes: the mesh axes along which the group runs; None for no axes. An axis without a link of its own has the
-                link of groups along no axes. On a mesh (:meth:`on_mesh`), they are all groups along the axes.
+            axes: the mesh axes along which the group runs; None for no axes. On a mesh (:meth:`on_mesh`), they
+                stand for all groups along the axes.
             ranks: the ranks of one group that communicates alone, without a mesh; None for the first ranks.
             nbytes: size of the message.
             collective: its name, which decides how often a byte crosses a port.
@@ -310,12 +315,12 @@ class Machine(ShortRepr):
         nbytes: float,
         collective: str,
     ) -> Link:
-        """Return the link of a group, without regard to the links of mesh axes.
+        """Return the link of a group as in :meth:`link`, without links of mesh axes.
 
-        * If the machine has no link inside nodes: the link between nodes, unshared.
+        * If the machine has no link inside nodes: the link between nodes, not shared.
         * If the group stays inside a node: the link inside nodes.
-        * Otherwise: the link between nodes. Its seconds per byte are multiplied by the load of the busiest port, and
-          are at least those of the link inside nodes.
+        * Otherwise: the link between nodes. Its seconds per byte are multiplied by the load of the busiest port,
+          and are at least those of the link inside nodes.
 
         Args:
             group_size: number of ranks.
@@ -335,7 +340,10 @@ class Machine(ShortRepr):
     def port_load(
         self, axes: tuple[str, ...] = (), group_size: int = 1, ranks: Sequence[int] | None = None
     ) -> PortLoad:
-        """Return the load of the busiest port in a collective, as multiples of the bytes that a rank receives.
+        """Return the load of the busiest port of a node in a collective.
+
+        It is a multiple of the bytes that a rank receives, for each kind of algorithm. In the example, 8 groups
+        of 2 ranks communicate between two nodes at the same time.
 
         Args:
             axes: the mesh axes of the groups; () for all ranks.
@@ -376,10 +384,10 @@ class Machine(ShortRepr):
         return link.seconds(nbytes) if nbytes > 0 else 0.0
 
     def far_parts(self, nbytes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seconds of messages outside of nodes as two arrays: latencies and times of bytes.
+        """Return latencies of messages between nodes, and times of their bytes, as two arrays.
 
-        A message takes the sum of its two numbers: its alpha, and its bytes times beta, by the range of its size. Links
-        of axes do not count.
+        A message takes the sum of its two entries: alpha, and bytes times beta. Alpha and beta depend on its
+        size. Links of mesh axes are not considered.
 
         Args:
             nbytes: the bytes of each message.
@@ -486,12 +494,14 @@ class Machine(ShortRepr):
 
 @lru_cache(maxsize=1024)
 def _place_group(machine: Machine, mesh: Mesh, axes: tuple[str, ...]) -> Machine:
-    """Return the result of :meth:`Machine.of_group` for a machine with nodes.
+    """Return a machine for the ranks of one group, with the shared ports in its beta.
+
+    See :meth:`Machine.of_group`, which calls it for a machine with nodes. Up to 1024 results are cached.
 
     Args:
         machine: the machine.
         mesh: the mesh.
-        axes: the axes of the groups.
+        axes: the axes of the groups; the group of the mesh's first rank is placed.
     """
     members = mesh.group(mesh.rank_at(0), *axes)
     alone = replace(machine, ranks_per_node=0, nodes=NodeMap(machine.nodes_of(np.asarray(members, np.int64))))
@@ -544,7 +554,7 @@ def _check_numbers(machine: Machine) -> None:
 
 
 def _check_limits(machine: Machine, key: str) -> None:
-    """Raise InputError if the sizes of a machine's ranges do not ascend from above 0.
+    """Raise InputError if the size limits of a machine's ranges are not above 0 and ascending.
 
     Args:
         machine: the machine.

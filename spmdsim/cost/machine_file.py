@@ -52,8 +52,8 @@ def load_machine(name_or_file: str, others: Iterable[str] = ()) -> Machine:
     """Return a machine by name (``laptop``, ``cluster``, ``accelerators``) or from a file.
 
     Args:
-        name_or_file: the name or the path of the file. A name has precedence.
-        others: further names that the caller accepts; the message for a wrong name lists them.
+        name_or_file: the name, or else the path of a file.
+        others: further names that the caller accepts itself; the message for a wrong name lists them, too.
 
     Raises:
         InputError: If there is no such name or file, or the file is damaged.
@@ -140,10 +140,12 @@ def machine_to_json(machine: Machine, notes: dict[str, Any] | None = None) -> st
 
 
 def _one_row_per_line(data: dict[str, Any]) -> str:
-    """Return JSON with one line per key and per measurement; the last line ends with a newline.
+    """Return a dict as JSON with one line per key, and one line per item of "measured".
+
+    The last line ends with a newline.
 
     Args:
-        data: JSON values by key. The value of ``"measured"`` is a list, whose items get a line each.
+        data: JSON values by key. The value of "measured" is a list.
     """
     lines = []
     for key, value in data.items():
@@ -194,13 +196,13 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
 
 
 def _parse_number(value: Any, key: str, where: str, integer: bool = False) -> Any:
-    """Return a number of a machine file.
+    """Check a number of a machine file; return a float, or an integer if ``integer`` is True.
 
     Args:
         value: the JSON value; true and false are no numbers.
         key: its key, for the message.
         where: the file, for the message.
-        integer: True if it must be an integer; else it becomes a float.
+        integer: True if it must be an integer.
 
     Raises:
         InputError: If it is no such number, or an integer too large for a float. Its sign is not checked here.
@@ -223,15 +225,15 @@ def _link(value: Any, key: str, where: str) -> Link:
 
 
 def _parse_nodes(value: Any, key: str, where: str) -> NodeMap:
-    """Parse the host names of the ranks: a list of texts, one name per rank, not empty.
+    """Return the map of ranks to nodes for a list with the host name of each rank.
 
     Args:
-        value: the JSON value.
+        value: the JSON value, such as ["a", "a", "b"]: ranks 0 and 1 are on host "a".
         key: its key, for the message.
         where: the file, for the message.
 
     Raises:
-        InputError: If the value is no such list.
+        InputError: If the value is no list of texts, or is empty.
     """
     if not isinstance(value, list) or not value or not all(isinstance(host, str) for host in value):
         raise InputError(
@@ -258,10 +260,12 @@ def _rows(value: Any, key: str, where: str, wanted: str) -> list[Any]:
 
 
 def _parse_pieces(value: Any, key: str, where: str) -> tuple[Piece, ...]:
-    """Parse rows [largest bytes or null, alpha, beta]; null stands for no limit.
+    """Return the ranges of message sizes from rows ``[largest bytes, alpha, beta]``.
+
+    A size of null stands for no limit. That the sizes ascend is checked by Machine.
 
     Args:
-        value: the JSON value, a list of rows. That the sizes ascend is checked by Machine.
+        value: the JSON value, a list of rows.
         key: its key, for the message.
         where: the file, for the message.
 
