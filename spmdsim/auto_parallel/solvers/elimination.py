@@ -253,26 +253,26 @@ class _Elimination:
 
     Attributes:
         tables: the current tables by number.
-        order: the removed variables with their tables, from which :meth:`run` reads the optimum.
-        of: for each variable, the numbers of its tables.
+        removed: the removed variables with their tables, from which :meth:`run` reads the optimum.
+        tables_of: for each variable, the numbers of its tables.
     """
 
     def __init__(self, problem: ChoiceProblem, largest: int) -> None:
         self.sizes = problem.sizes
         self.largest = largest
         self.tables: dict[int, _Table] = {}
-        self.number = 0
-        self.order: list[tuple[int, list[_Table]]] = []
-        self.of: list[set[int]] = [set() for _ in self.sizes]
+        self.next_number = 0
+        self.removed: list[tuple[int, list[_Table]]] = []
+        self.tables_of: list[set[int]] = [set() for _ in self.sizes]
         # A variable with one state is decided, so its pairs are prices of the other variables.
         rows = [row.copy() for row in problem.seconds]
-        for (i, j), m in problem.pairs.items():
+        for (i, j), prices in problem.pairs.items():
             if self.sizes[i] == 1:
-                rows[j] += m[0]
+                rows[j] += prices[0]
             elif self.sizes[j] == 1:
-                rows[i] += m[:, 0]
+                rows[i] += prices[:, 0]
             else:
-                self._add_table((i, j), m)
+                self._add_table((i, j), prices)
         for i, row in enumerate(rows):
             self._add_table((i,), row)
         for shared in problem.shared:
@@ -284,16 +284,17 @@ class _Elimination:
     def copy(self) -> _Elimination:
         """Return an independent elimination in the current state."""
         duplicate = copy(self)
-        duplicate.tables, duplicate.of = dict(self.tables), [set(numbers) for numbers in self.of]
-        duplicate.order = [*self.order]
+        duplicate.tables = dict(self.tables)
+        duplicate.tables_of = [set(numbers) for numbers in self.tables_of]
+        duplicate.removed = [*self.removed]
         return duplicate
 
     def _add_table(self, variables: tuple[int, ...], prices: np.ndarray) -> None:
         """Add a table of some variables."""
-        self.tables[self.number] = _Table(variables, prices)
+        self.tables[self.next_number] = _Table(variables, prices)
         for v in variables:
-            self.of[v].add(self.number)
-        self.number += 1
+            self.tables_of[v].add(self.next_number)
+        self.next_number += 1
 
     def add_row(self, variable: int, prices: np.ndarray) -> None:
         """Add prices of one variable's states."""
@@ -307,7 +308,11 @@ class _Elimination:
         """
         for v in candidates:
             around = {*self._list_neighbours(v)}
-            if any(around <= {*self.tables[n].variables} for u in around for n in self.of[u] - self.of[v]):
+            if any(
+                around <= {*self.tables[n].variables}
+                for u in around
+                for n in self.tables_of[u] - self.tables_of[v]
+            ):
                 self._remove_variable(v, self._count_entries(v))
 
     def run(self) -> list[int]:
@@ -324,25 +329,25 @@ class _Elimination:
         Raises:
             TooWideError: If a table would have more than the largest allowed number of entries.
         """
-        removed = [False] * len(self.sizes)
-        for v, _ in self.order:
-            removed[v] = True
-        waiting = [(self._count_entries(v), v) for v in range(len(self.sizes)) if not removed[v]]
+        is_removed = [False] * len(self.sizes)
+        for v, _ in self.removed:
+            is_removed[v] = True
+        waiting = [(self._count_entries(v), v) for v in range(len(self.sizes)) if not is_removed[v]]
         heapq.heapify(waiting)
         while waiting:
             width, v = heapq.heappop(waiting)
-            if removed[v]:
+            if is_removed[v]:
                 continue
             current_width = self._count_entries(v)
             # A neighbour was removed since the entry was pushed, so sort the variable in again.
             if current_width > width:
                 heapq.heappush(waiting, (current_width, v))
                 continue
-            removed[v] = True
+            is_removed[v] = True
             for u in self._remove_variable(v, current_width):
                 heapq.heappush(waiting, (self._count_entries(u), u))
         states = [0] * len(self.sizes)
-        for v, tables in reversed(self.order):
+        for v, tables in reversed(self.removed):
             prices = np.zeros(self.sizes[v])
             for table in tables:
                 prices += table.prices[tuple(slice(None) if u == v else states[u] for u in table.variables)]
@@ -371,9 +376,9 @@ class _Elimination:
         if width > self.largest:
             raise _too_wide(width)
         around = self._list_neighbours(v)
-        numbers = sorted(self.of[v], key=lambda n: self.tables[n].prices.ndim)
+        numbers = sorted(self.tables_of[v], key=lambda number: self.tables[number].prices.ndim)
         tables = [self.tables.pop(number) for number in numbers]
-        self.order.append((v, tables))
+        self.removed.append((v, tables))
         total: np.ndarray = np.zeros((1,) * (1 + len(around)))
         for table in tables:
             # The variable's own axis comes first, because numpy is slow along a short last axis.
@@ -381,14 +386,14 @@ class _Elimination:
             has_all = np.broadcast_shapes(total.shape, prices.shape) == total.shape
             total = np.add(total, prices, out=total if has_all else None, order="C")
         for u in around:
-            self.of[u].difference_update(numbers)
+            self.tables_of[u].difference_update(numbers)
         if around:
             self._add_table(around, total.min(axis=0))
         return around
 
     def _list_neighbours(self, v: int) -> tuple[int, ...]:
         """Return the variables that have a table in common with a variable, sorted."""
-        variables = {u for number in self.of[v] for u in self.tables[number].variables}
+        variables = {u for number in self.tables_of[v] for u in self.tables[number].variables}
         return tuple(sorted(variables - {v}))
 
     def _count_entries(self, v: int) -> int:

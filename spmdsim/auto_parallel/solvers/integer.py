@@ -194,7 +194,7 @@ def _run_solver(
         seconds_allowed *= 2
     if answer.x is None:
         return None
-    states = [int(np.argmax(answer.x[a:b])) for a, b in model.spans]
+    states = [int(np.argmax(answer.x[first:end])) for first, end in model.spans]
     return Solution.of(problem, states, "integer programme", answer.status == 0)
 
 
@@ -255,36 +255,47 @@ class _Model:
         count, row = ends[-1] if ends else 0, 0
         right: list[np.ndarray] = []
         # Each variable has one state: its columns add up to 1.
-        for a, b in self.spans:
-            self._put(np.full(b - a, row), np.arange(a, b), 1.0)
+        for first, end in self.spans:
+            self._put(np.full(end - first, row), np.arange(first, end), 1.0)
             row += 1
         right.append(np.ones(row))
-        # The cells of a pair's table add up to the states of both variables, along its rows and its columns.
-        for (i, j), seconds in problem.pairs.items():
-            n, m = seconds.shape
-            cells = count + np.arange(n * m).reshape(n, m)
-            count += n * m
-            for grid, variable in ((cells, i), (cells.T, j)):
-                sums = row + np.arange(len(grid))
-                self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
-                self._put(sums, np.arange(*self.spans[variable]), -1.0)
-                row += len(grid)
-            right.append(np.zeros(n + m))
+        for pair, seconds in problem.pairs.items():
+            row = self._add_pair(pair, count + np.arange(seconds.size).reshape(seconds.shape), row)
+            count += seconds.size
+            right.append(np.zeros(sum(seconds.shape)))
             prices.append(seconds.ravel())
-            extra = problem.memory_pairs.get((i, j))
-            memory.append(np.zeros(n * m) if extra is None else extra.ravel())
+            extra = problem.memory_pairs.get(pair)
+            memory.append(np.zeros(seconds.size) if extra is None else extra.ravel())
         left = [*right]
         for shared in problem.shared:
-            cells, row, count, sides = self._share(shared, row, count)
-            prices.append(cells)
-            memory.append(np.zeros(len(cells)))
-            left.append(sides)
-            right.append(np.zeros(len(sides)))
+            cell_prices, row, count, lower_bounds = self._share(shared, row, count)
+            prices.append(cell_prices)
+            memory.append(np.zeros(len(cell_prices)))
+            left.append(lower_bounds)
+            right.append(np.zeros(len(lower_bounds)))
         self.left = np.concatenate(left)
         self.prices, self.memory = np.concatenate(prices), np.concatenate(memory)
         self.right = np.concatenate(right)
         self.binary = (np.arange(count) < (ends[-1] if ends else 0)).astype(int)
         self.shape = (row, count)
+
+    def _add_pair(self, pair: tuple[int, int], cells: np.ndarray, row: int) -> int:
+        """Add the rows of a pair's table of cells; return the new number of rows.
+
+        A cell is 1 if both variables have its states. So the cells of a row of the table add up to a state of the first
+        variable, the cells of a column to a state of the second one.
+
+        Args:
+            pair: both variables.
+            cells: the number of the column of each cell, ``[state of the first, state of the second]``.
+            row: the number of rows so far.
+        """
+        for grid, variable in ((cells, pair[0]), (cells.T, pair[1])):
+            sums = row + np.arange(len(grid))
+            self._put(np.repeat(sums, grid.shape[1]), grid.ravel(), 1.0)
+            self._put(sums, np.arange(*self.spans[variable]), -1.0)
+            row += len(grid)
+        return row
 
     def _share(self, shared: SharedPrice, row: int, count: int) -> tuple[np.ndarray, int, int, np.ndarray]:
         """Add the columns and rows of a price that several variables pay once for each label.
