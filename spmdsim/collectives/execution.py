@@ -137,8 +137,8 @@ def _apply_action(action: Action, arrays: Sequence[Array], op: ReduceOp) -> None
         arrays: the input, output and work arrays in the order of their numbers.
         op: the reduction.
     """
-    (a, start, stop), first, second = action
-    target = arrays[a][start:stop]
+    (number, start, stop), first, second = action
+    target = arrays[number][start:stop]
     first_operand = arrays[first.array][first.start : first.stop]
     if second is None:
         target[...] = first_operand
@@ -329,12 +329,13 @@ def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
         if post is None:
             continue
         waiting.add(rank)
-        open_messages[rank] = len(post[0]) + len(post[1])
-        for peer, buffer in post[0]:
+        posted_receives, posted_sends = post
+        open_messages[rank] = len(posted_receives) + len(posted_sends)
+        for peer, buffer in posted_receives:
             receives[peer, rank].append(buffer)
-        for peer, buffer in post[1]:
+        for peer, buffer in posted_sends:
             sends[rank, peer].append(buffer)
-        pairs = {(peer, rank) for peer, _ in post[0]} | {(rank, peer) for peer, _ in post[1]}
+        pairs = {(peer, rank) for peer, _ in posted_receives} | {(rank, peer) for peer, _ in posted_sends}
         for pair in pairs:
             while sends[pair] and receives[pair]:
                 _hand_over(pair, sends[pair].popleft(), receives[pair].popleft())

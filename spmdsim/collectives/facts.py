@@ -193,7 +193,13 @@ def count_elements(nbytes: int, itemsize: int) -> int:
 
 
 class _Tally:
-    """Running totals of messages and bytes per rank and per step."""
+    """Running totals of messages and bytes per rank and per step.
+
+    Attributes:
+        owned_chunks: for each rank, the chunks that it ever had.
+        most_reduced: for each rank, the most bytes that it received for reductions in one round.
+        moved, reduced, worked: bytes by step or round, and rank.
+    """
 
     def __init__(self, schedule: Schedule, sizes: Sequence[int], matching: Matching) -> None:
         self.sent_in = {pair: iter(steps) for pair, steps in matching.travels.items()}
@@ -211,8 +217,8 @@ class _Tally:
         self.reduced: dict[tuple[int, int], int] = defaultdict(int)
         self.worked: dict[tuple[int, int], int] = defaultdict(int)
         self.empty = 0
-        self.held = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
-        self.aside = [0] * n
+        self.owned_chunks = [set(schedule.starts_with(r)) | set(schedule.ends_with(r)) for r in range(n)]
+        self.most_reduced = [0] * n
 
     def size_of(self, move: Instruction) -> int:
         """Return the number of bytes of the chunks that an instruction names."""
@@ -246,7 +252,7 @@ class _Tally:
                 step = next(self.sent_in[rank, move.peer])
                 self.moved[step, rank, "sent"] += size
                 continue
-            self.held[rank].update(move.chunks)
+            self.owned_chunks[rank].update(move.chunks)
             if move.kind in (COMBINE, REDUCE):
                 self.worked[number, rank] += size
             if move.kind == COMBINE:
@@ -260,7 +266,7 @@ class _Tally:
                     reduced += size
                     self.reduced[step, rank] += size
         per_rank["bytes_reduced"][rank] += reduced
-        self.aside[rank] = max(self.aside[rank], reduced)
+        self.most_reduced[rank] = max(self.most_reduced[rank], reduced)
 
     def result(self, steps: int) -> Counts:
         """Return the totals as :class:`Counts`.
@@ -272,7 +278,7 @@ class _Tally:
         Args:
             steps: number of steps in which messages travel; copied into the result.
         """
-        owned_bytes = [sum(self.sizes[c % self.count] for c in cells) for cells in self.held]
+        owned_bytes = [sum(self.sizes[c % self.count] for c in cells) for cells in self.owned_chunks]
         return Counts(
             steps=steps,
             **self.per_rank,
@@ -280,7 +286,7 @@ class _Tally:
             critical_reduced_bytes=_sum_of_most(self.reduced),
             critical_worked_bytes=_sum_of_most(self.worked),
             empty_messages=self.empty,
-            peak_bytes=np.array(owned_bytes, np.int64) + np.array(self.aside, np.int64),
+            peak_bytes=np.array(owned_bytes, np.int64) + np.array(self.most_reduced, np.int64),
         )
 
 

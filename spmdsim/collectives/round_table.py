@@ -461,18 +461,18 @@ def _compare_chunks(
         into: the round and the instruction of the receiver.
         findings: the list to which a finding is appended.
     """
-    sent, expected = out[1].chunks, into[1].chunks
+    number, sent, expected = out[0], out[1].chunks, into[1].chunks
     if sent == expected:
         return
     count = table.schedule.chunk_count
     if [c % count for c in sent] == [c % count for c in expected]:
         return
     text = (
-        f"round {out[0]}: rank {pair[0]} sends {name_chunks(sent)} to rank {pair[1]},"
+        f"round {number}: rank {pair[0]} sends {name_chunks(sent)} to rank {pair[1]},"
         f" which expects {name_chunks(expected)}"
     )
     different = (a for a, b in zip(sent, expected) if a % count != b % count)
-    findings.append(ScheduleFinding(text, out[0], pair[0], next(different, _first(sent))))
+    findings.append(ScheduleFinding(text, number, pair[0], next(different, _first(sent))))
 
 
 def _order_in_lock_step(table: RoundTable, result: Matching) -> None:

@@ -229,12 +229,15 @@ def binary_levels(rank: int, size: int, root: int = 0) -> Rounds:
     """
     v = (rank - root) % size
     level = (v + 1).bit_length() - 1
-    for l in reversed(range(size.bit_length() - 1)):
+    position = v - ((1 << level) - 1)  # in its level
+    for parent_level in reversed(range(size.bit_length() - 1)):
+        width = 1 << parent_level
         for child in (1, 2):
-            step = child << l
-            if level == l and v + step < size:
+            step = child * width
+            is_this_child = level == parent_level + 1 and (position >= width) == (child == 2)
+            if level == parent_level and v + step < size:
                 yield [recv_reduce((v + step + root) % size, 0, left=False)]
-            elif level == l + 1 and (v - (1 << level) + 1 >= 1 << l) == (child == 2):
+            elif is_this_child:
                 yield [send((v - step + root) % size, 0)]
             else:
                 yield []

@@ -142,7 +142,8 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
     """
     sizes = [items * itemsize for items in schedule.chunk_elements(count_elements(nbytes, itemsize))]
     table, matching = checked_matching(schedule)
-    steps = [{pair: iter(when) for pair, when in matching.travels.items()} for _ in range(2)]
+    send_steps = {pair: iter(steps) for pair, steps in matching.travels.items()}
+    receive_steps = {pair: iter(steps) for pair, steps in matching.travels.items()}
     program = GoalProgram()
     for rank, rounds in enumerate(table.rounds):
         operations: list[GoalOperation] = []
@@ -152,11 +153,11 @@ def goal_of(schedule: Schedule, nbytes: int, itemsize: int = 1, time_per_byte: f
             for move in moves:
                 amount = sum(sizes[c % len(sizes)] for c in move.chunks)
                 if move.kind == SEND:
-                    tag = next(steps[0][rank, move.peer])
+                    tag = next(send_steps[rank, move.peer])
                     operations.append(GoalOperation("send", amount, move.peer, tag, requires=previous))
                     current.append(len(operations) - 1)
                 elif move.receives:
-                    tag = next(steps[1][move.peer, rank])
+                    tag = next(receive_steps[move.peer, rank])
                     operations.append(GoalOperation("recv", amount, move.peer, tag, requires=previous))
                     current.append(len(operations) - 1)
                 busy = round(amount * time_per_byte) if move.kind in (REDUCE, COMBINE) else 0
