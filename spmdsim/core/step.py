@@ -265,6 +265,7 @@ def _list_next_steps(layout: Layout, dst: Layout, shape: Shape) -> Iterator[Step
         common = 0  # the number of leading axes that the dim keeps
         while common < min(len(entry), len(target)) and entry[common] == target[common]:
             common += 1
+        # The axes that the dim lacks, and those behind the common ones that it must lose first.
         missing, surplus = target[len(entry) :] if common == len(entry) else (), entry[common:]
         if missing and missing[0] in free:
             yield step("slice", (), with_entries((dim, entry + missing[:1])))
