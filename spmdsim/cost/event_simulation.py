@@ -255,14 +255,14 @@ def program_of(schedule: Schedule, nbytes: int, itemsize: int = 1, gamma: float 
     """
     program = EventProgram(schedule.size)
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
-    k = len(sizes)
+    chunk_count = len(sizes)
     for rank in range(schedule.size):
         previous: tuple[int, ...] = ()
         for number, moves in enumerate(schedule.rounds(rank)):
             current: list[int] = []
             for move in moves:
                 chunks = move.chunks if move.peer >= 0 or move.kind == "combine" else ()
-                amount = sum(sizes[chunk % k] for chunk in chunks)
+                amount = sum(sizes[chunk % chunk_count] for chunk in chunks)
                 if move.kind == "send":
                     current.append(program.send(rank, move.peer, amount, number, previous))
                 elif move.kind in ("recv", "reduce"):

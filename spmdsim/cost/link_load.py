@@ -388,7 +388,7 @@ def _sum_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> Lin
         moves_of: the instructions of each rank.
         sizes: the bytes of each chunk. The numbers of scratch chunks count modulo the number of chunks.
     """
-    k = len(sizes)
+    chunk_count = len(sizes)
     sources: list[int] = []
     targets: list[int] = []
     amounts: list[int] = []
@@ -399,19 +399,24 @@ def _sum_round(moves_of: tuple[list[Instruction], ...], sizes: list[int]) -> Lin
             if move.kind == "send":
                 sources.append(rank)
                 targets.append(move.peer)
-                amounts.append(sum(sizes[chunk % k] for chunk in move.chunks))
+                amounts.append(sum(sizes[chunk % chunk_count] for chunk in move.chunks))
             elif move.kind in ("reduce", "combine"):
-                own_reduced += sum(sizes[chunk % k] for chunk in move.chunks)
+                own_reduced += sum(sizes[chunk % chunk_count] for chunk in move.chunks)
         reduced = max(reduced, own_reduced)
-    arrays = (
-        np.array(sources, dtype=np.int64),
-        np.array(targets, dtype=np.int64),
-        np.array(amounts, dtype=np.float64),
+    senders, receivers = np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)
+    nbytes = np.array(amounts, dtype=np.float64)
+    most_bytes_of_rank = max(np.bincount(ranks, nbytes).max(initial=0.0) for ranks in (senders, receivers))
+    ports = int(np.bincount(senders).max(initial=0))
+    return LinkLoad(
+        1,
+        float(reduced),
+        float(most_bytes_of_rank),
+        len(sources),
+        ports,
+        None,
+        len(moves_of),
+        lambda: (senders, receivers, nbytes),
     )
-    loads = [np.bincount(ends, arrays[2]).max(initial=0.0) for ends in arrays[:2]]
-    ports = int(np.bincount(arrays[0]).max(initial=0))
-    size = len(moves_of)
-    return LinkLoad(1, float(reduced), float(max(loads)), len(sources), ports, None, size, lambda: arrays)
 
 
 @dataclass(frozen=True)
