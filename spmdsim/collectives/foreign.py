@@ -147,8 +147,7 @@ def _pack_round(moves: Any) -> Any:
         * For a list or tuple of instructions: a list, each packed by :func:`_pack_move`.
         * For more than :data:`MOST_MOVES` (2**17) instructions: ``{"many": count}``.
         * For a single instruction outside of a list: ``{"one": instruction}``.
-        * For any other value: ``{"other": text}``, with at most :data:`MOST_WORDS` (200) characters of its
-          ``repr``.
+        * For any other value: ``{"other": text}``, the first :data:`MOST_WORDS` (200) characters of its ``repr``.
     """
     if isinstance(moves, Instruction):
         return {"one": _pack_move(moves)}

@@ -364,7 +364,7 @@ class Comms:
                 end_job(f"{who} and {what}, the job ends", MISTAKE)
 
     def _report_waiting(self, awaited: Iterable[int], waited: float) -> bool:
-        """Print which ranks this one waits for, unless a lower rank has printed it; return True if it is printed.
+        """Print which ranks this one waits for, unless a lower rank has done it; return True if it prints.
 
         An example is "rank 0 has ended the program, and waits for rank 2 since 5 s".
 
