@@ -17,7 +17,7 @@ examples:
   spmdsim doctor --json
   spmdsim doctor --clean       remove shared memory and temporary files of killed jobs
 
-exit code 0 if runs are possible, 1 if something is broken; a warning does not count.
+Exit code: 0 if runs are possible, 1 if something is broken; a warning does not count.
 """
 
 

@@ -32,7 +32,8 @@ operators on tensors are recorded and run again on numbers that the program does
 process whose messages the grader delivers. On real ranks (mpirun) functions are graded in their own processes: for
 practice, not for marks. With --time-limit S a task may take 2 S of wall-clock time, or 2 S + 5 while it works, and up to
 8 S more in which it waits for a processor.
-exit code: 0 all points, 1 points are missing, 2 nothing could be graded.
+
+Exit code: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
 

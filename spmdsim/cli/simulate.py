@@ -31,7 +31,7 @@ because the library buffers, in one sentence each, with ranks and lines.
 EPILOG = """\
 Options stand before the script or right after it; everything else is an argument of the script (`--` ends the options).
 
-exit status: 0 nothing wrong, 1 something is wrong (with --strict also a warning),
+Exit code: 0 nothing wrong, 1 something is wrong (with --strict also a warning),
 2 wrong arguments or a limit that was reached, or the program's own exit status.
 The program runs inside the simulator: it reports mistakes, but a program can falsify the report on purpose.
 `spmdsim collective check` verifies algorithms that cannot.
