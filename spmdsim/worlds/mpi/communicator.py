@@ -130,7 +130,10 @@ class EmulatedCommunicator(Pictured):
             recvbuf: the buffer of the result.
             op: the operation.
 
-        The errors are those of :meth:`_reduce`.
+        Raises:
+            UsageTypeError: If a buffer is no contiguous buffer of numbers, or the result's is read-only.
+            WorldError: If no algorithm fits the operation.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._reduce("all_reduce", sendbuf, recvbuf, op)
 
@@ -144,7 +147,10 @@ class EmulatedCommunicator(Pictured):
             op: the operation.
             root: the rank that gets the result.
 
-        The errors are those of :meth:`_reduce`.
+        Raises:
+            UsageTypeError: If a buffer is no contiguous buffer of numbers, or the result's is read-only.
+            WorldError: If no algorithm fits the operation.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._reduce("reduce", sendbuf, recvbuf, op, root)
 
@@ -157,7 +163,10 @@ class EmulatedCommunicator(Pictured):
             recvbuf: the buffer of the result.
             op: the operation.
 
-        The errors are those of :meth:`_reduce`.
+        Raises:
+            UsageTypeError: If a buffer is no contiguous buffer of numbers, or the result's is read-only.
+            WorldError: If no algorithm fits the operation.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._reduce("scan", sendbuf, recvbuf, op)
 
@@ -170,7 +179,10 @@ class EmulatedCommunicator(Pictured):
             recvbuf: the buffer of the result.
             op: the operation.
 
-        The errors are those of :meth:`_reduce`.
+        Raises:
+            UsageTypeError: If a buffer is no contiguous buffer of numbers, or the result's is read-only.
+            WorldError: If no algorithm fits the operation.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._reduce("exscan", sendbuf, recvbuf, op)
 
@@ -290,7 +302,10 @@ class EmulatedCommunicator(Pictured):
             sendbuf: this rank's block, or MPI.IN_PLACE if it is in its place in ``recvbuf``.
             recvbuf: the buffer for all blocks, in the order of the ranks.
 
-        The errors are those of :meth:`_gather_all`.
+        Raises:
+            UsageTypeError: If ``sendbuf`` is no buffer.
+            WorldError: If the buffer's counts do not fit the number of ranks.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._gather_all(sendbuf, parse_buffer(recvbuf))
 
@@ -302,7 +317,10 @@ class EmulatedCommunicator(Pictured):
             sendbuf: this rank's block, or MPI.IN_PLACE if it is in its place in ``recvbuf``.
             recvbuf: the buffer for all blocks, as ``[array, counts]`` or with displacements.
 
-        The errors are those of :meth:`_gather_all`.
+        Raises:
+            UsageTypeError: If ``sendbuf`` is no buffer.
+            WorldError: If the buffer's counts do not fit the number of ranks.
+            DisagreementError: If ranks make other calls, or do not come.
         """
         self._gather_all(sendbuf, parse_buffer(recvbuf, vector=True))
 
@@ -381,7 +399,9 @@ class EmulatedCommunicator(Pictured):
             recvbuf: the buffer for all blocks, in the order of the ranks; only the root's is used.
             root: the rank that receives the blocks.
 
-        The errors are those of :meth:`_gather`.
+        Raises:
+            InputError: On the root, if its lengths are not those of the blocks.
+            WorldError: If the elements of the result are no multiple of the number of ranks.
         """
         self._gather(sendbuf, recvbuf, root, False)
 
@@ -435,7 +455,9 @@ class EmulatedCommunicator(Pictured):
             recvbuf: the buffer for this rank's block; on the root also MPI.IN_PLACE to leave its block in ``sendbuf``.
             root: the rank that sends the blocks.
 
-        The errors are those of :meth:`_scatter`.
+        Raises:
+            InputError: On the root, if its lengths are not those that the ranks expect.
+            WorldError: If the elements of the root's buffer are no multiple of the number of ranks.
         """
         self._scatter(sendbuf, recvbuf, root, False)
 
