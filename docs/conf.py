@@ -6,9 +6,10 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "tests")]
 
-from building import commands, pictures, reference  # noqa: E402
+from building import commands, doctrees, pictures, reference  # noqa: E402
 
 from spmdsim._version import REPOSITORY, __version__  # noqa: E402
+from spmdsim.arrays.ops.operators import OperatorFunction  # noqa: E402
 
 project = "spmdsim"
 author = "The spmdsim authors"
@@ -27,6 +28,12 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+#: Names of types in the sources -> what a signature shows in place of their long definitions.
+autodoc_type_aliases = {
+    **{name: name for name in ("ArrayLike", "DTypeLike", "ReduceOp")},
+    **dict.fromkeys(("Array", "Ints", "Floats"), "ndarray"),
+    "Reference": "Tensor | ArrayLike | Callable",
+}
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 napoleon_google_docstring = True
@@ -61,9 +68,20 @@ def write_pages(app: object) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def is_numpys(app, what, name, value, skipped, options) -> bool | None:
-    """Whether a method is numpy's function as it is: its text is numpy's, too."""
-    return True if (getattr(value, "__module__", None) or "").startswith("numpy") else None
+def is_described_elsewhere(app, what, name, value, skipped, options) -> bool | None:
+    """Return True for a method that is NumPy's function or an operator, else None: Sphinx then decides."""
+    is_numpy = str(getattr(value, "__module__", "")).startswith("numpy")
+    return True if is_numpy or isinstance(value, OperatorFunction) else None
+
+
+def shorten(app, what, name, value, options, arguments: str | None, returned: str | None):
+    """Shorten a signature: its arguments and the type of its result."""
+    return tuple(text and reference.shorten_signature(text) for text in (arguments, returned))
+
+
+def keep_described_bases(app, name, value, options, bases: list[type]) -> None:
+    """Remove base classes of this package that have no entry in the reference."""
+    bases[:] = [base for base in bases if reference.is_linked(base)]
 
 
 def insert_repository(app: object, page: str, source: list[str]) -> None:
@@ -76,4 +94,7 @@ def setup(app) -> None:
     app.connect("source-read", insert_repository)
     app.connect("builder-inited", write_pages)
     app.connect("source-read", pictures.draw)
-    app.connect("autodoc-skip-member", is_numpys)
+    app.connect("autodoc-skip-member", is_described_elsewhere)
+    app.connect("autodoc-process-signature", shorten)
+    app.connect("autodoc-process-bases", keep_described_bases)
+    app.connect("doctree-read", doctrees.mend)

@@ -1,4 +1,4 @@
-"""Fourier transforms of tensors: the public name of :mod:`spmdsim.arrays.fft`."""
+"""Fourier transforms of tensors."""
 
 from typing import TYPE_CHECKING, Any
 

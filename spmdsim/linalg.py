@@ -1,4 +1,4 @@
-"""Linear algebra of tensors: the public name of :mod:`spmdsim.arrays.linalg`."""
+"""Linear algebra of tensors."""
 
 from typing import TYPE_CHECKING, Any
 

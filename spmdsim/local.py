@@ -1,4 +1,4 @@
-"""Functions of a rank's own arrays: the public name of :mod:`spmdsim.arrays.local`."""
+"""Functions of a rank's own arrays."""
 
 from typing import TYPE_CHECKING, Any
 

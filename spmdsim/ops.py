@@ -1,4 +1,4 @@
-"""Operators on tensors: the public name of :mod:`spmdsim.arrays.ops`."""
+"""Operators on tensors."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -93,10 +93,63 @@ def test_every_command_has_a_page_with_every_option(
             missing,
         )
         usage = re.sub(r"\s+", " ", text.partition("\n\n")[0].removeprefix("usage: "))
-        assert usage in re.sub(r"\s+", " ", pages[name])
+        assert usage in re.sub(r"\s+", " ", pages[name].replace("``", ""))
+
+
+def test_the_page_of_a_command_shows_examples_as_comments_and_commands() -> None:
+    page = commands.pages()["layout"]
+    assert '# OneFlow\n   spmdsim layout --placement "[[0,1],[2,3]]"' in page and "examples:" not in page
+    assert "\nMindSpore\n---------" in page and "``[--shape N,M]``" in page
+    assert "with ``--split``, the shape" in page
+    check = commands.pages()["collective-check"]
+    assert "\n   def my_ring(rank, size):\n       for" in check and "\nThe score is 0 for a wrong" in check
+
+
+def test_the_page_of_a_command_with_subcommands_lists_them_with_a_sentence() -> None:
+    page = commands.pages()["collective"]
+    assert "- :doc:`spmdsim collective predict <collective-predict>`\n     - Predict times of" in page
+    assert page.count("- :doc:") == len(re.findall("^   collective-", page, re.MULTILINE)) == 10
 
 
 # ---------------------------------------------------------------------- reference
+
+
+def test_pages_show_dashes_and_attributes_and_link_no_built_in_type() -> None:
+    nodes = pytest.importorskip("docutils.nodes")
+    addnodes, document = pytest.importorskip("sphinx.addnodes"), pytest.importorskip("docutils.utils")
+    from building import doctrees
+
+    tree = document.new_document("page")
+    link = addnodes.pending_xref("", nodes.Text("bool"), reftype="class", reftarget="bool")
+    kept = addnodes.pending_xref("", nodes.Text("Mesh"), reftype="class", reftarget="Mesh")
+    tree += [nodes.field_name("", "Variables"), nodes.paragraph("", "", link, nodes.Text(" -- "), kept)]
+    doctrees.mend(None, tree)
+    assert tree.astext() == "Attributes\n\nbool \N{EN DASH} Mesh"
+    assert list(tree.findall(addnodes.pending_xref)) == [kept]
+
+
+def test_signatures_show_names_of_types_and_functions() -> None:
+    shown = reference.shorten_signature(
+        "(a=<function f>, b=<ufunc 'add'>, c=<function W.<lambda>>, d=<operator g>)"
+    )
+    assert shown == "(a=f, b=add, c=..., d=g)"
+    assert (
+        reference.shorten_signature("(dtype: TypeAliasForwardRef('DTypeLike') | None)")
+        == "(dtype: DTypeLike | None)"
+    )
+
+
+def test_constants_and_types_are_listed_with_their_text() -> None:
+    page = reference.pages()["spmdsim.core"]
+    assert "- :py:obj:`Placement <spmdsim.core.Placement>`\n     - ``Shard | Replicate | Partial``" in page
+
+
+def test_only_base_classes_with_an_entry_are_linked() -> None:
+    from spmdsim import LockStep, nn
+
+    assert reference.is_linked(nn.Optimiser) and reference.is_linked(ValueError)
+    assert not reference.is_linked(object)
+    assert not any(base.__name__ == "Pictured" and reference.is_linked(base) for base in LockStep.__mro__)
 
 
 def test_every_public_name_has_an_entry() -> None:

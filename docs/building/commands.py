@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from functools import partial
+import re
+from collections.abc import Iterable, Iterator
+from textwrap import dedent
 from types import SimpleNamespace
 
-from building.rst import directive, escaped, page, title, toctree
+from building.rst import directive, page, sentences, table_of_names, title
 from spmdsim.cli.main import COMMANDS, build_parser
 
-WIDTH = 88
-USAGE = "usage: "
+EXAMPLES = "examples:"
+#: A run of lines of an epilog: text, or indented lines, which are code.
+_RUN = re.compile(r"(?:^\S.*\n)+|(?:^(?: .*)?\n)+", re.MULTILINE)
 
 
 def parsers() -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
@@ -38,38 +40,82 @@ def pages() -> dict[str, str]:
     texts = {"-".join(words): _page(words, parser) for words, parser in parsers()}
     texts["index"] = page(
         title("Commands"),
-        "What ``spmdsim COMMAND --help`` prints, with links. Layouts, meshes and shapes are written as in "
-        ":doc:`/index`.",
-        directive(
-            "list-table",
-            "",
-            "\n".join(f"* - :doc:`spmdsim {name} <{name}>`\n  - {escaped(what)}" for name, what in COMMANDS.items()),
-            widths="30 70",
-        ),
-        directive("toctree", "", "\n".join(COMMANDS), hidden=""),
-    )  # fmt: skip
+        "The pages have the text that ``spmdsim COMMAND --help`` prints. :doc:`/howto/layouts` shows how to write layouts, "
+        "meshes and shapes.",
+        *_table((f"spmdsim {name}", name, what) for name, what in COMMANDS.items()),
+    )
     return texts
+
+
+def _table(rows: Iterable[tuple[str, str, str]]) -> Iterator[str]:
+    """Yield a table of commands, from rows of words, page and description, and the hidden contents."""
+    rows = list(rows)
+    yield table_of_names((f":doc:`{words} <{name}>`", sentences(about)) for words, name, about in rows)
+    yield directive("toctree", "", "\n".join(name for _, name, _ in rows), hidden="")
 
 
 def _page(words: tuple[str, ...], parser: argparse.ArgumentParser) -> str:
     name = " ".join(("spmdsim", *words))
-    parser.formatter_class = partial(argparse.RawDescriptionHelpFormatter, width=WIDTH)  # type: ignore[assignment]
     parser.color = False  # type: ignore[attr-defined]  # Python 3.14 colours help
-    about, examples = parser.description or COMMANDS.get(words[0], ""), parser.epilog
+    inner = _inner(parser).items()
     return page(
         title(name),
-        escaped(about),
-        directive(
-            "code-block",
-            "text",
-            parser.format_usage().strip().removeprefix(USAGE).replace(f"\n{' ' * len(USAGE)}", "\n"),
+        sentences(parser.description or COMMANDS.get(words[0], "")),
+        directive("container", "usage", _usage(parser)),
+        *(
+            _table((f"{name} {word}", "-".join((*words, word)), _first(one)) for word, one in inner)
+            if inner
+            else ()
         ),
+        *_details(parser.epilog or ""),
         directive("program", name),
         *(part for group in parser._action_groups for part in _group(group)),
-        title("Examples", 1) if examples else "",
-        directive("code-block", "text", examples.strip()) if examples else "",
-        toctree("-".join((*words, inner)) for inner in _inner(parser)) if _inner(parser) else "",
     )
+
+
+def _first(parser: argparse.ArgumentParser) -> str:
+    """Return the first sentence of a description."""
+    return re.split(r"(?<=\.)\s", parser.description or "")[0]
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage as a paragraph of code, which breaks between its parts only."""
+    line = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    return " ".join(f"``{part}``" for part in re.findall(r"\[.*?\]+(?= |$)|[^ ]+", line))
+
+
+def _details(epilog: str) -> Iterator[str]:
+    """Yield the text and the code of an epilog. The line ``examples:`` opens a section."""
+    is_examples = False
+    for run in _RUN.findall(epilog.strip() + "\n"):
+        text = dedent(run).strip("\n")
+        if text == EXAMPLES:
+            yield title("Examples", 1)
+        elif text and run[0].isspace():
+            yield (
+                directive("code-block", "sh", _examples(text))
+                if is_examples
+                else directive("code-block", "text", text)
+            )
+        else:
+            yield sentences(text)
+        is_examples = text == EXAMPLES
+
+
+def _examples(text: str) -> str:
+    """Return commands below their explanations, which are comments.
+
+    >>> print(_examples("spmdsim doctor   examine MPI"))
+    # examine MPI
+    spmdsim doctor
+    """
+    shown = []
+    for line in text.replace("\\\n", " ").splitlines():
+        parts = re.split(r" {2,}(?! *--)", line, maxsplit=1)
+        command = next(part for part in parts if "spmdsim" in part)
+        notes = [f"# {part}\n" for part in parts if part is not command]
+        shown.append("".join(notes) + " ".join(command.split()))
+    return ("\n\n" if "# " in "".join(shown) else "\n").join(shown)
 
 
 def _group(group: argparse._ArgumentGroup) -> Iterator[str]:
@@ -80,10 +126,11 @@ def _group(group: argparse._ArgumentGroup) -> Iterator[str]:
     ]
     if not actions:
         return
-    yield title(str(group.title).capitalize(), 1)
-    yield escaped(group.description or "")
+    name = str(group.title)
+    yield title(name[0].upper() + name[1:], 1)
+    yield sentences(group.description or "")
     for action in actions:
-        yield directive("option", _spelling(action), escaped(_help(action)))
+        yield directive("option", _spelling(action), sentences(_help(action)))
 
 
 def _spelling(action: argparse.Action) -> str:

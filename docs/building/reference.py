@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from textwrap import shorten
 from types import ModuleType
 
 import spmdsim
-from building.rst import directive, escaped, page, title
+from building.rst import directive, escaped, page, table_of_names, title
 
 #: Rooms whose public names are for those who build on the inside of this package or of another's words.
 INSIDE = ("arrays", "cli", "dialects", "launch", "tensor")
@@ -63,11 +65,12 @@ def pages() -> dict[str, str]:
     """Path below the folder of the reference -> text."""
     homes: dict[int, str] = {}  # what is public in two modules is described in the first
     texts = {module: _page(module, homes) for module in modules()}
-    rows = [f"* - :doc:`{module} <{module}>`\n  - {_first(import_module(module))}" for module in modules()]
     texts["index"] = page(
         title("Reference"),
         "Every public name with its shapes, units, errors and an example, from its docstring.",
-        directive("list-table", "", "\n".join(rows), widths="30 70"),
+        table_of_names(
+            (f":doc:`{module} <{module}>`", _first(import_module(module))) for module in modules()
+        ),
         directive("toctree", "", "\n".join(modules()), hidden=""),
     )
     return texts
@@ -80,13 +83,15 @@ def _page(module: str, homes: dict[int, str]) -> str:
     for name, value in values.items():
         full = f"{module}.{name}"
         at = homes.setdefault(id(value), full) if _has_entry(value) else full
-        rows.append(f"* - :py:obj:`{name} <{at}>`\n  - {_first(value) if _has_entry(value) else ''}")
+        rows.append(
+            (f":py:obj:`{name} <{at}>`", _first(value) if _has_entry(value) else f"``{_short(value, 60)}``")
+        )
         if at == full:
             entries.append(_entry(full, value))
     return page(
         title(module),
         directive("automodule", module, no_members=""),
-        directive("list-table", "", "\n".join(rows), widths="30 70"),
+        table_of_names(rows),
         *entries,
     )
 
@@ -97,22 +102,51 @@ def _has_entry(value: object) -> bool:
     return described and str(getattr(value, "__module__", "")).startswith("spmdsim")
 
 
+@cache
+def _public() -> set[int]:
+    """The identities of all public values."""
+    return {id(getattr(import_module(module), name)) for module in modules() for name in names(module)}
+
+
+def is_linked(base: type) -> bool:
+    """Return True for a base class that readers know: it has an entry, or is Python's."""
+    return id(base) in _public() or (base.__module__ in ("builtins", "typing") and base is not object)
+
+
 def _entry(full: str, value: object) -> str:
     if _has_entry(value) and inspect.isclass(value):
         kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
-        options = {"members": "", "show_inheritance": ""}
+        options = {"members": ""}
+        if any(is_linked(base) for base in value.__bases__):
+            options["show_inheritance"] = ""
         if inherited := list(_foreign(value)):
             options["inherited_members"] = ", ".join(inherited)
         return directive(kind, full, **options)
     if _has_entry(value):
         return directive("autofunction", full)
-    return directive("py:data", full, directive("code-block", "text", shorten(repr(value), 400)), module="")
+    return directive("py:data", full, directive("code-block", "text", _short(value, 400)), module="")
+
+
+def shorten_signature(text: str) -> str:
+    """Return the text of a signature with names of types and functions, and other objects as ``...``.
+
+    >>> print(shorten_signature("(x: TypeAliasForwardRef('Array') = <object object>, kind=<class 'numpy.int64'>)"))
+    (x: Array = ..., kind=int64)
+    """
+    text = re.sub(r"TypeAliasForwardRef\('(.*?)'\)", r"\1", text)
+    text = re.sub(r"<(?:class|function|operator|ufunc) '?(?:\w+\.)*(\w+)'?>", r"\1", text)
+    return re.sub(r"<[\w.]+ (?:object|\S*<lambda>)>", "...", text)
 
 
 def _foreign(kind: type) -> Iterator[str]:
     """The classes from elsewhere whose members are not described."""
     if any(base.__module__.startswith("spmdsim") for base in kind.__mro__[1:]):
         yield from (base.__name__ for base in kind.__mro__ if not base.__module__.startswith("spmdsim"))
+
+
+def _short(value: object, width: int) -> str:
+    """The text of a constant or a type, without names of modules and in one line of at most ``width`` characters."""
+    return shorten(re.sub(r"\bspmdsim\.(?:\w+\.)*", "", repr(value)), width)
 
 
 def _first(value: object) -> str:

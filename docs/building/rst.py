@@ -8,6 +8,9 @@ from textwrap import indent
 
 HEADS = "=-~"
 
+#: Code in a text: in backquotes, or an option with its value. Other characters that mean something in reStructuredText.
+_CODE = re.compile(r"`([^`]+)`|(?<![\w-])(--?[A-Za-z][\w-]*(?:=[^\s;]*[\w])?)|[*`|_\\]")
+
 
 def escaped(text: str) -> str:
     r"""Text that means itself, on one line.
@@ -18,6 +21,18 @@ def escaped(text: str) -> str:
     return re.sub(r"([*`|_\\])", r"\\\1", " ".join(text.split()))
 
 
+def sentences(text: str) -> str:
+    """Text of a help: what is in backquotes and options are code.
+
+    >>> print(sentences("as `x`, with --split"))
+    as ``x``, with ``--split``
+    """
+    return _CODE.sub(
+        lambda found: f"``{found[1] or found[2]}``" if found[1] or found[2] else f"\\{found[0]}",
+        " ".join(text.split()),
+    )
+
+
 def title(text: str, level: int = 0) -> str:
     """A heading."""
     return f"{text}\n{HEADS[level] * len(text)}"
@@ -26,7 +41,7 @@ def title(text: str, level: int = 0) -> str:
 def directive(name: str, argument: str, *body: str, **options: str) -> str:
     """A directive with its options and what is in it."""
     lines = [f".. {name}:: {argument}".rstrip()]
-    lines += [f"   :{key.replace('_', '-')}: {value}".rstrip() for key, value in options.items()]
+    lines += [f"   :{key.strip('_').replace('_', '-')}: {value}".rstrip() for key, value in options.items()]
     inner = "\n\n".join(part for part in body if part)
     return "\n".join(lines) + (f"\n\n{indent(inner, '   ')}" if inner else "")
 
@@ -36,6 +51,7 @@ def page(*parts: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def toctree(pages: Iterable[str], depth: int = 1) -> str:
-    """The pages below this one."""
-    return directive("toctree", "", "\n".join(pages), maxdepth=str(depth))
+def table_of_names(rows: Iterable[tuple[str, str]]) -> str:
+    """A table of links and texts; on a telephone a text stands below its link."""
+    lines = [f"* - {link}\n  - {text}" for link, text in rows]
+    return directive("list-table", "", "\n".join(lines), class_="names", widths="auto")

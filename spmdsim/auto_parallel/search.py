@@ -260,9 +260,8 @@ def candidate_meshes(
 
     * If no operator is configured by the user: the device matrices with up to ``axes`` axes.
     * Otherwise ``axes`` is not used, and the first of these that exists is returned: the mesh of the first configured
-      :class:`Strategy`; the device matrices on which all cuts can be expressed (:func:`expressing_meshes`); the mesh
-      with an axis per prime factor, if it has at most :data:`MOST_BINARY_AXES` (4) axes; the mesh of
-      :func:`_coarse_mesh`.
+      :class:`~spmdsim.Strategy`; the device matrices on which all cuts can be expressed; the mesh with an axis per
+      prime factor, if it has at most 4 axes; a mesh with an axis per factor that a configured operator splits.
 
     Args:
         graph: the program.

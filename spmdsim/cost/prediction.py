@@ -136,7 +136,7 @@ def predict(
     """Predict the times of a collective.
 
     An algorithm is left out for a rank count that it does not support, or for which it has too many messages to price
-    each (:func:`_is_quick`); the prediction states the reasons.
+    each; the prediction states the reasons.
 
     Args:
         collective: such as ``all_reduce``.

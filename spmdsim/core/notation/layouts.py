@@ -526,7 +526,7 @@ class LayoutFacts(Pictured):
         """Return the ranks that own the same values as ``rank``, itself included, in mesh order."""
         return self.mesh.group(rank, *self.replicated_axes)
 
-    #: Their names up to version 0.1.
+    # Their names up to version 0.1.
     parts = property(lambda self: self.cuts)
     short = property(lambda self: self.placement_text)
     shard_number, replicas = shard_index, replica_ranks
