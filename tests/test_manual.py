@@ -121,11 +121,11 @@ def test_pages_show_dashes_and_attributes_and_link_no_built_in_type() -> None:
 
     tree = document.new_document("page")
     link = addnodes.pending_xref("", nodes.Text("bool"), reftype="class", reftarget="bool")
-    kept = addnodes.pending_xref("", nodes.Text("Mesh"), reftype="class", reftarget="Mesh")
-    tree += [nodes.field_name("", "Variables"), nodes.paragraph("", "", link, nodes.Text(" -- "), kept)]
+    mesh_link = addnodes.pending_xref("", nodes.Text("Mesh"), reftype="class", reftarget="Mesh")
+    tree += [nodes.field_name("", "Variables"), nodes.paragraph("", "", link, nodes.Text(" -- "), mesh_link)]
     doctrees.mend(None, tree)
     assert tree.astext() == "Attributes\n\nbool \N{EN DASH} Mesh"
-    assert list(tree.findall(addnodes.pending_xref)) == [kept]
+    assert list(tree.findall(addnodes.pending_xref)) == [mesh_link]
 
 
 def test_signatures_show_names_of_types_and_functions() -> None:

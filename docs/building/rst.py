@@ -27,10 +27,13 @@ def sentences(text: str) -> str:
     >>> print(sentences("as `x`, with --split"))
     as ``x``, with ``--split``
     """
-    return _CODE.sub(
-        lambda found: f"``{found[1] or found[2]}``" if found[1] or found[2] else f"\\{found[0]}",
-        " ".join(text.split()),
-    )
+    return _CODE.sub(_write_code, " ".join(text.split()))
+
+
+def _write_code(match: re.Match[str]) -> str:
+    """Return code in double backquotes, and other characters with a backslash."""
+    code = match[1] or match[2]
+    return f"``{code}``" if code else f"\\{match[0]}"
 
 
 def title(text: str, level: int = 0) -> str:
