@@ -69,7 +69,7 @@ def test_the_name_of_a_variable_is_only_in_its_declaration() -> None:
 
 
 def test_the_manual_has_the_table_of_the_declaration() -> None:
-    rows = [f"| `{one.name}` | {one.rule} | {one.shown} | {one.meaning} |" for one in SETTINGS]
+    rows = [f"| `{one.name}` | {one.meaning} | {one.rule} | {one.shown} |" for one in SETTINGS]
     page = (ROOT / "docs" / "howto" / "settings.md").read_text("utf-8")
     assert "\n".join(["|---|---|---|---|", *rows, ""]) in page
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "ARCHITECTURE.md"]
