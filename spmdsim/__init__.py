@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from spmdsim.worlds import LockStep as LockStep
     from spmdsim.worlds import ShapeOnly as ShapeOnly
     from spmdsim.worlds import world as world
+    from spmdsim.worlds.stop_request import StopRequest as StopRequest
     from spmdsim.worlds.trace import record as record
 
 #: Module -> its public names.
@@ -62,6 +63,7 @@ _HOMES = {
     "redistribution.guard": "forbid_redistribution",
     "auto_parallel.search": "search",
     "cost.machine": "Machine",
+    "worlds.stop_request": "StopRequest",
     "worlds.trace": "record",
     "figures": "figure show",
     "simulation": "simulate",
