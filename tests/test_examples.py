@@ -47,7 +47,7 @@ CHAINED = [
 GPT = ("--steps", "3", "--batch", "4", "--length", "8", "--compare")
 
 #: Examples that other files test.
-ELSEWHERE = {"arrays", "buggy_programs", "own_algorithms.py", "search_network.py", "documents"}
+ELSEWHERE = {"arrays", "buggy_programs", "own_algorithms.py", "search_network.py", "documents", "cluster"}
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from spmdsim.launcher import (
     read_job_facts,
 )
 from spmdsim.reading import require_file
-from spmdsim.settings import RECORD
 from spmdsim.shutdown import exit_notes
 from spmdsim.shutdown.exit_notes import describe_death, note_left, to_shell_code
 from spmdsim.shutdown.hooks import hook_threads
@@ -161,13 +160,15 @@ def start_supervisor(job: Launched | None) -> None:
     - the system cannot watch processes.
 
     The supervisor forwards signals to the rank. If the supervisor ends, the rank is killed. If the supervisor itself
-    fails, the exit code is 1. If the job logs calls, SIGUSR1 is ignored from now on, also without a fork.
+    fails, the exit code is 1.
+
+    In a job, SIGUSR1 is ignored from now on, also without a fork, until the program or the world sets a handler.
 
     Args:
         job: the job, as the launcher describes it; None outside of a job, where nothing is watched.
     """
-    if job is not None and os.environ.get(RECORD.name) and hasattr(signal, "SIGUSR1"):
-        # The signal asks for the last calls. It must not kill a rank that logs none, or none yet.
+    if (job is not None or read_job_facts()) and hasattr(signal, "SIGUSR1"):
+        # The signal asks for the last calls or to stop. It must not kill a rank that does neither, or does not yet.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     exit_notes.prepare_host_folder()
     folder = exit_notes.find_job_folder()

@@ -269,11 +269,10 @@ class LastCallFiles:
         return self.path is not None and not (self.folder / RECORDING).exists()
 
     def forward(self, process: subprocess.Popen[bytes], number: int) -> None:
-        """Pass the user's signal on to the ranks. Print one line instead if no rank logs calls."""
+        """Pass the user's signal on to the ranks; print a line if the user wants a file and no rank logs calls."""
         if self.is_empty():
             sys.stderr.write(self._explain_empty())
-        else:
-            process.send_signal(number)
+        process.send_signal(number)
 
     def _explain_empty(self) -> str:
         """Return the line for a file that the job has not written."""
@@ -428,7 +427,7 @@ def run_launcher(
 ) -> int:
     """Run the launcher of a job to its end, and return its exit code.
 
-    - SIGUSR1 is passed on to the ranks, which then write their last calls.
+    - SIGUSR1 is passed on to the ranks. They write their last calls with ``--record``, and stop with a ``StopRequest``.
     - Ctrl-C and SIGTERM end the job; the code is then 130 or 143.
     - If a failed job does not end within some seconds, it is ended (see :func:`find_remaining_seconds`).
     - If this process is killed, another one ends the job (see :func:`end_job_with_starter`).
