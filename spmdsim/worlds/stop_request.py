@@ -103,11 +103,11 @@ class StopRequest:
         self._is_set = True
 
     def is_set(self) -> bool:
-        """Return True if any rank has the request. All ranks of the world must call it, and all get one answer.
+        """Return True if a rank has the request; all ranks get one answer.
 
-        Each call that returns False is one all_reduce of two integers (16 bytes) over the world. After the first True
-        nothing is sent. A process that plays all ranks sends nothing. If steps take less than some milliseconds, call it
-        in every tenth step: ``if step % 10 == 0 and stop.is_set():``.
+        All ranks of the world must call it. Each call until the first True is one all_reduce of two integers (16 bytes)
+        over the world; later calls send nothing. A process that plays all ranks sends nothing. If steps take less than
+        some milliseconds, call it in every tenth step: ``if step % 10 == 0 and stop.is_set():``.
 
         Raises:
             DisagreementError: If some ranks make other calls or do not come before the deadline.
@@ -125,7 +125,12 @@ class StopRequest:
 
 
 def _require_signals(signals: Iterable[int]) -> tuple[int, ...]:
-    """Return the signals as a tuple. Raise UsageTypeError if they are one number, InputError if one has no handlers."""
+    """Return the signals as a tuple.
+
+    Raises:
+        UsageTypeError: If ``signals`` is one number.
+        InputError: If one of them is no signal, or can have no handler.
+    """
     if isinstance(signals, int):
         raise UsageTypeError(
             f"StopRequest: signals must be a list of signals, got {signals!r}; write [signal.SIGTERM]"

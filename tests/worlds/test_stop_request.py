@@ -84,3 +84,15 @@ def test_all_ranks_agree_when_one_has_the_request(world):
                 stop.set()
             answers.append(stop.is_set())
         assert answers == [False, False, True, True]
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_call_is_one_reduction_until_the_answer_is_true():
+    from spmdsim import MPIWorld
+
+    stop, counts = StopRequest(world=MPIWorld()), []
+    for step in range(4):
+        stop.set() if step == 2 else None
+        stop.is_set()
+        counts.append(stop.world.control["agreement"].calls)
+    assert [count - counts[0] for count in counts] == [0, 1, 2, 2]
