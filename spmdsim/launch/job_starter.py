@@ -269,7 +269,10 @@ class LastCallFiles:
         return self.path is not None and not (self.folder / RECORDING).exists()
 
     def forward(self, process: subprocess.Popen[bytes], number: int) -> None:
-        """Pass the user's signal on to the ranks; print a line if the user wants a file and no rank logs calls."""
+        """Pass the user's signal on to the ranks.
+
+        Also print a line if the user wants a file and no rank logs calls.
+        """
         if self.is_empty():
             sys.stderr.write(self._explain_empty())
         process.send_signal(number)

@@ -54,12 +54,15 @@ MPI, LOCKSTEP = ("-n", "2"), ("-n", "2", "--world", "lockstep")
 
 @pytest.fixture
 def run_until_ready(tmp_path) -> Callable[..., tuple[int, str, str]]:
-    """Return a function that runs Python, calls a function after a line, and returns code, output and errors."""
+    """Return a function that runs Python and calls another function after a line of output."""
 
     def run(
         *words: object, line: str, then: Callable[[subprocess.Popen[str], str], None]
     ) -> tuple[int, str, str]:
-        """Run Python with ``words``. Call ``then`` with the process and the first output line that has ``line``."""
+        """Run Python, and return its exit code, its output and its errors.
+
+        ``then`` is called with the process and the first line of its output that has ``line``.
+        """
         paths = os.pathsep.join(str(Path(path).resolve()) for path in sys.path if path)
         with subprocess.Popen(
             [sys.executable, *map(str, words)],
