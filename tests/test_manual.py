@@ -305,17 +305,36 @@ def test_commands_for_a_shell_use_options_that_exist() -> None:
     assert count >= 3
 
 
-def test_the_job_script_runs_its_program(tmp_path: Path) -> None:
-    # This srun starts one process, which simulates all ranks.
+@pytest.mark.parametrize(
+    "script", sorted((DOCS.parent / "examples" / "cluster").glob("*.sh")), ids=lambda path: path.stem
+)
+def test_a_job_script_runs_its_program_until_it_is_finished(tmp_path: Path, script: Path) -> None:
+    # The commands of a cluster are replaced: srun and spmdsim start one process, which simulates all ranks.
     (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
     folder = tmp_path / ".venv-system" / "bin"
     folder.mkdir(parents=True)
     (folder / "activate").write_text(f"export PATH='{folder}':$PATH\n", encoding="utf-8")
-    for name, text in (("srun", 'exec "$@"'), ("python", f'exec "{sys.executable}" "$@"')):
+    replaced = {
+        "srun": 'case $1 in --mpi=pmix | --mpi=pmi2) shift ;; esac; exec "$@"',
+        "spmdsim": '[ "$1 $2 $3" = "launch --hostfile hosts" ] && shift 3 && exec python "$@"',
+        "python": f'exec "{sys.executable}" "$@"',
+        "scontrol": 'echo "again: scontrol $*"',
+        "qsub": 'echo "again: qsub $*"',
+    }
+    for name, text in replaced.items():
         (folder / name).write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
-    done = subprocess.run(
-        ["bash", DOCS / "howto" / "files" / "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env=os.environ | {"PYTHONPATH": str(DOCS.parent)},
-    )  # fmt: skip
-    assert done.returncode == 0 and "ok: " in done.stdout, done.stderr
+    variables = {"SLURM_JOB_ID": "7", "PBS_O_WORKDIR": str(tmp_path), "PBS_NODEFILE": "hosts"}
+    environment = os.environ | variables | {"PYTHONPATH": str(DOCS.parent), "SPMDSIM_RANKS": "2"}
+    command = ["bash", script, "--steps", "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0 and "0 steps are done" in done.stdout, done.stderr
+    assert "2 steps, loss" in done.stdout and "again" not in done.stdout
+    (tmp_path / "results" / "train" / "finished").unlink()
+    # This program stops early: it does not make the file.
+    (folder / "python").write_text("#!/bin/sh\n", encoding="utf-8")
+    stopped = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+    )
+    again = "scontrol requeue 7" if "slurm" in script.name else f"qsub examples/cluster/{script.name}"
+    assert stopped.returncode == 0 and stopped.stdout == f"again: {again}\n", stopped.stderr
