@@ -16,7 +16,7 @@ from processes import MPIRUN, run_python
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "cluster" / "train.py"
 
 STOPPING = """\
-import os, signal, sys, time
+import os, sys
 import spmdsim
 
 world = spmdsim.world()
@@ -26,7 +26,7 @@ with spmdsim.StopRequest() as stop:
             print("ready", os.getpid(), flush=True)
         if stop.is_set():
             break
-print("rank", world.rank, "stops after step", step, flush=True)
+sys.stdout.write(f"rank {world.rank} stops after step {step}\\n")  # one write: lines of ranks do not mix
 """
 IGNORING = """\
 import os, sys, time
@@ -37,7 +37,7 @@ if world.rank == 0:
     print("ready", os.getpid(), flush=True)
 while not os.path.exists("go"):
     time.sleep(0.02)
-print("rank", world.rank, "goes on", flush=True)
+sys.stdout.write(f"rank {world.rank} goes on\\n")
 """
 HANDLING = """\
 import signal, time
