@@ -29,7 +29,9 @@ def test_quantiles_have_numpys_type_and_its_precision(world, dtype):
                 else fraction * scale
             )
             for axis in (None, 0):
-                expected, result = getattr(np, name)(entries, q, axis), getattr(np, name)(x, q, axis)
+                # As an array, because older NumPy takes a scalar of type float64 for a Python float.
+                numpy_q = np.asarray(q) if isinstance(q, np.generic) else q
+                expected, result = getattr(np, name)(entries, numpy_q, axis), getattr(np, name)(x, q, axis)
                 assert result.dtype == expected.dtype, (name, fraction, axis)
                 wide = getattr(np, name)(entries.astype(np.float64), np.asarray(q, np.float64), axis)
                 steps = 4 * np.finfo(result.dtype).eps * np.abs(wide)
