@@ -791,6 +791,13 @@ def test_operators_of_other_threads_are_not_recorded():
     assert results == [[0.5, 1.0, 1.5, 2.0]]
     (program,) = next(iter(function.programs.values()))
     assert len(program.calls) == 2
+    with record() as replayed:
+        function(x)
+    with record() as trace:
+        y = x + 1
+        y * y
+    assert [(span.name, span.gradients) for span in replayed.spans] == [("add", False), ("multiply", False)]
+    assert trace.difference(replayed) == []
 
 
 Pair = namedtuple("Pair", "loss half")
