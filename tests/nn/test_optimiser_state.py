@@ -375,3 +375,24 @@ def test_old_states_are_released_parameter_by_parameter(kind, monkeypatch):
             optimiser.step()
     slots = len(optimiser.state[id(first)])
     assert alive == [[], [], [True] * slots, [False] * slots]
+
+
+def test_old_values_and_gradients_are_released_parameter_by_parameter():
+    """While the second parameter is updated, neither the old value nor the gradient of the first one is alive."""
+    mesh, world = Mesh((1,), ("x",)), LockStep(1)
+    parameters = [nn.Parameter((4,), mesh(None), lambda *_: np.ones(4), np.float64) for _ in range(2)]
+    references, alive = [], []
+
+    class Descent(nn.Optimiser):
+        slots = 0
+
+        def new_value(self, value, gradient, state):
+            alive.append([reference() is not None for reference in references])
+            references.extend(map(weakref.ref, (value, gradient)))
+            return value - gradient
+
+    for parameter in parameters:
+        parameter.materialise(world)
+    nn.backward(ops.sum(ops.multiply(*(parameter.value for parameter in parameters))))
+    Descent(parameters, 0.1).step()
+    assert alive == [[], [False, False]]
