@@ -245,6 +245,20 @@ def test_a_state_that_does_not_fit_is_refused_without_changes():
         assert run.bits() == before
 
 
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_a_state_of_other_floats_is_converted(dtype):
+    mesh, world = Mesh((1, 2), ("dp", "tp")), LockStep(2)
+    run = Run(mesh, world, nn.Adam, {})
+    run.train(0, 2)
+    state = run.optimiser.state_dict()
+    name = "first.weight.exp_avg"
+    expected = state[name].full().astype(dtype).astype(np.float32)
+    run.optimiser.load_state_dict({**state, name: state[name].astype(dtype)})
+    loaded = run.optimiser.state_dict()[name]
+    assert loaded.dtype == np.float32 and expected.any()
+    np.testing.assert_array_equal(loaded.full(), expected)
+
+
 DIALECTS = {
     "oneflow": lambda weight: oneflow.optim.AdamW([weight], lr=0.1, amsgrad=True),
     "paddle": lambda weight: paddle.optimizer.Momentum(0.1, 0.9, parameters=[weight]),
