@@ -12,7 +12,7 @@ MESH = Mesh((2, 2, 2), ("a", "b", "c"))
 
 @pytest.mark.parametrize("op", REDUCE_OPS)
 def test_only_owners_of_addends_are_joined_by_a_plus(op: str):
-    """Ranks of other reductions are joined by commas; ranks with copies of one contribution stay in brackets."""
+    """Other reductions have commas; ranks with copies of one contribution are in brackets."""
     pending = partial_reduction(MESH("a", partial={"b": op}))
     assert pending is not None
     assert pending.owner_words(5) == ("(4,5)+(6,7)" if op == "sum" else "(4,5),(6,7)")

@@ -378,7 +378,7 @@ def test_old_states_are_released_parameter_by_parameter(kind, monkeypatch):
 
 
 def test_old_values_and_gradients_are_released_parameter_by_parameter():
-    """While the second parameter is updated, neither the old value nor the gradient of the first one is alive."""
+    """While the second parameter is updated, the old arrays of the first one are not alive."""
     mesh, world = Mesh((1,), ("x",)), LockStep(1)
     parameters = [nn.Parameter((4,), mesh(None), lambda *_: np.ones(4), np.float64) for _ in range(2)]
     references, alive = [], []
