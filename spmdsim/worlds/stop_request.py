@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 from spmdsim.errors import InputError, UsageTypeError, WorldError
+from spmdsim.pictured import Pictured
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import world as current_world
 from spmdsim.wrong_calls import explained
@@ -24,7 +25,7 @@ _UNHANDLED = {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasatt
 
 
 @explained
-class StopRequest:
+class StopRequest(Pictured):
     """A request to stop, which a signal or a rank makes and on which all ranks agree.
 
     Inside of a ``with`` block, the signals set the request instead of ending the program. The block must be entered in
@@ -64,6 +65,12 @@ class StopRequest:
         self._is_set = False
         self._is_agreed = False
         self._earlier_handlers: dict[int, Any] = {}
+
+    def __repr__(self) -> str:
+        """Return the signals, and "set" if this rank has the request, else "not set"."""
+        names = {number: number.name for number in signal.Signals}  # real-time signals have none
+        signals = ", ".join(names.get(number, str(number)) for number in self.signals)
+        return f"StopRequest({signals}; {'set' if self._is_set or self._is_agreed else 'not set'})"
 
     def __enter__(self) -> StopRequest:
         """Set the handlers, and return this request.

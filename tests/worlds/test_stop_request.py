@@ -16,12 +16,13 @@ def test_a_signal_sets_the_request_and_later_handlers_are_the_earlier_ones(numbe
     before = signal.getsignal(number)
     with StopRequest(world=LockStep(4)) as stop:
         answers = [stop.is_set()]
+        assert repr(stop) == "StopRequest(SIGTERM, SIGUSR1; not set)"
         signal.raise_signal(number)
         signal.raise_signal(number)
         answers += [stop.is_set(), stop.is_set()]
     assert answers == [False, True, True]
     assert signal.getsignal(number) == before
-    assert stop.is_set()
+    assert stop.is_set() and repr(stop) == "StopRequest(SIGTERM, SIGUSR1; set)"
 
 
 def test_only_the_named_signals_set_the_request():
