@@ -227,10 +227,11 @@ def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     """Parse a text with the form of a call whose arguments are literals; nothing is called.
 
     Returns:
-        The name, which may have dots, the positional arguments and the keyword arguments.
+        The text of the called expression, such as a name with dots; the positional arguments; the keyword arguments.
+        It is not checked that the called expression is a name.
 
     Raises:
-        ValueError: If the text has another form, or is too long or too deep.
+        ValueError: If the text has another form, has an argument with ``**``, or is too long or too deep.
 
     >>> literal_call("jax.P('x', None, unreduced={'y'})")
     ('jax.P', ['x', None], {'unreduced': {'y'}})
@@ -238,8 +239,11 @@ def literal_call(text: str) -> tuple[str, list[Any], dict[str, Any]]:
     call = _parse_expression(text, MOST_CHARACTERS)
     if not isinstance(call, ast.Call):
         raise ValueError("it is not a call such as f(1, x=2)")
+    if any(keyword.arg is None for keyword in call.keywords):
+        raise ValueError("it has an argument with **; write the keywords out, as in f(x=2)")
     try:
-        keywords = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        # str is for the type checker.
+        keywords = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return ast.unparse(call.func), [ast.literal_eval(argument) for argument in call.args], keywords
     except (TypeError, MemoryError, RecursionError):
         raise ValueError("its arguments are not all numbers, texts, tuples, lists or dicts") from None

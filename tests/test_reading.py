@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from spmdsim.collectives.algorithm import evaluate
-from spmdsim.reading import arithmetic, literal, parse_json
+from spmdsim.reading import arithmetic, literal, literal_call, parse_json
 
 NAMES = {"n": Fraction(6), "p": Fraction(4), "q": Fraction(5, 6)}
 
@@ -75,6 +75,12 @@ def test_division_is_exact():
 def test_text_that_is_no_literal_is_refused(text):
     with pytest.raises(ValueError):
         literal(text)
+
+
+def test_a_call_with_keywords_from_a_dict_is_refused():
+    assert literal_call("f(1, a=2)") == ("f", [1], {"a": 2})
+    with pytest.raises(ValueError, match=r"^it has an argument with \*\*"):
+        literal_call("f(**{'a': 1})")
 
 
 def test_brackets_in_strings_do_not_count_as_depth():
