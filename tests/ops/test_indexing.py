@@ -198,6 +198,9 @@ def test_assignment_by_a_split_mask_equals_numpy(world):
         OutOfRange, match=r"^an index of a tensor of shape \(5, 4\): index 9 is out of bounds"
     ):
         x[[1, 9]] = 0
+    scalar = Tensor.from_global(np.float32(3), mesh(), world)
+    with pytest.raises(OutOfRange, match=r"^an index of a tensor of shape \(\): it has no dim"):
+        scalar[[0]] = 1
 
 
 @pytest.mark.parametrize(

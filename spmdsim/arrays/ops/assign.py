@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -476,48 +477,60 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
     """Return ``x`` with a value at each element that arrays of an index name.
 
     If the arrays name an element several times, its last value counts. Every process computes the coordinates of all
-    indexed elements. Each rank then notes, for the elements of its own block, the number of the value that each gets
-    (-1: none), and looks the values up by these numbers.
+    indexed elements. Each rank then computes a number for each element of its own block: the number of the value that
+    the element gets, or -1. It looks the values up by these numbers.
 
     Args:
         x: the tensor.
         entries: the entries of the index: arrays, lists, integers and slices, equal on all ranks.
-        value: one value for all elements, or a tensor that broadcasts to the shape of ``x[entries]``.
+        value: one value for all elements, or a tensor that broadcasts to the shape of ``x[entries]``. Leading dims of
+            size 1 may be more than those of ``x[entries]``.
 
     Raises:
-        OutOfRange: If an index is out of range, or there are too many entries.
+        OutOfRange: If an index is out of range, or there are more entries than dims.
         RuleError: If the value does not broadcast.
     """
-    lines = np.ix_(*[np.arange(n) for n in x.shape]) if x.ndim else ()
+    if not x.ndim:
+        raise OutOfRange("an index of a tensor of shape (): it has no dim that an array can index; use x[()]")
+    lines = np.ix_(*[np.arange(n) for n in x.shape])
     try:  # NumPy computes the coordinates of all indexed elements, dim by dim
         places = [np.broadcast_to(line, x.shape)[entries] for line in lines]
     except IndexError as error:
         raise OutOfRange(f"an index of a tensor of shape {x.shape}: {error}") from None
-    shape = places[0].shape
+    indexed_shape = places[0].shape
     if value.size != 1:
-        extra = max(0, value.ndim - len(shape))
-        shape_of_value = value.shape[extra:] if math.prod(value.shape[:extra]) == 1 else value.shape
-        value = broadcast_to(reshape(value, shape_of_value), shape)
-
-    def number_values(box: tuple[slice, ...]) -> Array:
-        """Return the number of the value of each element in a box, -1 for others."""
-        is_inside = np.logical_and.reduce(
-            [
-                (places_in_dim >= span.start) & (places_in_dim < span.stop)
-                for places_in_dim, span in zip(places, box)
-            ]
-        )
-        block = np.full([span.stop - span.start for span in box], -1)
-        local_places = [places_in_dim[is_inside] - span.start for places_in_dim, span in zip(places, box)]
-        block[tuple(local_places)] = np.flatnonzero(is_inside)
-        return block
-
-    description = f"places {zlib.crc32(np.stack(places).tobytes())}"
-    described = Described(number_values, description)
-    layout = x.layout.reduced
-    return _assign_by_number(
-        x, Tensor.from_global(described, layout, x.world, shape=x.shape, dtype=np.int64), value
+        value = broadcast_to(_drop_leading_ones(value, len(indexed_shape)), indexed_shape)
+    source = Described(
+        partial(_number_values_in_box, places), f"places {zlib.crc32(np.stack(places).tobytes())}"
     )
+    numbers = Tensor.from_global(source, x.layout.reduced, x.world, shape=x.shape, dtype=np.int64)
+    return _assign_by_number(x, numbers, value)
+
+
+def _drop_leading_ones(value: Tensor, ndim: int) -> Tensor:
+    """Return a tensor without its leading dims of size 1, so that ``ndim`` dims remain.
+
+    A tensor whose further dims are not all of size 1 is returned in its own shape.
+    """
+    extra = max(0, value.ndim - ndim)
+    has_only_ones = math.prod(value.shape[:extra]) == 1
+    return reshape(value, value.shape[extra:] if has_only_ones else value.shape)
+
+
+def _number_values_in_box(places: list[Array], box: tuple[slice, ...]) -> Array:
+    """Return, for each element of a box, the number of the value that it gets; -1 if it gets none.
+
+    Args:
+        places: for each dim the coordinates of all indexed elements; value ``k`` is for the ``k``-th one.
+        box: the slice of each dim.
+    """
+    is_inside = np.logical_and.reduce(
+        [(coordinates >= span.start) & (coordinates < span.stop) for coordinates, span in zip(places, box)]
+    )
+    numbers = np.full([span.stop - span.start for span in box], -1)
+    local_places = [coordinates[is_inside] - span.start for coordinates, span in zip(places, box)]
+    numbers[tuple(local_places)] = np.flatnonzero(is_inside)
+    return numbers
 
 
 def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
