@@ -229,7 +229,7 @@ class Saving:
             text: the JSON text of the new manifest; it must name this save's data.
 
         Raises:
-            OSError: If the manifest cannot be written.
+            OSError: If the manifest cannot be written. A temporary file may then stay in the folder.
         """
         old = _find_current_data(self.folder)
         fresh = self.folder / f"{MANIFEST}.{self.data.name}"

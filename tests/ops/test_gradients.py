@@ -223,6 +223,13 @@ def test_powers_at_zero_equal_torch():
 # -- through reshapes -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("second_size", [2, np.int64(2)])
+def test_sizes_outside_of_a_tuple_are_refused(second_size):
+    tensor = Tensor.from_global(np.arange(6), Mesh((1,), ("a",))(None), LockStep(1))
+    with pytest.raises(UsageTypeError, match="the sizes in one tuple"):
+        ops.reshape(tensor, 3, second_size)
+
+
 @pytest.mark.ranks(1, 2, 3, 4)
 @pytest.mark.parametrize(
     ("old", "new"), [((2, 3), (3, 2)), ((2, 3), (6,)), ((6, 4), (2, 3, 4)), ((1, 1), ()), ((5,), (5,))]

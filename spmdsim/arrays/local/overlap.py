@@ -363,8 +363,8 @@ class Frame(NamedTuple):
 
     Attributes:
         block_shape: the shape of the block.
-        added: elements before and after the block that the function sees, per dim.
-        beyond: how many of them are outside of the tensor and filled with values.
+        added: numbers of elements before and after the block that the function sees, per dim.
+        beyond: how many of the added elements are beyond the ends of the tensor, and are filled.
         mirrored: elements before and after that were read only because elements outside of the tensor mirror them;
             the function does not see them.
         values: the fill value per dim, or None if not all dims are filled with numbers.
@@ -379,31 +379,36 @@ class Frame(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _find_frame(context: Context, sides: Sides, modes: Modes) -> Frame:
-    """Return the :class:`Frame` of a rank's block: how many elements are added around it, and from where.
+    """Return the :class:`Frame` of a rank's block, which says what surrounds the block.
 
-    Frames are cached. If a dim's mode is None, no elements are added beyond the ends of the tensor. A block of 4
-    elements at the start of the tensor with sides (2, 2), for example, then gets only the 2 elements behind it.
+    It has the block's shape, the numbers of elements that are added before and after the block, how many of these are
+    filled because they lie beyond the ends of the tensor, and how many are mirrored (`_count_mirrored`). The fill
+    values are None unless all filled dims are filled with constants. Frames are cached.
+
+    If a dim's mode is None, no elements are added beyond the ends of the tensor. A block of 4 elements at the start
+    of the tensor with sides (2, 2), for example, then gets only the 2 elements behind it.
 
     Args:
         context: the operator call as this rank sees it: strategy, rank, sizes.
-        sides: added elements before and after, per dim.
+        sides: the numbers of elements to add before and after, per dim.
         modes: the mode of numpy.pad and the fill value, per dim.
     """
     bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]
-    reach = count_margins(context)
-    filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(reach, modes)]
+    beyond_ends = count_margins(context)
+    filled = [pair if mode is not None else (0, 0) for pair, (mode, _) in zip(beyond_ends, modes)]
     is_constant = all(mode == "constant" for pair, (mode, _) in zip(filled, modes) if any(pair))
+    # Without a mode, the elements beyond the ends are not added.
     added = tuple(
-        (before, after) if mode is not None else (before - outside_before, after - outside_after)
-        for (before, after), (mode, _), (outside_before, outside_after) in zip(sides, modes, reach)
+        (before, after) if mode is not None else (before - beyond_before, after - beyond_after)
+        for (before, after), (mode, _), (beyond_before, beyond_after) in zip(sides, modes, beyond_ends)
     )
     block_shape, values = tuple(stop - start for start, stop in bounds), tuple(value for _, value in modes)
-    mirrored = _count_mirrored(context, bounds, sides, reach)
+    mirrored = _count_mirrored(context, bounds, sides, beyond_ends)
     return Frame(block_shape, added, tuple(filled), mirrored, values if is_constant else None)
 
 
 def _count_mirrored(
-    context: Context, bounds: Sequence[tuple[int, int]], sides: Sides, reach: Margins
+    context: Context, bounds: Sequence[tuple[int, int]], sides: Sides, beyond_ends: Margins
 ) -> Margins:
     """Return, per dim, how many more elements a rank reads for mirroring: ``(before, after)``.
 
@@ -416,16 +421,16 @@ def _count_mirrored(
         context: the operator call as this rank sees it.
         bounds: start and stop of the rank's block per dim.
         sides: added elements before and after, per dim.
-        reach: how many of them are outside of the tensor.
+        beyond_ends: how many of the added elements are beyond the ends of the tensor, before and after, per dim.
     """
     bound = cast(WindowBound, context.bound)
     windows = dict(bound.windows).get(0) or (None,) * len(sides)
     counts = []
-    dims = zip(bounds, sides, reach, windows, bound.shapes[0])
-    for (start, stop), (before, after), (outside_before, outside_after), window, size in dims:
+    dims = zip(bounds, sides, beyond_ends, windows, bound.shapes[0])
+    for (start, stop), (before, after), (beyond_before, beyond_after), window, size in dims:
         read = window.reads(start, stop, size) if window is not None and window.mirror else None
         if read:
-            extended_start, extended_stop = start - before + outside_before, stop + after - outside_after
+            extended_start, extended_stop = start - before + beyond_before, stop + after - beyond_after
             counts.append((extended_start - read.start, read.stop - extended_stop))
         else:
             counts.append((0, 0))

@@ -279,14 +279,16 @@ def _replace_forward(context: Context, x: Array, ids: Array, values: Array, dim:
 def _replace_vjp(
     context: Context, dy: Array, operands: Arrays, _result: Any, dim: int
 ) -> tuple[Array, None, Array]:
-    """Return the gradients of the tensor, the ids (None) and the values, for one rank's block.
+    """Return one rank's gradients of the tensor, of the ids (always None) and of the values.
 
-    Replaced elements have gradient 0. A value that a later value replaced at the same position has gradient 0, too.
+    The tensor's gradient is ``dy``, but 0 at replaced elements. A value's gradient is ``dy`` at the element that the
+    value replaced. It is 0 if a later value replaced this element again, or if another rank owns the element.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         dy: the gradient of the result, in the shape of this rank's block.
-        operands: the tensor (not read), the ids from 0, and the values (not read).
+        operands: the tensor (not read), the ids, and the values (not read). Ids are positions along ``dim`` in the
+            whole tensor, from 0.
         _result: the result; not used.
         dim: the dimension.
     """

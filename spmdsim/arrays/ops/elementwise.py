@@ -380,6 +380,7 @@ def where(condition: Operand, a: Operand, b: Operand) -> Tensor:
     [[0, 0, 0], [6, 5, 4]]
     """
     # Arrays and numbers are converted to tensors in the world of `like`; a number gets the type of `typed`, too.
+    # The decorator has refused calls without a tensor.
     like = next(value for value in (condition, a, b) if isinstance(value, Tensor))
     typed = next((value for value in (a, b) if isinstance(value, Tensor)), like)
     if not any(isinstance(value, Tensor) or hasattr(value, "as_operand") for value in (a, b)):

@@ -173,12 +173,14 @@ def _adjoint(
 ) -> tuple[Tensor]:
     """Return the gradient of a running sum or product by its operand, in a tuple.
 
-    For a running sum, it is the running sum of ``dy`` in the opposite direction. For a running product ``y`` of ``x``,
-    each row has three cases:
+    For a running sum, the gradient is the running sum of ``dy`` in the opposite direction. For a running product
+    ``y`` of ``x``, each line of elements along ``dim`` has three parts:
 
-    - before the first zero of ``x``: the opposite running sum of ``dy * y``, divided by ``x``;
-    - at the first zero: the opposite running sum of ``dy`` times the products with 1 in place of the zero;
-    - after the first zero: 0, because all products there contain the zero.
+    - elements before its first zero, in the direction of the scan: the opposite running sum of ``dy * y``, divided by
+      ``x``;
+    - the first zero: the opposite running sum of ``dy * p``, where ``p`` is the running product with 1 in place of
+      this zero;
+    - elements after it: 0, because all products there contain the zero.
 
     All ranks must call it, since it communicates. Complex factors are conjugated.
 
@@ -193,19 +195,19 @@ def _adjoint(
     back = {"dim": dim, "op": "sum", "backward": not backward}
     if op == "sum":
         return (_scan_op(dys[0], **back),)
-    # The gradient before the first zero is the running sum of dy * y, divided by x. At the first zero it is the sum of
-    # dy times the products with 1 in place of the zero. After the first zero it is 0.
     (dy,), (x,), (y,) = dys, operands, results
-    zero = equal(x, as_operand(0, x))
-    count = _scan_op(cast(zero, np.int64), dim=dim, op="sum", backward=backward)
-    first = logical_and(zero, equal(count, as_operand(1, count)))
-    ones, zeros = as_operand(1, x), as_operand(0, x)
-    without = _scan_op(where(first, ones, x), dim=dim, op="prod", backward=backward)
-    before = divide(
-        _scan_op(multiply(dy, conjugate_if_complex(y)), **back), conjugate_if_complex(where(zero, ones, x))
+    one, zero = as_operand(1, x), as_operand(0, x)
+    is_zero = equal(x, zero)
+    zeros_so_far = _scan_op(cast(is_zero, np.int64), dim=dim, op="sum", backward=backward)
+    is_before_first_zero = equal(zeros_so_far, as_operand(0, zeros_so_far))
+    is_first_zero = logical_and(is_zero, equal(zeros_so_far, as_operand(1, zeros_so_far)))
+    product_without_zero = _scan_op(where(is_first_zero, one, x), dim=dim, op="prod", backward=backward)
+    gradient_before_zero = divide(
+        _scan_op(multiply(dy, conjugate_if_complex(y)), **back), conjugate_if_complex(where(is_zero, one, x))
     )
-    at = _scan_op(multiply(dy, conjugate_if_complex(without)), **back)
-    return (where(first, at, where(equal(count, as_operand(0, count)), before, zeros)),)
+    gradient_at_zero = _scan_op(multiply(dy, conjugate_if_complex(product_without_zero)), **back)
+    gradient_outside = where(is_before_first_zero, gradient_before_zero, zero)
+    return (where(is_first_zero, gradient_at_zero, gradient_outside),)
 
 
 def conjugate_if_complex(x: Tensor) -> Tensor:

@@ -149,7 +149,7 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
             of ``v`` bools stands for the positions of True.
         values: ``[a..., i..., b...]``, or a shape that broadcasts to it; converted to the type of ``x``.
         dim: the dimension ``v`` of ``x``; negative numbers count from the end.
-        axis: another name of ``dim``.
+        axis: another name of ``dim``; it is an error to give both.
 
     Returns:
         A tensor in the shape and type of ``x``.
@@ -169,7 +169,9 @@ def scatter_add(x: Tensor, ids: Operand, values: Operand, dim: int = 0, *, axis:
     if not np.ndim(ids):  # type: ignore[arg-type]
         # An index of one number would be a basic selection, which is no lookup.
         index[-1] = as_operand(index[-1], x)
-    return scatter_values(x, split_index(x, index)[2], values, "add", "scatter_add")
+    # The index selects all dims before ``dim`` whole, so the lookup is in ``x`` itself.
+    _parts, _selected, lookup = split_index(x, index)
+    return scatter_values(x, lookup, values, "add", "scatter_add")
 
 
 def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, name: str) -> Tensor:

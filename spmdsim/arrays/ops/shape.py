@@ -208,14 +208,15 @@ def reshape(
         x: the tensor.
         shape: the new shape, or its only size; one size may be -1.
         layout: the layout of the result. None: a split stays if each rank's block has equal elements in both shapes.
-            A split vector without pending reductions stays split, too: if blocks end within rows of the new shape,
-            elements move between neighbours. Other splits are gathered.
+            A split vector without pending reductions stays split in any case: if its blocks end within rows of the
+            new shape, neighbours exchange elements. Other splits are gathered.
         copy: ignored, because tensors are values; for the array API standard.
         order: ``"C"``: the last dimension's elements are consecutive; ``"F"``: the first dimension's are, in ``x`` and
             in the result. ``"A"`` is ``"C"``.
 
     Returns:
-        A tensor with the elements of ``x``. Pending reductions stay pending, unless ``layout`` is given.
+        A tensor with the elements of ``x``. Without ``layout``, pending reductions stay pending. With it, the result
+        has exactly this layout.
 
     Raises:
         RuleError: If the number of elements differs, several sizes are -1, or the order is unknown.
@@ -226,7 +227,7 @@ def reshape(
     >>> ops.reshape(x, (2, 1, 3)).layout.placement_text()
     'S(0)'
     """
-    if isinstance(layout, int):
+    if isinstance(layout, (int, np.integer)):
         raise UsageTypeError("reshape takes the sizes in one tuple, such as x.reshape((3, -1))")
     new = resolve_shape(x.meta.shape, (int(shape),) if isinstance(shape, (int, np.integer)) else shape)
     if order != "C":
