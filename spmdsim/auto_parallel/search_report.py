@@ -36,14 +36,15 @@ def report(answer: SearchResult) -> str:
 def report_parts(answer: SearchResult) -> list[str | Table]:
     """Return the texts and tables of the report of ``answer``, in reading order.
 
-    The parts, with an empty text between two of them, are:
+    Parts 1 to 5 have an empty text between two of them. Part 6 follows part 5 directly.
 
-    1. the head;
-    2. the operators;
-    3. the redistributions;
-    4. the totals;
-    5. the comparison with hand-written strategies;
-    6. a line for each hand-written strategy that is not possible; not without such strategies.
+    1. The head.
+    2. The operators.
+    3. The redistributions.
+    4. The totals.
+    5. The comparison with hand-written strategies.
+    6. One text with a line for each hand-written strategy that is not possible on the mesh. Without such strategies,
+       part 6 is absent.
     """
     not_possible = "\n".join(
         f"{name}: not possible on {many(answer.mesh.size, 'rank')}: {reason}"

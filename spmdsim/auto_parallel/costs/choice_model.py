@@ -346,10 +346,8 @@ class ChoiceModel:
         - Several, if a table of all combinations has at most
           :data:`~spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER` entries: one table has the price of each
           combination.
-        - Several in other cases: a further variable decides the target and the layouts in which readers' gradients are
-          added before they move (see :mod:`spmdsim.auto_parallel.costs.gradient_sums`). It pays for the moves of these
-          sums. A reader whose gradient arrives in another layout pays for its own move. A target that is not the
-          producer's is :data:`IMPOSSIBLE`.
+        - Several in other cases: a further variable chooses sums of gradients and their target, see
+          :meth:`_add_gradient_sums`.
 
         Args:
             value: the result, the first of ``count`` tied ones.
@@ -358,28 +356,57 @@ class ChoiceModel:
         assert value.producer is not None
         readers, producer = self._gradients(value), self.operator_variable[value.producer]
         duals = tuple(layout.dual() for layout in self.states[value.producer].outputs[value.output])
+        if not readers:
+            return
         if len(readers) == 1:
             ((reader, arriving),) = readers
             prices = count * self._price_table(arriving, duals, value)
             self.problem.add_pair(self.operator_variable[reader], producer, prices)
-        if len(readers) <= 1:
             return
         price = self._price_function(value)
         variables = [producer, *(self.operator_variable[reader] for reader, _ in readers)]
         if fits_table(self.problem.sizes[variable] for variable in dict.fromkeys(variables)):
             layouts = [duals, *(arriving for _, arriving in readers)]
             self._add_joint(joint_price(variables, layouts, [False] * len(duals), price), count)
-            return
+        else:
+            self._add_gradient_sums(value, count, readers, duals)
+
+    def _add_gradient_sums(
+        self,
+        value: Value,
+        count: int,
+        readers: list[tuple[int, tuple[Layout, ...]]],
+        duals: tuple[Layout, ...],
+    ) -> None:
+        """Add a variable that chooses a set of sums of a result's gradients, and their target.
+
+        A sum adds the gradients of the readers that arrive in one layout, before it moves to the target (see
+        :mod:`spmdsim.auto_parallel.costs.gradient_sums`). The prices are:
+
+        - of the variable: the moves of its sums;
+        - of the variable and a reader: the move of the reader's gradient to the target, or 0 if the gradient arrives
+          in the layout of a sum;
+        - of the variable and the producer: :data:`IMPOSSIBLE` if the target is not the producer's target, else 0.
+
+        If some sets of sums are left out, because they are too many, ``complete`` becomes False.
+
+        Args:
+            value: the result, the first of ``count`` tied ones.
+            count: the number of tied tensors; prices are multiplied by it.
+            readers: the readers that bring a gradient, and the layouts in which it can arrive.
+            duals: for each state of the producer, the target of the gradients.
+        """
+        assert value.producer is not None
+        producer, price = self.operator_variable[value.producer], self._price_function(value)
         sums = gradient_sums([arriving for _, arriving in readers], duals, price)
         self.complete &= sums.complete
         variable = self.problem.add_variable(count * sums.moves(price))
         self.sum_variables.append(variable)
         number = {dual: k for k, dual in enumerate(dict.fromkeys(duals))}
-        # The sum's target must be the dual of the layout in which the producer computes the result.
         sum_targets = np.array([number[target] for target in sums.targets])
         producer_targets = np.array([number[dual] for dual in duals])
-        fits = sum_targets[:, None] == producer_targets
-        self.problem.add_pair(variable, producer, np.where(fits, 0.0, IMPOSSIBLE))
+        is_equal_target = sum_targets[:, None] == producer_targets
+        self.problem.add_pair(variable, producer, np.where(is_equal_target, 0.0, IMPOSSIBLE))
         for reader, arriving in readers:
             unshared = np.where(sums.has(arriving), 0.0, self._price_table(arriving, sums.targets, value).T)
             self.problem.add_pair(variable, self.operator_variable[reader], count * unshared)

@@ -557,12 +557,14 @@ class SharedMessages:
         return message_lines
 
     def _helpers(self, merge: Merge, itemsize: int) -> list[tuple[str, ...]]:
-        """Return the sets of axes along which all gradients of a message can be replicas.
+        """Return the sets of replica axes that messages of several gradients can have, the smallest set first.
 
-        The sets are the intersections of the gradients' replica axes. Axes of the reduction and axes of size 1 are
-        left out. The smallest set comes first. For example, one gradient is replicated along "pp" and "tp", another
-        along "tp" and "ep": the sets are (tp), (pp, tp) and (tp, ep). Ranks that are replicas can share the work, but
-        only in the model of a machine; other cost models have the empty set only.
+        Ranks along replica axes own equal copies, so they can share the work of a message. The axes of a message are
+        the intersection of the axes of its gradients. So the result has the set of each gradient and all
+        intersections of these sets, without axes of the reduction and axes of size 1. For example, one gradient is
+        replicated along "pp" and "tp", another along "tp" and "ep": the sets are (tp), (pp, tp) and (tp, ep).
+
+        Cost models without a machine have the empty set only.
 
         Args:
             merge: the reduction of the message.
@@ -572,12 +574,12 @@ class SharedMessages:
         other_axes = [axis for axis in merge.mesh.axes if axis not in merge.axes and size_of[axis] > 1]
         if not isinstance(self.moves.machine, Machine):
             return [()]
-        common: set[frozenset[str]] = set()
+        axis_sets: set[frozenset[str]] = set()
         for copies in self._copies[merge, itemsize]:
             copies = copies.intersection(other_axes)
             # Add the set, and its intersection with each set so far.
-            common |= {copies, *(copies & axes for axes in common)}
-        in_order = [tuple([axis for axis in other_axes if axis in copies]) for copies in common]
+            axis_sets |= {copies, *(copies & axes for axes in axis_sets)}
+        in_order = [tuple([axis for axis in other_axes if axis in copies]) for copies in axis_sets]
         return sorted(in_order, key=lambda axes: (len(axes), [other_axes.index(axis) for axis in axes]))
 
     def _jumps(

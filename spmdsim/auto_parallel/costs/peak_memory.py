@@ -357,8 +357,8 @@ class StepMemory:
     def _add_gradients(self, value: Value, layout: Layout, where: str, more: int) -> int:
         """Add up the gradients of a tensor that have arrived, and update the peak.
 
-        The peak counts all gradients that have arrived, the buffers of the largest move, and the sum if there are
-        several gradients. The gradients are no longer counted as underway afterwards; the caller counts the sum.
+        The peak counts all gradients that have arrived, the buffers of the largest move, and the sum if several
+        gradients have arrived. Afterwards ``underway`` no longer counts the gradients; the caller counts the sum.
 
         Args:
             value: the tensor.
@@ -381,15 +381,16 @@ class StepMemory:
         return total
 
     def _free_stored(self, operator: Operator) -> None:
-        """Free the arrays that the tape stored for an operator and that no other operator needs.
+        """Free the arrays that the tape stored for an operator's gradient and no other gradient still needs.
 
-        An input in its stored layout is not freed: it moves from ``stored`` back to ``living``, because the program still
-        refers to it.
+        An input of the program that no operator copied to another layout is not freed: it moves from ``stored`` back
+        to ``living``, because the program still refers to it.
         """
         for key in self.stored_keys.pop(operator.index, ()):
             self.storing_operators[key].discard(operator.index)
             if not self.storing_operators[key] and key in self.stored:
                 tensor, copying_operator = key
+                # Without a copying operator, the array is the tensor itself, not a copy in another layout.
                 if self.graph.values[tensor].kind == "input" and copying_operator is None:
                     self.living.put(key, self.stored[key])
                 self.stored.drop(key)
@@ -440,19 +441,22 @@ class StepMemory:
         else:
             steps = GradientMessage(merge, tuple(moves), self.settings.machine).steps
             # First the gradients and the buffer into which they are joined exist, then the buffer and what its steps
-            # need. ``underway`` counts one of them already.
+            # need. ``underway`` counts the gradients already, which are as large as the buffer.
             self.update_peak(where, max(total, _message_peak(steps, itemsize) - total))
         self.underway -= total
         self.gradients += sum(stored_bytes(self.choice, value.index) for value, _ in bucket)
 
     def update(self) -> None:
-        """Account for the end of the step: the remaining shared messages, then the parameters' update.
+        """Account for the end of the step.
 
-        The update needs as many further bytes as the largest parameter's shard.
+        First the messages that still wait in ``buckets`` are sent, at the first operator that a gradient reaches.
+        Then the parameters are updated. This needs as many further bytes as the largest parameter's shard.
         """
-        # The backward pass ends at the first operator that a gradient reaches. The remaining messages are sent there.
-        first = next((o.name for o in self.graph.operators if o.index in self.graph.reached), "")
+        # The backward pass runs from the last operator to the first one that a gradient reaches.
+        last_backward_operator = next(
+            (o.name for o in self.graph.operators if o.index in self.graph.reached), ""
+        )
         for key in [*self.buckets]:
-            self._send(key, first)
+            self._send(key, last_backward_operator)
         parameter_bytes = [stored_bytes(self.choice, value.index) for value in self.graph.parameters]
         self.update_peak("update", max(parameter_bytes, default=0))

@@ -207,11 +207,11 @@ class Graph(ShortRepr):
 
     @cached_property
     def tied_operators(self) -> dict[int, int]:
-        """Map from each operator of a layer to the first equal one at its position in all repeats.
+        """Map from each operator of a layer to the first equal operator at its position in any repeat.
 
-        Keys and values are indices of operators. For example, with two equal repeats of two operators it is {0: 0, 1: 1,
-        2: 0, 3: 1}. Operators are equal if their rules, sizes and configurations are. Operators outside of layers are
-        absent.
+        Keys and values are indices of operators; a first operator maps to itself. For example, a layer of two
+        operators that is repeated twice gives {0: 0, 1: 1, 2: 0, 3: 1}. Two operators are equal if their rules, sizes
+        and configurations are. Operators outside of layers are absent.
         """
         first_index: dict[tuple[object, ...], int] = {}
         representative: dict[int, int] = {}

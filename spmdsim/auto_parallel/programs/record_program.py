@@ -162,11 +162,10 @@ class _OperatorRecorder(Unconfigured):
 def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any:
     """Return a user's strategy in the form that :attr:`Operator.configured` stores.
 
-    * None, if the user gave no strategy.
-    * A dict of axes by factor, if the user gave a mapping.
-    * A :class:`Strategy`, if calculation is repeated on the left (``repeat="left"``), because cuts alone stand
-      for repetition on the right.
-    * Otherwise the strategy as the user gave it, such as cuts ``((2, 4), (4, 1))``.
+    * Without a strategy: None.
+    * A mapping: a dict of axes by factor, for ``repeat="right"`` and ``repeat="left"``.
+    * Another strategy with ``repeat="right"``: the strategy as the user gave it, such as cuts ``((2, 4), (4, 1))``.
+    * Another strategy with ``repeat="left"``: a :class:`Strategy`, because stored cuts mean repetition on the right.
 
     Args:
         sharding: an operator with the user's strategy, or None.
@@ -174,7 +173,7 @@ def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any
         ranks: the number of ranks.
     """
     configured = None if sharding is None else sharding.in_strategy
-    # Cuts alone stand for repeated computation on the right.
+
     if sharding is not None and sharding.repeat != "right" and not isinstance(configured, FrozenMapping):
         return sharding.strategy(bound, ranks)
     return dict(configured) if isinstance(configured, FrozenMapping) else configured

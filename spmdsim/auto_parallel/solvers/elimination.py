@@ -52,6 +52,9 @@ def eliminate(
 ) -> Solution:
     """Return the cheapest assignment of a problem, which is proven optimal.
 
+    If the problem has hubs, the function branches over their states (`_Branches`). Otherwise it eliminates one
+    variable after the other.
+
     Args:
         problem: the problem.
         remaining: for each variable, the states to choose from, as :func:`reduce_domains` returns them; None
