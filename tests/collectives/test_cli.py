@@ -247,6 +247,7 @@ def test_list_has_formulas_and_library_names(capsys: pytest.CaptureFixture[str])
     assert code == 0
     for chosen in algorithms():
         assert chosen.name in text
+    assert ":func:" not in text and "``" not in text
     code, text = run_collective(capsys, "list", "allreduce", "--json")
     rows = {row["algorithm"]: row for row in json.loads(text)}
     assert rows["ring"]["formula"] == {"rounds": "2*(n-1)", "beta": "2*q", "gamma": "q", "only_if": None}

@@ -58,7 +58,7 @@ def ring(rank: int, size: int, index: str = "mpich") -> Rounds:
     openmpi="ring 4",
 )
 def ring_openmpi(rank: int, size: int) -> Rounds:
-    """Run :func:`ring` with Open MPI's index rule: step i sends chunk r-i."""
+    """Run the ring with Open MPI's index rule: step i sends chunk r-i."""
     return ring(rank, size, index="openmpi")
 
 

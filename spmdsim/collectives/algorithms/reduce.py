@@ -80,7 +80,7 @@ def binomial_in_order(rank: int, size: int, root: int = 0) -> Rounds:
 
 @built_in("reduce", "1", in_order=True, openmpi="knomial 8")
 def knomial(rank: int, size: int, root: int = 0, radix: int = 4) -> Rounds:
-    """Send up a tree whose ranks receive from ``radix - 1`` others per level, one after another.
+    """Send up a tree whose ranks receive from radix - 1 others per level, one after another.
 
     With radix 2 it is the binomial tree. It keeps the order of the ranks for root 0 only.
 
