@@ -303,9 +303,9 @@ def infer_chunk_count(algorithm: Algorithm, size: int, options: Mapping[str, Any
 def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[str, Any]) -> int:
     """Return the largest chunk number in the rounds of a rank; 0 if they name no chunk.
 
-    The numbers of scratch copies count, too. If the generator fails, the rounds before the failure count, because the
-    verification of the schedule reports the error. At most ``100 * size + 4096`` rounds, and 65,536 instructions of
-    each, are read.
+    The rounds are those with root 0. The numbers of scratch copies count, too. If the generator fails, the rounds
+    before the failure count, because the verification of the schedule reports the error. At most ``100 * size +
+    4096`` rounds, and 65,536 instructions of each, are read.
 
     Args:
         algorithm: the algorithm.

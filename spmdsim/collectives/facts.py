@@ -440,9 +440,10 @@ def uncounted_facts(
 def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Facts:
     """Verify a schedule, unless a verdict is given, and count its messages and bytes.
 
-    They are counted for a message that divides into equal chunks: ``lcm(chunk count, ranks)`` bytes, such as 24 for 8
-    chunks on 6 ranks. In the example, a ring all_reduce of 8 ranks needs 14 steps instead of 3, but no more bytes than
-    the lower bound.
+    The message has ``lcm(chunk count, ranks)`` bytes, so that it divides into equal chunks and into equal shares of
+    the ranks: 24 bytes for 8 chunks on 6 ranks. In the example, a ring all_reduce of 8 ranks needs 14 steps instead
+    of 3, but no more bytes than the lower bound. ``score`` is 100 for a schedule at both lower bounds, see
+    :class:`Facts`.
 
     Args:
         schedule: the schedule.
@@ -462,12 +463,12 @@ def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Fact
     unit = lcm(schedule.chunk_count, schedule.size)
     counted = count(schedule, unit)
     return Facts(
-        verdict,
-        counted,
-        unit,
-        Fraction(counted.critical_bytes, unit),
-        Fraction(counted.critical_worked_bytes, unit),
-        lower_bound(schedule.collective.name, schedule.size),
+        verdict=verdict,
+        counts=counted,
+        unit=unit,
+        beta=Fraction(counted.critical_bytes, unit),
+        gamma=Fraction(counted.critical_worked_bytes, unit),
+        bound=lower_bound(schedule.collective.name, schedule.size),
     )
 
 
