@@ -92,12 +92,14 @@ def print_anywhere() -> None:
 def report_print_errors() -> Iterator[None]:
     """Return a context that turns errors of printing in its body into InputErrors of one line.
 
-    The value of the context is None. stdout is flushed at the end of the body. If the disk is full, further output is
-    dropped, because Python would otherwise report a second error at its end. All other errors pass unchanged, among
-    them the error of a pipe whose reader has closed it.
+    The value of the context is None. stdout is flushed at the end of the body. If stdout's disk is full or broken,
+    buffered and further output is dropped, because Python would otherwise report a second error when it exits.
+
+    All other errors pass unchanged. Among them are the error of a pipe whose reader has closed it, and the error of a
+    full disk that names a file.
 
     Raises:
-        InputError: If the disk is full or broken, a file name is too long, or the working folder was deleted.
+        InputError: If stdout's disk is full or broken, a file name is too long, or the working folder was deleted.
     """
     try:
         try:
@@ -106,7 +108,7 @@ def report_print_errors() -> Iterator[None]:
             sys.stdout.flush()
     except OSError as error:
         if error.errno == ENOENT and error.filename is None:
-            working_folder()
+            working_folder()  # raises InputError if the working folder was deleted
         if error.errno == ENAMETOOLONG:
             raise InputError(f"{error.filename!r:.60} is no file: {error.strerror}") from None
         if error.errno not in NO_ROOM or error.filename is not None:
@@ -162,13 +164,14 @@ def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None
     """Print lines to stdout on rank 0 and on ranks with a log file; other ranks print nothing.
 
     If stdout is a terminal, long lines are broken between words, and wide tables between columns. In files and pipes
-    nothing is broken. Each line is written with one call, and stdout is flushed at the end.
+    nothing is broken. A ``rich`` text is never broken here. Each line is written with one call, and stdout is flushed
+    at the end.
 
     Args:
         lines: what to print: a Table, a ``rich`` text (with colours on a terminal), or any object, printed as its
             ``str``.
         encoding: the encoding whose characters are allowed, such as "ascii"; None: that of stdout. Other characters are
-            replaced by similar ones.
+            replaced by similar ones. With None, a ``rich`` text on a terminal is printed as it is.
         folds: False to break no line.
     """
     if not is_printing_rank():

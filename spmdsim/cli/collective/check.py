@@ -159,8 +159,9 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
 def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
     """Return a figure with the verdicts, and below them the messages for one rank count.
 
-    It is the first wrong rank count, or the first one if all are correct. If the algorithm yields no schedule for it,
-    the figure has only verdicts.
+    This rank count is the first wrong one, or the first of all if all are correct. If the algorithm yields no
+    schedule for it, the figure has only verdicts. The messages are those from the root of the result, else from
+    ``args.root``, else from rank 0.
 
     Args:
         chosen: the algorithm.

@@ -385,12 +385,16 @@ def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
     """Return the cells of an algorithm's row in the table of ``collective list``.
 
     1. Name.
-    2. Rank counts that it supports.
-    3. Number of rounds as a formula, with its condition. Cells 3 to 5 are "-" if there are no formulas.
-    4. Sum over rounds of the largest message, as a multiple of the collective's size, such as "2*(n-1)/n".
-    5. Sum over rounds of the largest reduced block, likewise.
+    2. Rank counts that the algorithm supports.
+    3. Number of rounds as a formula, with the condition under which formulas 3 to 5 hold, such as
+       "2·cg + fh if n % g == 0".
+    4. Bytes of the largest message of each round, summed over the rounds, as a multiple of the collective's size,
+       such as "2·(n-1)".
+    5. Bytes of the largest block that is reduced in each round, summed and written as in 4.
     6. "yes" if operands are combined in rank order, "no" if not, "-" if that is not known.
     7. Description, with the options.
+
+    Cells 3 to 5 are "-" if the algorithm has no formulas.
     """
     formula = algorithm.formula
     order = {True: "yes", False: "no", None: "-"}[algorithm.in_order]
