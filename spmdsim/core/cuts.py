@@ -354,10 +354,10 @@ def build_sharded_op(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -
 def rank_tuple(ranks: int | Iterable[int]) -> tuple[int, ...]:
     """Return ``0 ... n-1`` for a number n, or an iterable of ranks as a tuple.
 
-    The ranks of an iterable are not checked.
+    The ranks of an iterable are not checked. A negative number gives ().
 
     Args:
-        ranks: the number, or the ranks.
+        ranks: the number, as Python's int, or the ranks.
 
     Raises:
         LayoutError: If the number is above ``MOST_RANKS``.

@@ -33,7 +33,8 @@ def fold(op: str, arrays: Iterable[np.ndarray], out: np.ndarray | None = None) -
     Args:
         op: the name of the reduction; ``avg`` divides the sum by the number of arrays.
         arrays: one or more arrays of one shape and type. They do not change unless ``out`` is one of them.
-        out: the array for the result, which is returned; None for a new C-ordered array of the operands' type.
+        out: the array for the result, which is returned. It may be the first or the second of ``arrays``, but no
+            later one, because it gets intermediate results. None: a new C-ordered array of the operands' type.
 
     >>> fold("avg", [np.array([1.0, 2.0]), np.array([3.0, 6.0])])
     array([2., 4.])

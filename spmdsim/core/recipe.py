@@ -300,7 +300,8 @@ class Recipe:
         Returns:
             ``(of operands, of results)``, lists of shards per tensor, which are not copied. An operand that no
             wanted gradient reads is replaced by zeros that take no memory (`make_blank`), unless the world has no
-            data. The second is None if the operator's gradient does not read results (``saves_result``).
+            data. The zeros are created once per ``wanted``, and used again by later calls. The second is None if the
+            operator's gradient does not read results (``saves_result``).
         """
         if wanted not in self.blanks:
             reads = find_read_operands(self.bound.rule, wanted, self.op.unseen)
@@ -401,14 +402,18 @@ def make_blank(array: np.ndarray) -> np.ndarray:
 def find_read_operands(rule: Rule, wanted: Sequence[bool], unseen: Sequence[int] = ()) -> tuple[bool, ...]:
     """Return, for each operand, True if the gradients of the wanted operands read its elements.
 
-    The gradient of operand ``j`` reads operand ``i`` unless the rule is jointly linear in ``i`` and ``j``. So the
-    gradient of ``x`` in ``x @ w`` reads ``w`` but not ``x``, and the gradients of ``x + y`` read nothing. If the rule
-    does not pass sums, its linear sets do not count: all operands are read. If no gradient is wanted, none is read.
+    The gradient of operand ``j`` does not read operand ``i`` if one of the rule's linear sets has both ``i`` and
+    ``j``. Otherwise it reads the operand. So the gradient of ``x`` in ``x @ w`` reads ``w`` but not ``x`` (linear
+    sets {x} and {w}), and the gradients of ``x + y`` read nothing (linear set {x, y}).
+
+    If the rule does not pass sums, its linear sets are ignored: every gradient reads all operands. If no gradient is
+    wanted, no operand is read.
 
     Args:
         rule: the operator's rule.
         wanted: for each operand, True if its gradient is wanted.
-        unseen: the numbers of operands of which the gradient function reads shape and type only.
+        unseen: the numbers of operands of which the gradient function reads only the shape and type. They count as
+            not read.
     """
     linear = rule.linear if "sum" in rule.passes else ()
     wanted_operands = [j for j, is_wanted in enumerate(wanted) if is_wanted]

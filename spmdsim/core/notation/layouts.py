@@ -105,6 +105,7 @@ def check_world_size(size: object) -> None:
         UsageTypeError: If ``size`` is not Python's integer; True, 2.0 and NumPy's integers are none.
         WorldError: If ``size`` is below 1 or above ``MOST_RANKS``.
     """
+    # isinstance is for the type checker.
     if not isinstance(size, int) or not is_integer(size):
         raise UsageTypeError(f"the size of a world must be an integer, got {size!r:.60}")
     if size < 1:
@@ -233,10 +234,10 @@ def check_reduction(op: object) -> None:
 def layout_arguments(
     mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]:
-    """Return the checked arguments of a layout.
+    """Return the checked arguments of a layout: the axes that split each dim, and its partial axes.
 
-    They are the axes that split each dim, and ``(axis, reduction)`` of each partial axis. Raises LayoutError if an
-    axis is unknown or used twice, or several reductions are pending.
+    A partial axis is a pair ``(axis, reduction)``. Raises LayoutError if an axis is unknown or used twice, or if
+    several reductions are pending.
     """
     items = as_items(dims, "dims must be a tuple with an axis name, names or None per dim")
     entries, reductions = tuple(map(_axes_of_dim, items)), _partial_axes_of(mesh, partial)
@@ -253,12 +254,9 @@ def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     Raises:
         UsageTypeError: If ``entry`` is anything else.
     """
-    if entry is None or (isinstance(entry, (str, tuple)) and entry in ((), "None")):
-        return ()
-    if isinstance(entry, str):
-        return (entry,)
-    if isinstance(entry, Sequence) and all(isinstance(axis, str) for axis in entry):
-        return tuple(axis for axis in entry if axis != "None")
+    names = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    if isinstance(names, Sequence) and all(isinstance(axis, str) for axis in names):
+        return tuple(axis for axis in names if axis != "None")
     raise UsageTypeError(f"a dim must be an axis name, a tuple of names or None, got {entry!r:.60}")
 
 
