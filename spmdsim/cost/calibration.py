@@ -258,9 +258,9 @@ class CalibrationCheck:
 def error_interval(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     """Return the 5th and 95th percentile of measured / predicted, interpolated linearly.
 
-    Nine of ten predictions lie between. All errors of predictions count, such as noise, a bad fit or effects outside of
-    the model, because the checks are collectives to which no line was fitted. The interval holds for machines in the
-    state in which they were checked.
+    Nine of ten of these ratios lie between the two numbers. All errors of predictions count, such as noise, a bad fit
+    or effects outside of the model, because the checks are collectives to which no line was fitted. The interval
+    holds for machines in the state in which they were checked.
 
     Args:
         checks: predicted and measured times in seconds, in any order; no predicted time is 0.
