@@ -97,6 +97,13 @@ def test_every_rank_reads_its_shard(world):
                 ds.NumpySlicesDataset(np.arange(6), **wrong)
 
 
+@pytest.mark.parametrize("output_columns", [None, "x", ["x"], ("x",)])
+def test_a_map_may_name_its_column_as_output(output_columns):
+    data = ds.NumpySlicesDataset(np.arange(3), column_names=["x"], shuffle=False)
+    data.map(lambda x: x * 2, ("x",), output_columns=output_columns)
+    assert [int(x) for (x,) in data] == [0, 2, 4]
+
+
 @pytest.mark.parametrize("packed", [False, True])
 def test_mnist_files_are_read_packed_or_unpacked(tmp_path, monkeypatch, packed):
     monkeypatch.syspath_prepend(str(EXAMPLES))

@@ -109,22 +109,24 @@ class Dataset(DialectObject):
         Args:
             operations: a transform, or a list of them.
             input_columns: the column; None for the first.
-            options: ``output_columns`` must be equal to ``input_columns``, or None; others are ignored.
+            options: ``output_columns`` must name the column of ``input_columns``, or be None; others are ignored.
 
         Raises:
             InputError: If there is no such column, or several are named.
         """
-        names = _list_names(input_columns or [*self.columns][:1])
-        output = options.get("output_columns", names)
-        refuse({
-            "a transform has one column here, of the same name after it; nearest: one map per column":
-                len(names) != 1 or output not in (None, names, names[0]),
-            f"input_columns must be one of {', '.join(self.columns)}, got {names[0]!r}": names[0] not in self.columns,
-        })  # fmt: skip
-        for operation in operations if isinstance(operations, (list, tuple)) else [operations]:
-            self._transforms[names[0]].append(
-                (operation, self._batch > 0 or getattr(operation, "batched", False))
+        input_names = _list_names(input_columns or [*self.columns][:1])
+        output_columns = options.get("output_columns")
+        output_names = input_names if output_columns is None else _list_names(output_columns)
+        if len(input_names) != 1 or output_names != input_names:
+            raise InputError(
+                "a transform has one column here, of the same name after it; nearest: one map per column"
             )
+        (column,) = input_names
+        if column not in self.columns:
+            raise InputError(f"input_columns must be one of {', '.join(self.columns)}, got {column!r}")
+        for operation in operations if isinstance(operations, (list, tuple)) else [operations]:
+            takes_batch = self._batch > 0 or getattr(operation, "batched", False)
+            self._transforms[column].append((operation, takes_batch))
         return self
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
@@ -497,7 +499,7 @@ def _make_transform(name: str, about: str, function: Callable[..., Any], batched
         name: name of the class.
         about: its docstring.
         function: function of the data and options; the options are the constructor's arguments.
-        batched: True if it takes batches, False for single rows.
+        batched: True if it takes batches, False for single rows; an attribute of the class.
     """
     options = [*signature(function).parameters.values()][1:]
     fields = [(p.name, Any, field() if p.default is p.empty else field(default=p.default)) for p in options]
