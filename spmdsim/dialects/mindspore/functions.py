@@ -33,11 +33,13 @@ from spmdsim.wrong_calls import explained
 def lift_function(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """Return ``function``, which takes spmdsim's tensors, as one that takes MindSpore's.
 
-    A call takes tensors, parameters and whole arrays, also in lists, tuples and dicts:
+    The operands of a call are its MindSpore tensors, parameters and whole arrays, also in lists, tuples and dicts.
+    They become spmdsim's tensors:
 
-    * If an operand is a tensor, the other operands move to its mesh; see `_move_to_mesh`.
-    * If no operand is a tensor, arrays are split along dim 0 over all ranks.
-    * Other arguments are passed on unchanged.
+    * If one of them is a tensor, all others move to the mesh of the first tensor; see `_move_to_mesh`.
+    * If none is a tensor, the arrays are split along dim 0 over all ranks.
+
+    Other arguments are passed on unchanged.
 
     The result is MindSpore's tensor, or a tuple of tensors if ``function`` returns a list or tuple. A call raises
     InputError if the ranks have different arrays. Errors of ``function`` name the call ``name``.

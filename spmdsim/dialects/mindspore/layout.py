@@ -52,7 +52,8 @@ def device_mesh(mesh: Mesh) -> Mesh:
     ranks 2 and 3.
 
     Raises:
-        LayoutError: If the micro-shards of a device are not adjacent in the rank list.
+        LayoutError: If the rank list does not have the ranks ``d * n`` to ``d * n + n - 1`` of each device next to
+            each other and in this order.
     """
     times = micro_shards(mesh)
     if VIRTUAL not in mesh.axes:

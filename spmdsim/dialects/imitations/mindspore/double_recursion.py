@@ -345,10 +345,12 @@ class _Search:
     def _order_operators(self, order: str) -> list[int]:
         """Return the numbers of the operators in the order in which the search decides them.
 
-        "topological" is from the last operator to the first. "weight" is from the largest weight to the smallest; equal
-        weights stay in the program's order. The weight of a product is the cost of its first cut in two: the lowest
-        cost of all factors in r1.0, the highest cost in 2.x. Products that cannot be cut and all other operators have
-        weight 0.
+        - "topological": from the last operator to the first.
+        - "weight": from the largest weight to the smallest. Operators of equal weight stay in the program's order.
+
+        The weight of a matrix product is the cost of cutting one of its factors in two, before anything is cut. In
+        version r1.0 the lowest cost of all factors counts, in 2.x the highest. Products that cannot be cut and all
+        other operators have the weight 0.
 
         Args:
             order: "topological" or "weight".
@@ -356,12 +358,13 @@ class _Search:
         count = len(self.graph.operators)
         if order == "topological":
             return list(reversed(range(count)))
-        pick = min if self.version == "r1.0" else max
-        weights: dict[int, float] = {}
-        for number, kind in enumerate(self.kinds):
-            costs = [c for c in kind.costs((1,) * len(kind.factors), 2) if c is not None]
-            weights[number] = pick(costs) if costs and kind.contraction else 0.0
-        return sorted(range(count), key=lambda i: -weights[self.kind_of[i]])
+        choose_cost = min if self.version == "r1.0" else max
+        weight_of_kind: list[float] = []
+        for kind in self.kinds:
+            uncut = (1,) * len(kind.factors)
+            costs = [cost for cost in kind.costs(uncut, 2) if cost is not None]
+            weight_of_kind.append(choose_cost(costs) if costs and kind.contraction else 0.0)
+        return sorted(range(count), key=lambda operator: -weight_of_kind[self.kind_of[operator]])
 
     def _read_configured(self) -> dict[int, list[int | None]]:
         """Return the factor that each step cuts, by operator, for operators with a configured strategy.
@@ -475,14 +478,15 @@ class _Search:
         the smallest sum; its cost is then the square of the cheapest cut's cost, divided by UNCUT_DIVISOR.
 
         Args:
-            number: number of the operator's state.
+            number: the operator's state before the cut, as an index of ``self.states``.
             i: index of the operator.
-            around: per link (see `_list_links`) the number of the neighbour's view; -1 if it is not decided in this
-                step.
-            pieces: number of blocks of the cut.
+            around: for each link (see `_list_links`) the neighbour's view, as an index of ``self.view_values``; -1 if
+                the neighbour is not decided in this step.
+            pieces: the number of blocks into which each block of the factor is cut.
 
         Returns:
-            The name of the factor that was cut (None if the operator stays uncut), and the number of the new state.
+            The name of the factor that was cut (None if the operator stays uncut), and the state after the cut, as an
+            index of ``self.states``.
         """
         kind_number, state = self.states[number]
         kind = self.kinds[kind_number]
@@ -495,11 +499,12 @@ class _Search:
         if not options or (self.version == "2.x" and kind.contraction):
             options.append((min(possible) ** 2 / UNCUT_DIVISOR if possible else 0.0, None))
         sizes = kind.elements(state)
-        totals: list[tuple[float, tuple[str | None, int]]] = []
-        for price, factor in options:
-            answer = self._cut_factor(number, factor, pieces)
-            totals.append((price + self._charge_differences(self.views[answer[1]], i, around, sizes), answer))
-        return min(totals, key=lambda pair: pair[0])[1]
+        decisions: list[tuple[float, tuple[str | None, int]]] = []
+        for option_cost, factor in options:
+            factor_name, new_number = self._cut_factor(number, factor, pieces)
+            charge = self._charge_differences(self.views[new_number], i, around, sizes)
+            decisions.append((option_cost + charge, (factor_name, new_number)))
+        return min(decisions, key=lambda decision: decision[0])[1]
 
     def _charge_differences(self, views: Cuts, i: int, around: Cuts, sizes: list[float]) -> float:
         """Return the charge, in elements, for neighbours that cut a shared tensor differently.

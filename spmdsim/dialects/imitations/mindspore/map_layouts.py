@@ -455,8 +455,8 @@ class _Inference:
     def _split_dims(self) -> None:
         """Remove finished dims from ``open``; append a Split for each dim that can be split now.
 
-        ``open`` has the unfinished dims with their present axes (-1 for a whole dim). A whole dim can be split if its
-        wanted axis splits no open dim; then it is finished, too.
+        ``open`` maps each unfinished dim to its present axis (-1 for a whole dim). A whole dim can be split if its
+        wanted axis splits no unfinished dim. The dim is finished then.
         """
         for dim, axis in list(self.open.items()):
             wanted = self.after[dim]
@@ -469,13 +469,14 @@ class _Inference:
     def _exchange_axes(self) -> None:
         """Append the exchanges in which a whole dim takes its wanted axis from an open dim.
 
-        ``open`` has the unfinished dims with their present axes (-1 for a whole dim). The method passes over
-        them once. For example, dim 0 is whole and wants axis 1, which splits the open dim 2. After the exchange
-        axis 1 splits dim 0, which is removed from ``open``, and dim 2 is whole. This can make another exchange
-        possible, so the caller repeats the pass until it appends nothing.
+        ``open`` maps each unfinished dim to its present axis (-1 for a whole dim). The method passes over
+        it once. For example, dim 0 is whole and wants axis 1; axis 1 splits dim 2, which is unfinished, too.
+        After the exchange axis 1 splits dim 0, so dim 0 is removed from ``open``; dim 2 is whole and stays.
+        Dim 2 may now take its wanted axis from another dim, so the caller repeats the pass until it appends
+        nothing.
 
-        With ``all2all`` an exchange is one AllToAll, else a Concat of the dim that has the axis, and a Split of
-        the other.
+        If ``all2all`` is set, an exchange is one AllToAll. Otherwise it is a Concat of the dim that has the
+        axis, then a Split of the dim that wants it.
         """
         for dim in list(self.open):
             wanted = self.after[dim]
