@@ -337,7 +337,7 @@ class Canvas:
         dashed: bool = False,
         wide: float = 1.6,
     ) -> None:
-        """Draw a straight line with an arrow head at its end.
+        """Draw a straight line with an arrow head at its end; the canvas grows to hold it.
 
         Args:
             x1: start, in pixels.

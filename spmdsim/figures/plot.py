@@ -312,14 +312,15 @@ def _stroke(index: int) -> str:
 def _ticks(low: float, high: float, label: str) -> list[float]:
     """Return the values that are marked on an axis from ``10**low`` to ``10**high``, in order.
 
-    If ``label`` has the word "bytes", the first of these kinds with at least three values is taken:
+    The first of several kinds with at least three values in the range is taken, else the last kind. If ``label`` has
+    the word "bytes", the kinds are:
 
-    1. powers of two, at most 6 of them;
+    1. powers of two; of more than 6, only every second, third, ... one is taken, so that at most 6 remain;
     2. round multiples of a unit such as KiB, see :func:`round_numbers`.
 
-    Otherwise:
+    Otherwise they are:
 
-    1. powers of ten, at most 10 of them;
+    1. powers of ten; of more than 10, only every second, third, ... one is taken, so that at most 10 remain;
     2. 1, 2 and 5 times powers of ten;
     3. round numbers, see :func:`round_numbers`.
 
@@ -332,15 +333,15 @@ def _ticks(low: float, high: float, label: str) -> list[float]:
     ([1.0, 10.0, 100.0, 1000.0], [1024.0, 2048.0, 4096.0, 8192.0])
     """
     if _number_format(label) is bytes_text:
-        ends = 10.0**low, 10.0**high
-        doubled = [2.0**k for k in range(ceil(log2(ends[0]) - 1e-9), floor(log2(ends[1]) + 1e-9) + 1)]
-        if len(doubled) >= 3:
-            return doubled[:: ceil(len(doubled) / 6)]
-        unit = 1024.0 ** floor(log2(ends[1]) / 10)
-        return [unit * count for count in round_numbers(ends[0] / unit, ends[1] / unit)]
-    decades = [10.0**k for k in range(ceil(low - 1e-9), floor(high + 1e-9) + 1)]
-    if len(decades) >= 3:
-        return decades[:: ceil(len(decades) / 10)]
+        smallest, largest = 10.0**low, 10.0**high
+        powers_of_two = [2.0**k for k in range(ceil(log2(smallest) - 1e-9), floor(log2(largest) + 1e-9) + 1)]
+        if len(powers_of_two) >= 3:
+            return powers_of_two[:: ceil(len(powers_of_two) / 6)]
+        unit = 1024.0 ** floor(log2(largest) / 10)
+        return [unit * count for count in round_numbers(smallest / unit, largest / unit)]
+    powers_of_ten = [10.0**k for k in range(ceil(low - 1e-9), floor(high + 1e-9) + 1)]
+    if len(powers_of_ten) >= 3:
+        return powers_of_ten[:: ceil(len(powers_of_ten) / 10)]
     candidates = [m * 10.0**k for k in range(floor(low), ceil(high) + 1) for m in (1, 2, 5)]
     ticks = [v for v in candidates if low - 1e-9 <= log10(v) <= high + 1e-9]
     return ticks if len(ticks) > 2 else round_numbers(10.0**low, 10.0**high)

@@ -103,13 +103,13 @@ def _draw_ticks(out: Canvas, axis: TimeAxis, margin: float, low: float) -> None:
         low: the y-coordinate of the lower end of the lines in pixels.
     """
     label = ""
-    for first_second, further_seconds, position in axis.ticks():
+    # A span is the drawn time between two cuts; the first one starts at 0.
+    for span_start, offset, position in axis.ticks():
         x, last_label = margin + position, label
         out.line(x, 16, x, low)
+        is_further_tick_behind_cut = span_start > 0 and offset > 0
         label = (
-            f"+{seconds_text(further_seconds)}"
-            if first_second and further_seconds
-            else seconds_text(first_second or further_seconds)
+            f"+{seconds_text(offset)}" if is_further_tick_behind_cut else seconds_text(span_start + offset)
         )
         if label != last_label:
             out.text(x, 12, label, "faint", "middle" if position else "start")

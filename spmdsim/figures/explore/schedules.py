@@ -81,6 +81,8 @@ def schedule_facts(schedule: Schedule) -> dict[str, Any]:
     - ``findings``: errors as ``[text, round, rank, chunk]``, with None for what does not apply.
     - ``moves``: if sends and receives do not match, the instructions of every rank in each of its rounds; else [].
     - ``facts``: counts with their lower bounds, see :func:`_count_facts`; [] for a wrong schedule.
+
+    If sends and receives do not match, :func:`_initial_facts` replaces the values of some keys.
     """
     story = unroll(schedule)
     values: dict[int, int] = {}
