@@ -108,7 +108,8 @@ def _examine_software() -> Iterator[Diagnosis]:
 def _examine_cores(job: Launched | None) -> Iterator[Diagnosis]:
     """Yield a diagnosis of the number of cores and, in a job, of the number of ranks.
 
-    The first is "ok". The second is a note if this machine has more ranks than cores, else "ok".
+    In a job, the cores are those that any of its ranks on this machine may use. The first diagnosis is "ok". The
+    second is a note if this machine has more ranks than cores, else "ok".
 
     Args:
         job: the job, as the launcher describes it; None outside of a job.

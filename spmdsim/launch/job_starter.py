@@ -502,8 +502,9 @@ def echo_file_beside(path: Path | None) -> Iterator[None]:
 def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
     """End the job if this process is killed inside of the block; yield None.
 
-    A forked process waits for that. It asks the launcher to end, kills what is left ``GRACE_SECONDS`` (2) later, since some
-    launchers hang, and removes the job's files. Without ``os.fork`` nothing is done.
+    A forked process waits until this process is killed. It then asks the launcher to end, kills what is left
+    ``GRACE_SECONDS`` (2) later, since some launchers hang, and removes the job's files. At the end of the block, also
+    after an error, the forked process exits without doing anything. Without ``os.fork`` nothing is done.
 
     Args:
         launcher: the process number of the launcher, the leader of a session.
@@ -515,9 +516,8 @@ def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
     begin = read_begin(folder)
     starter_end, own_end = os.pipe()  # the system closes a killed process's end
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of forking with threads, such as the server of notes
+        # Python warns of forking a process with threads, such as the server of notes.
+        warnings.simplefilter("ignore", DeprecationWarning)
         watcher = os.fork()
     if watcher == 0:
         try:

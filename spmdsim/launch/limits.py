@@ -211,10 +211,10 @@ def _run_body(body: Callable[[], int]) -> str:
 
     ``body`` returns an exit code. The line is one of these:
 
-    - ``error TEXT``: a mistake of the user, not printed here. It is an `SpmdError`, a `MemoryError`, or a `SystemExit`
-      with code 0 or None.
-    - ``word TEXT``: an `SpmdError` that suggests a word for a misspelt one.
-    - ``code N``: the exit code, from 0 to 255, of every other end. Its exception is printed here, as by every command.
+    - ``error TEXT``: the text of a mistake of the user, which is not printed here. The mistake is an `SpmdError`, a
+      `MemoryError`, or a `SystemExit` with code 0 or None, because a body must return its code.
+    - ``word TEXT``: the text of an `SpmdError` that suggests a word for a misspelt one.
+    - ``code N``: the exit code of every other end, modulo 256. An exception is printed here, as by every command.
     """
     from spmdsim.launch.bootstrap import guard
 
