@@ -161,6 +161,9 @@ class Optimiser(SavedState, Pictured):
         layout of its state, then gathered. These gathers share messages. If the world overlaps communication with
         calculation, `step` may return before they are complete; the first read of the parameter waits.
 
+        After an error in the middle, each parameter that was not updated keeps its value, and gets back its state
+        from before the step.
+
         Raises:
             LayoutError: If a gradient has another shape than its parameter; then no parameter changes.
             WorldError: If a parameter has no values yet.
@@ -173,7 +176,7 @@ class Optimiser(SavedState, Pictured):
         with self._restoring_state(trained) as waiting:
             for number, parameter in enumerate(trained):
                 value: Any = self._compute_updated_value(parameter, gradients[number])
-                # Free the arrays as soon as the parameter releases them.
+                # These lists and this variable must not keep the arrays alive when the parameter releases them.
                 values[number] = None
                 gradients[number] = None
                 if value.layout != parameter.layout:

@@ -72,12 +72,13 @@ class Compiled(Pictured, Generic[P, R]):
     def _record(self, key: Any, tensors: list[Tensor], args: Any, kwargs: Any) -> R:
         """Call the function and record it for later calls; return its result, detached from gradients.
 
-        - If the function has tensors in a world with data: the recording is stored under ``key``. Of one key, the latest
-          ``MOST_PER_KEY`` (4) recordings are kept.
+        - If the function uses tensors, and their world has data: the recording is stored under ``key``. Of one key,
+          the latest ``MOST_PER_KEY`` (4) recordings are kept.
         - Otherwise nothing is stored: the next call runs the function again.
 
-        While it is recorded, the function gets substitutes for tensors that need no gradient. If it stores a gradient in a
-        substitute, the caller's tensor gets it afterwards.
+        While the function is recorded, each tensor among the arguments that requires no gradient is replaced by a
+        substitute. A gradient that the function stores in a substitute is passed on to the caller's tensor at the
+        end, also after an error.
 
         Args:
             key: the key of the arguments, see :func:`_make_argument_key`.
@@ -86,8 +87,8 @@ class Compiled(Pictured, Generic[P, R]):
             kwargs: the keyword arguments.
 
         Raises:
-            UsageTypeError: If the function cannot be recorded, or caught an error of an operator. Other errors of the
-                function pass.
+            UsageTypeError: If the function cannot be recorded, or if it caught an error that an operator raised. An
+                error that leaves the function passes unchanged.
         """
         substitutes = {id(tensor): _make_substitute(tensor) for tensor in tensors}
         recorded = CallRecorder(self.name, [substitutes[id(tensor)] for tensor in tensors])

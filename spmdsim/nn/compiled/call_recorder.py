@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from spmdsim.arrays import Tensor
 from spmdsim.core.recipe import Recipe
@@ -31,6 +31,20 @@ from spmdsim.worlds.convert_operands import Described
 from spmdsim.worlds.trace import recorder, source_lines
 
 
+class LeafState(NamedTuple):
+    """State of an argument or parameter before the call that is recorded.
+
+    Attributes:
+        number: the number of its value.
+        gradient: its gradient; None without one.
+        gradient_number: the number of the gradient's value; None without a gradient.
+    """
+
+    number: int
+    gradient: Tensor | None
+    gradient_number: int | None
+
+
 class CallRecorder(recorder.Trace):
     """Records what a function does while it runs.
 
@@ -44,7 +58,7 @@ class CallRecorder(recorder.Trace):
         constants: the arrays of values that never change, by number.
         leaves: the arguments, then the parameters that the function reads.
         parameters: the parameters that the function reads.
-        before: per leaf the number of its value, its gradient before the call and the number of the gradient's value.
+        before: the :class:`LeafState` of each leaf.
         assigned_to: the parameters that get new values, by identity.
         optimisers: the optimisers that update parameters, by identity.
         world: the world of all tensors; None before the first tensor.
@@ -60,7 +74,7 @@ class CallRecorder(recorder.Trace):
         self.constants: dict[int, list[Any]] = {}
         self.parameters: list[Any] = []
         self.leaves: list[Tensor] = []
-        self.before: list[tuple[int, Tensor | None, int | None]] = []
+        self.before: list[LeafState] = []
         self.assigned_to: dict[int, Any] = {}
         self.optimisers: dict[int, Optimiser] = {}
         self._numbers: dict[tuple[int, ...], int] = {}
@@ -133,9 +147,8 @@ class CallRecorder(recorder.Trace):
             if leaf is not None:
                 leaf.stored_shards = view_arrays(leaf.stored_shards)
         number = self._number_value(tensor.stored_shards)
-        self.before.append(
-            (number, gradient, None if gradient is None else self._number_value(gradient.stored_shards))
-        )
+        gradient_number = None if gradient is None else self._number_value(gradient.stored_shards)
+        self.before.append(LeafState(number, gradient, gradient_number))
 
     # -- called by core and the worlds ------------------------------------------------------------------------
 

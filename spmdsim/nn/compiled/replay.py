@@ -66,7 +66,7 @@ class Replay(Pictured):
         self.arity, self.parameters = len(recorded.tensors), recorded.parameters
         self.optimisers = list(recorded.optimisers.values())
         self.leaves = [(leaf.meta, leaf.requires_grad, leaf.gradient_layout) for leaf in recorded.leaves]
-        self.numbers = [number for number, _, _ in recorded.before]
+        self.numbers = [before.number for before in recorded.before]
         self.gradients = self._changed_gradients(recorded)
         self.results: list[tuple[int, Meta, type[Tensor]]] = []
         self._form = self._describe_result(recorded, result)
@@ -75,12 +75,13 @@ class Replay(Pictured):
         self._release_values(outputs)
         read = outputs.union(*[call.inputs for call in self.calls])
         self.gradients_before: list[tuple[int, int | None, Meta | None]] = []
-        for position, (_, gradient, number) in enumerate(recorded.before):
-            meta = None if gradient is None else gradient.meta
-            self.gradients_before.append((position, number if number in read else None, meta))
+        for position, before in enumerate(recorded.before):
+            meta = None if before.gradient is None else before.gradient.meta
+            number_if_read = before.gradient_number if before.gradient_number in read else None
+            self.gradients_before.append((position, number_if_read, meta))
         self._read_gradients = [k for k, number, _ in self.gradients_before if number is not None]
         self.aliases = _find_aliases(
-            [*recorded.leaves, *[recorded.before[k][1] for k in self._read_gradients]]
+            [*recorded.leaves, *[recorded.before[k].gradient for k in self._read_gradients]]
         )
         #: The number of this recording in the comparisons between ranks.
         self.number = number_of(
@@ -88,7 +89,7 @@ class Replay(Pictured):
         )
 
     def _changed_gradients(self, recorded: CallRecorder) -> list[tuple[int, Meta | None, int]]:
-        """Return which leaves have another gradient after the function than before.
+        """Return the leaves whose ``grad`` is another object after the function than before.
 
         A leaf is an argument or a parameter's tensor. Parameters that the function assigns are left out, because their new
         tensor has no gradient.
@@ -97,17 +98,18 @@ class Replay(Pictured):
             recorded: the recorder, whose leaves have the gradients after the function.
 
         Returns:
-            For each changed leaf ``(position, meta, number)``: its position, the meta of its new gradient, and the number of
-            the gradient's value. ``(position, None, 0)`` if the function removed the gradient.
+            For each changed leaf ``(position, meta, number)``: its position, the meta of its new gradient, and the
+            number under which the recorder has the gradient's value. ``(position, None, 0)`` if the function removed
+            the gradient.
 
         Raises:
             UsageTypeError: If the function accumulates gradients of 16-bit floats over several calls, or a gradient is
                 no recorded value.
         """
         gradients: list[tuple[int, Meta | None, int]] = []
-        assigned = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
-        for position, (leaf, (_, before, _)) in enumerate(zip(recorded.leaves, recorded.before)):
-            if leaf.grad is before or assigned[position]:
+        is_assigned = [False] * self.arity + [id(p) in recorded.assigned_to for p in self.parameters]
+        for position, (leaf, before) in enumerate(zip(recorded.leaves, recorded.before)):
+            if leaf.grad is before.gradient or is_assigned[position]:
                 continue
             if leaf.grad is None:
                 gradients.append((position, None, 0))
