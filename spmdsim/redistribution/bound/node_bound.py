@@ -22,24 +22,26 @@ MOST_MARKS = 20_000_000
 
 
 class _Shards(NamedTuple):
-    """Distinct shards of the ranks of a node.
+    """Shards of all mesh positions in one layout.
 
     Attributes:
         boxes: for each dimension, the range of cells of each shard, as an array ``[start|stop, dim, shard]``.
-        problems: the number of the sum to which a shard belongs, among sums that stay pending.
-        terms: the number of the addend.
+        kept_addends: for each shard, the number of the addend that stays pending after the redistribution.
+        reduced_addends: for each shard, the number of the addend that the redistribution reduces; 0 after it.
     """
 
     boxes: np.ndarray
-    problems: np.ndarray
-    terms: np.ndarray
+    kept_addends: np.ndarray
+    reduced_addends: np.ndarray
 
     def mark(self, positions: np.ndarray, marks: np.ndarray) -> None:
-        """Set the marks ``[problem, term, cell, ...]`` of the shards of mesh positions to True."""
-        rows = np.concatenate([self.problems[None], self.terms[None], *self.boxes])[:, positions]
+        """Set the marks ``[kept addend, reduced addend, cell, ...]`` of the shards of mesh positions to True."""
+        rows = np.concatenate([self.kept_addends[None], self.reduced_addends[None], *self.boxes])[
+            :, positions
+        ]
         dims = self.boxes.shape[1]
-        for problem, term, *ends in np.unique(rows, axis=1).T.tolist():
-            marks[(problem, term, *map(slice, ends[:dims], ends[dims:]))] = True
+        for kept_addend, reduced_addend, *ends in np.unique(rows, axis=1).T.tolist():
+            marks[(kept_addend, reduced_addend, *map(slice, ends[:dims], ends[dims:]))] = True
 
 
 def node_bound(
@@ -70,25 +72,28 @@ def node_bound(
     partial_axes, reduced = kept_axes(src, dst), reduced_axes(src, dst)
     if len(dst.partial) > len(partial_axes):
         return None
+    # Cut each dim at the ends of all shards before and after; the blocks between the cuts form a grid of cells.
     bounds = [split_bounds(layout.mesh, layout.dims, shape) for layout in (src, dst)]
     edges = [
-        np.unique(np.concatenate([side[:, dim].ravel() for side in bounds])) for dim in range(len(shape))
+        np.unique(np.concatenate([ends[:, dim].ravel() for ends in bounds])) for dim in range(len(shape))
     ]
     cells = [max(len(edge) - 1, 0) for edge in edges]
-    problems, terms = src.mesh.axis_size(*partial_axes), src.mesh.axis_size(*reduced)
-    if max(src.mesh.size, dst.mesh.size) * problems * terms * math.prod(cells) > MOST_MARKS:
+    kept_addends, reduced_addends = src.mesh.axis_size(*partial_axes), src.mesh.axis_size(*reduced)
+    if max(src.mesh.size, dst.mesh.size) * kept_addends * reduced_addends * math.prod(cells) > MOST_MARKS:
         return None
+    # Describe each shard by its ranges of cells and its addends.
     sides = []
-    for layout, side, term_axes in zip((src, dst), bounds, (reduced, ())):
-        boxes = np.array([np.searchsorted(edge, side[:, dim]) for dim, edge in enumerate(edges)])
+    for layout, ends, addend_axes in zip((src, dst), bounds, (reduced, ())):
+        boxes = np.array([np.searchsorted(edge, ends[:, dim]) for dim, edge in enumerate(edges)])
         boxes = boxes.reshape(len(shape), 2, layout.mesh.size).transpose(1, 0, 2)
-        numbers = [piece_numbers(layout.mesh, axes) for axes in (partial_axes, term_axes)]
+        numbers = [piece_numbers(layout.mesh, axes) for axes in (partial_axes, addend_axes)]
         sides.append(_Shards(boxes, *numbers))
+    # Count the elements of each cell.
     volumes = np.ones(cells, np.int64)
     for dim, edge in enumerate(edges):
         volumes *= np.diff(edge).reshape([-1 if d == dim else 1 for d in range(len(edges))])
     nodes = [nodes_of(ranks_of(layout.mesh).rank) for layout in (src, dst)]
-    return _count_entering(sides, nodes, (problems, terms, *cells), volumes)
+    return _count_entering(sides, nodes, (kept_addends, reduced_addends, *cells), volumes)
 
 
 def _count_entering(
@@ -105,15 +110,15 @@ def _count_entering(
     Args:
         sides: the shards before and after.
         nodes: the node of each mesh position before and after.
-        marks_shape: the numbers of problems (sums that stay pending separately), of addends, and of cells in each
+        marks_shape: the number of addends that stay pending, of addends that are reduced, and of cells in each
             dimension.
         volumes: the elements of each cell.
     """
-    everywhere = np.unique(np.concatenate(nodes))
+    all_nodes = np.unique(np.concatenate(nodes))
     owners = np.zeros(marks_shape, np.int64)  # of each addend
     adding, wanting, both = (np.zeros((marks_shape[0], *marks_shape[2:]), np.int64) for _ in range(3))
     busiest = 0
-    for node in everywhere:
+    for node in all_nodes:
         owned = np.zeros(marks_shape, bool)
         wanted = np.zeros((marks_shape[0], 1, *marks_shape[2:]), bool)
         sides[0].mark(np.flatnonzero(nodes[0] == node), owned)
@@ -125,4 +130,4 @@ def _count_entering(
     if owners.max(initial=0) > 1:
         return busiest
     total = int((volumes * np.where(wanting > 0, adding + wanting - 1 - (both > 0), 0)).sum())
-    return max(busiest, -(-total // len(everywhere)))
+    return max(busiest, -(-total // len(all_nodes)))

@@ -146,7 +146,9 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
         _gathered_boxes(before, after),
         max(map(volume, (*before, *after))),
     )
-    return replace(transfers, swapped=_have_equal_shapes(before, after) and _is_block_per_member(transfers))
+    return replace(
+        transfers, swapped=_have_equal_shapes(before, after) and _can_use_plain_alltoall(transfers)
+    )
 
 
 def _receive_from_members(
@@ -237,26 +239,29 @@ def _differing(boxes: list[Bounds]) -> list[int]:
     return [dim for dim, sides in enumerate(zip(*boxes)) if len(set(sides)) > 1]
 
 
-def _is_block_per_member(traffic: RankTransfers) -> bool:
-    """Return True if source and target are one equal block per member, in their order.
+def _can_use_plain_alltoall(traffic: RankTransfers) -> bool:
+    """Return True if MPI's alltoall can move a rank's elements without packing.
 
-    The shard before then consists of equal contiguous blocks, block ``k`` for member ``k``; the shard after consists
-    of equal contiguous blocks, block ``k`` from member ``k``. So MPI's alltoall can move them without buffers. Rank 0
-    of 2, for example, keeps the first half of a vector and sends the second half. False if the rank keeps nothing.
+    For that, the shard before must consist of equal contiguous blocks, block ``k`` for member ``k``. The shard after
+    must consist of equal contiguous blocks, block ``k`` from member ``k``. One block stays on this rank; a rank that
+    keeps nothing gets False. For example, rank 0 of 2 keeps the first half of a vector and sends the second half.
 
     Args:
         traffic: the transfers of one rank.
     """
     if traffic.local_box is None:
         return False
-    for stays, pieces, shape in (
+    for own_index, boxes, shape in (
         (traffic.local_box[0], traffic.sends, traffic.source),
         (traffic.local_box[1], traffic.receives, traffic.target),
     ):
-        block, remainder = divmod(math.prod(shape), len(traffic.members))
-        index_of = {piece.member: piece.index for piece in pieces} | {traffic.me: stays}
+        block_size, remainder = divmod(math.prod(shape), len(traffic.members))
+        if remainder:
+            return False
+        index_of_member = {box.member: box.index for box in boxes} | {traffic.me: own_index}
         for member in range(len(traffic.members)):
-            if remainder or member not in index_of or flat_offset(shape, index_of[member]) != member * block:
+            index = index_of_member.get(member)
+            if index is None or flat_offset(shape, index) != member * block_size:
                 return False
     return True
 

@@ -280,17 +280,18 @@ class Plan(ShortRepr):
 
     @cached_property
     def _reception_bound(self) -> ReceptionBound:
-        """Lower bound of received elements, in elements of complete results.
+        """The least number of elements that must be received, in elements of the complete result.
 
-        An incomplete sum of 16-bit floats counts as two elements, because it travels as float32. Windows, reshapes
-        and all other plans have a bound each.
+        Incomplete sums of 16-bit floats travel as float32, so each counts as two elements. There are three bounds:
+        for windows (`halo_bound`, which counts no element twice), for reshapes (`reshape_bound`) and for all other
+        plans (`lower_bound`).
         """
-        parts = self.itemsize // self._own_itemsize
+        elements_per_addend = self.itemsize // self._own_itemsize
         if isinstance(self.src, Windowed) or isinstance(self.dst, Windowed):
             return halo_bound(self.src, self.dst, self.shape)
         if self.to_shape is not None:
-            return reshape_bound(self.src, self.dst, self.shape, self.to_shape, parts)
-        return lower_bound(*common_endpoints(self.src, self.dst, self.shape), parts)
+            return reshape_bound(self.src, self.dst, self.shape, self.to_shape, elements_per_addend)
+        return lower_bound(*common_endpoints(self.src, self.dst, self.shape), elements_per_addend)
 
     @cached_property
     def _own_itemsize(self) -> int:

@@ -61,7 +61,13 @@ def find_finer_form(
     element numbers, only a redistribution of blocks. Mesh axes may be cut into parts for it: an axis "a" of size 4
     becomes "a.0" and "a.1" of size 2.
 
-    None if cuts do not divide one another, the numbers of elements differ, or there are no elements. Cached by value.
+    None in these cases:
+
+    - the numbers of elements differ, or there are no elements;
+    - the positions of two cuts do not divide one another;
+    - a layout cannot be written on the finer shape.
+
+    Results are cached by value.
 
     Args:
         src: the layout before.
@@ -69,8 +75,9 @@ def find_finer_form(
         shape: the global shape before.
         to_shape: the global shape after.
 
-    The dimension of 8 becomes 2 x 2 x 2, and that of 4 becomes 2 x 2. Axis "b" splits the 4 before (now dimension 3),
-    and the halves that "a" leaves after (now dimension 1):
+    In the example, the dimension of 8 becomes the finer dimensions 0 to 2 (2 x 2 x 2), and the dimension of 4 becomes
+    the finer dimensions 3 and 4 (2 x 2). Before, "a" splits dimension 0 and "b" splits dimension 3. After, "a" splits
+    dimension 0 and "b" splits dimension 1.
 
     >>> mesh = Mesh((2, 2), ("a", "b"))
     >>> found = find_finer_form(mesh("a", "b"), mesh(("a", "b")), (8, 4), (32,))
@@ -93,21 +100,21 @@ def find_finer_form(
     for (old, new), group_cuts in zip(groups, sorted_cuts):
         is_unchanged = len(old) == len(new) == 1
         sizes += [shape[old[0]]] if is_unchanged else [high // low for high, low in pairwise(group_cuts)]
-    layouts = [side.rewrite(sorted_cuts) for side in sides]
-    if layouts[0] is None or layouts[1] is None:
+    old_layout, new_layout = [side.rewrite(sorted_cuts) for side in sides]
+    if old_layout is None or new_layout is None:
         return None
-    return Factored(tuple(sizes), layouts[0], layouts[1])
+    return Factored(tuple(sizes), old_layout, new_layout)
 
 
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _group_dims(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group] | None:
-    """Return the shortest runs of dimensions that a reshape converts into one another.
+    """Return the shortest runs of dimensions that a reshape converts into one another, from left to right.
 
-    They go from left to right. Each group has the dimensions of ``shape`` and those of ``to_shape``; their sizes have
-    equal products. Remaining dimensions of size 1 at the end are the last group; one of its sides is then empty. None
-    if the numbers of elements differ or are 0.
+    A group has a run of dimensions of ``shape`` and a run of dimensions of ``to_shape``; the sizes of both have equal
+    products. If dimensions of size 1 remain at the end of one shape, they are the last group, whose other run is
+    empty. None if the numbers of elements differ or are 0.
 
     4 x 6 is 2 x 12, and no shorter run has equal products; the 5 stays:
 
@@ -116,25 +123,21 @@ def _group_dims(shape: tuple[int, ...], to_shape: tuple[int, ...]) -> list[Group
     """
     if math.prod(shape) != math.prod(to_shape) or 0 in shape:
         return None
-    groups: list[tuple[list[int], list[int]]] = []
+    groups: list[Group] = []
     i = j = 0
-    while i < len(shape) or j < len(to_shape):
-        old, new = ([i], [j]) if i < len(shape) and j < len(to_shape) else ([], [])
-        if old:
-            i, j = i + 1, j + 1
-            a, b = shape[old[0]], to_shape[new[0]]
-            while a != b:
-                if a < b:
-                    a, i = a * shape[i], i + 1
-                    old.append(i - 1)
-                else:
-                    b, j = b * to_shape[j], j + 1
-                    new.append(j - 1)
-            groups.append((old, new))
-        else:  # dimensions of one element at the end
-            groups.append((list(range(i, len(shape))), list(range(j, len(to_shape)))))
-            break
-    return [(tuple(old), tuple(new)) for old, new in groups]
+    while i < len(shape) and j < len(to_shape):
+        first_i, first_j = i, j
+        product, to_product = shape[i], to_shape[j]
+        i, j = i + 1, j + 1
+        while product != to_product:
+            if product < to_product:
+                product, i = product * shape[i], i + 1
+            else:
+                to_product, j = to_product * to_shape[j], j + 1
+        groups.append((tuple(range(first_i, i)), tuple(range(first_j, j))))
+    if i < len(shape) or j < len(to_shape):  # dimensions of size 1 at the end
+        groups.append((tuple(range(i, len(shape))), tuple(range(j, len(to_shape)))))
+    return groups
 
 
 class _Side:

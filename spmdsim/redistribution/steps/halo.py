@@ -153,9 +153,10 @@ class Dim:
         Args:
             piece: the number of the piece, from 0 to :attr:`count` - 1.
         """
-        wanted, pieces = self.reads(piece), set()
-        for turn in self._turns(wanted):
-            first, stop = min(wanted[0], wanted[-1]), max(wanted[0], wanted[-1]) + 1
+        elements = self.reads(piece)
+        pieces: set[int] = set()
+        for turn in self._turns(elements):
+            first, stop = min(elements[0], elements[-1]), max(elements[0], elements[-1]) + 1
             turn_start = turn * self.n
             low, high = max(first, turn_start), min(stop, turn_start + self.n)
             if low < high:
@@ -166,16 +167,20 @@ class Dim:
     def readers(self, piece: int) -> list[int]:
         """Return the pieces that read from a piece's block, sorted; possibly the piece itself.
 
-        For example, 8 elements in 4 blocks, of which each position reads its neighbours, too: [0, 1] reads from block
-        0, and [0, 1, 3] if the dimension is a ring. The list is empty if the block is empty or nothing reads from it.
+        For example, a dimension of 8 elements has 4 blocks of 2, and each position reads its own element and both
+        neighbours. The result for piece 0 is [0, 1], because pieces 0 and 1 read from its block. If the dimension is
+        a ring, the last piece reads from it, too: [0, 1, 3]. The list is empty if the block is empty or nothing reads
+        it.
 
         Args:
             piece: the number of the piece, from 0 to :attr:`count` - 1.
         """
-        (start, stop), pieces = self.block(piece), set()
+        start, stop = self.block(piece)
         if start == stop or not self.window.size:
             return []
+        pieces: set[int] = set()
         window = self.window
+        # All positions that windows read, in the dimension before it is wrapped around.
         reach = range(window.first, (window.size - 1) * window.stride + window.first + window.width)
         for turn in self._turns(reach) if window.wrap else range(1):
             first, last = window.positions_reading(start + turn * self.n, stop + turn * self.n)
