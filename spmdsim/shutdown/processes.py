@@ -413,7 +413,8 @@ def find_leftovers() -> list[Path]:
 def remove_path(path: Path) -> bool:
     """Remove the file or folder ``path``; return True if it does not exist any more.
 
-    A folder is removed with its contents. Errors are not raised; what cannot be removed stays.
+    A folder is removed with its contents. Of a link, only the link is removed. Errors are not raised; what
+    cannot be removed stays.
     """
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
