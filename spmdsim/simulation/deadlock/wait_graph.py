@@ -123,7 +123,8 @@ def _union_awaited(operations: list[Any]) -> tuple[int, ...]:
 def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
     """Return a text on a wait for some operations in a call at a place.
 
-    - If the call itself is the first operation: ``Recv(source=1, tag=0) at a.py:9``.
+    - If the call itself is the first operation, or a combined send and receive that waits for only one of both:
+      ``Recv(source=1, tag=0) at a.py:9``.
     - If the call is a combined send and receive that waits for both: ``Sendrecv: Recv(source=1, tag=0) at a.py:9``.
     - If the call waits for operations that were started before:
       ``Wait at a.py:9 for Irecv(source=1, tag=0) of line 7 and 2 more``.

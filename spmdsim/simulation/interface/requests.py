@@ -103,7 +103,8 @@ class Request(Handle):
         Unlike ``Test``, this call does not finish a receive: wait or test before you read the buffer.
 
         Args:
-            status: filled for a complete receive and a null request only; None: not wanted.
+            status: filled for a null request, and for a complete receive that has a message; otherwise left
+                unchanged. None: not wanted.
         """
         operation = self.operation
         if operation is None:
