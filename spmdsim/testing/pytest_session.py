@@ -446,7 +446,9 @@ class RankSession:
         self.agreement.abort()
 
     def _abort_expired(self, name: str) -> None:
-        """Print the line of this rank when a test exceeds its deadline, and abort the job.
+        """Print this rank's current source line when a test exceeds its deadline, and abort the job.
+
+        The line is the one at which the main thread is.
 
         A timer calls it in a thread of its own, which runs even while the main thread is inside an MPI call; the
         handler of a signal would not. The abort comes after 1 s and 0.1 s times the rank's number, so that all ranks
