@@ -240,14 +240,17 @@ def _describe_last_call(log: GroupLog, place: int) -> str:
 
 
 def describe_different_lines(log: GroupLog) -> str:
-    """Return a clause about the first logged call that ranks made from different source lines.
+    """Return a clause about the first logged call that ranks made from different source lines, or "".
 
-    An example is "; the calls are from other lines since call 2: rank 0 at a.py:7, rank 1 at a.py:9". It points to the
-    cause of many mistakes: a rank made one call more, or one call less, than the others. Return "" if there is no such
-    call. Only calls that all ranks' logs still have are compared, and only ranks with a slot for the group.
+    For example: "; the calls are from other lines since call 2: rank 0 at a.py:7, rank 1 at a.py:9". Calls are
+    counted from 0. The clause points to a frequent mistake: one rank makes a call more, or a call less, than the
+    others. Return "" if ranks made all compared calls from equal lines.
+
+    Each rank's log keeps only its latest calls. A call is compared if the logs of all ranks still have it. Ranks
+    without a slot for the group are left out.
 
     Args:
-        log: the log of the group.
+        log: the log of the group; at least one rank has a slot for it.
     """
     board = log.board
     starts = [(rank, place, log.find_start(place)) for rank, place in zip(log.members, log.places)]

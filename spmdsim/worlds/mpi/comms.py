@@ -81,7 +81,7 @@ class Comms:
         self._by_ranks: dict[tuple[int, ...], Counted] = {}
         self._left: dict[int, Collection[int]] = {}  # the groups that a rank made, by rank that has left
         self._questions: list[MPI.Request] = []  # requests keep their messages in memory until they are sent
-        self.closed, self.far = "", False
+        self.closed, self.on_several_nodes = "", False
         self._agreement = CallAgreement()
         if len(self._all) > 1:
             self._talk = self._by_ranks[self._all] = self._create(self._all)
@@ -233,7 +233,7 @@ class Comms:
         """
         return len(self._all) == MPI.COMM_WORLD.size
 
-    def at_end(self, agreement: CallAgreement, far: bool) -> None:
+    def at_end(self, agreement: CallAgreement, on_several_nodes: bool) -> None:
         """Make this process wait for the other ranks of this world when its program ends.
 
         All ranks of the world must call it. The first world of a process registers :func:`_leave`, which waits for the
@@ -249,11 +249,11 @@ class Comms:
 
         Args:
             agreement: compares the calls of this world's ranks, and knows whether a rank is stopped.
-            far: True if some ranks are on other nodes.
+            on_several_nodes: True if some ranks of the world are on other nodes.
         """
         is_first_world = not _worlds
         _worlds[:] = [open_world for open_world in _worlds if open_world.open]
-        self._agreement, self.far = agreement, far
+        self._agreement, self.on_several_nodes = agreement, on_several_nodes
         _worlds.append(self)
         if self.of_job:
             unlink_segments()
@@ -395,14 +395,15 @@ def _leave(hurry: Hurry | None) -> None:
     1. Compare the calls of this rank with those of the others; if they differ, end the job.
     2. Wait for the ranks of an open world that has all ranks of the job; without one, for those of each open world.
     3. Compare the calls again, now that all these ranks have ended their programs.
-    4. In a world on several nodes, wait until all have come to this point; not after an error.
-    5. If there are open worlds, but none has all ranks of the job: rank 0 ends the job if other ranks reported a
+    4. For each open world on several nodes: wait until all its ranks have come to this point. This is omitted if an
+       error ended the program.
+    5. Only if there are open worlds, and none has all ranks of the job: rank 0 ends the job if other ranks reported a
        failure.
     6. Stop the threads that watch the ranks.
 
     Args:
-        hurry: the reason if this rank ends early; None if its program ends. If an exception ends the program, it is the
-            reason instead.
+        hurry: the reason, if this rank ends early after an error; None if its program ends normally. If an exception
+            ended the program, the reason is made from the exception instead.
     """
     code, why = read_exit_reason()
     if code:
@@ -414,7 +415,7 @@ def _leave(hurry: Hurry | None) -> None:
         open_world.leave(hurry)
     PROCESS.leave_program(code, is_last=bool(open_worlds))
     for open_world in open_worlds:
-        if open_world.far and not code:
+        if open_world.on_several_nodes and not code:
             open_world.meet_at_end()  # A process that ends answers no requests.
     has_waited_for_all = any(open_world.of_job for open_world in open_worlds)
     if open_worlds and not has_waited_for_all:

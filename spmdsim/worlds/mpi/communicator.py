@@ -189,6 +189,9 @@ class EmulatedCommunicator(Pictured):
     def _reduce(self, name: str, sendbuf: Any, recvbuf: Any, op: MPI.Op, root: int = 0) -> None:
         """Run a reduction of buffers by the chosen algorithm.
 
+        Only the first elements of ``recvbuf`` are written, as many as the operand has. A rank without a result, such
+        as rank 0 in "exscan", keeps its buffer.
+
         Args:
             name: "all_reduce", "reduce", "scan" or "exscan".
             sendbuf: the operand, or MPI.IN_PLACE if ``recvbuf`` has it (in "reduce" on the root only).

@@ -88,8 +88,8 @@ class Windows:
         some rank. All ranks must call it, and get the same window.
 
         Returns:
-            An array of ``nbytes`` bytes. None if all windows of this size are in use and no more may be added: there
-            are :data:`MOST` (60) of this size, or :data:`KEPT` (256) of the group.
+            An array of ``nbytes`` bytes. None if all windows of ``nbytes`` bytes are in use and no more may be added:
+            the group has :data:`MOST` (60) windows of this size, or :data:`KEPT` (256) windows of all sizes.
         """
         # Make this size the one used last. The order of calls is equal on all ranks, so they free equal windows.
         self._group[self.nbytes] = self._group.pop(self.nbytes, self)
@@ -115,11 +115,14 @@ class Windows:
         group = list(self._group.values())
         for other_windows in group:
             if other_windows is not self and len(other_windows) and sum(map(len, group)) >= KEPT:
-                other_windows.free()
+                other_windows.free_unused()
         return sum(map(len, group)) < KEPT
 
-    def free(self) -> None:
-        """Free the windows of this size that no rank uses; all ranks must call it."""
+    def free_unused(self) -> None:
+        """Free those windows of this object, which have one size, that no rank uses; keep the others.
+
+        All ranks of the group must call it.
+        """
         mask = self._free_mask()
         unused = [window for k, window in enumerate(self._windows) if mask >> k & 1]
         self._windows = [window for k, window in enumerate(self._windows) if not mask >> k & 1]
@@ -127,8 +130,11 @@ class Windows:
             window.free()
 
     def close(self) -> None:
-        """Free the unused windows. Used windows stay until the process ends. Collective."""
-        self.free()
+        """Free the unused windows; used windows stay until the process ends.
+
+        All ranks of the group must call it.
+        """
+        self.free_unused()
         _orphans.extend(self._windows)
         self._windows.clear()
 

@@ -129,10 +129,7 @@ class Trace(Pictured, Sequence[Event]):
         return dict(Counter(e.collective for e in self.collectives if e.collective not in skipped))
 
     def nbytes(self, rank: int | None = None) -> int:
-        """Return the bytes that ``rank`` received.
-
-        Without a rank, return the most of any rank of this process.
-        """
+        """Return the bytes that ``rank`` received; without a rank, the most of any rank of this process."""
         return self._total("nbytes", rank)
 
     def sent(self, rank: int | None = None) -> int:
@@ -140,15 +137,19 @@ class Trace(Pictured, Sequence[Event]):
         return self._total("sent", rank)
 
     def planned(self, rank: int | None = None) -> int:
-        """Return the bytes that ``rank`` would receive by the convention of plans."""
+        """Return the bytes that ``rank`` would receive by the convention of plans.
+
+        Without a rank, return the most of any rank of this process.
+        """
         return self._total("planned", rank)
 
     def _total(self, what: str, rank: int | None) -> int:
-        """Return the sum of an attribute of all collectives for one rank.
+        """Return an attribute's sum over all collectives, for one rank or for the rank with the largest sum.
 
         Args:
             what: the attribute, with a number per owned rank: "nbytes", "sent" or "planned".
-            rank: the rank; 0 is returned if this process does not own it. None for the largest sum of any owned rank.
+            rank: the rank; the sum is 0 if this process does not own it. None: the rank with the largest sum among
+                the owned ranks; the sum is 0 without collectives.
         """
         totals: Counter[int] = Counter()
         for event in self.collectives:
@@ -238,10 +239,13 @@ def record() -> Iterator[Trace]:
 
 @contextlib.contextmanager
 def observing(writer: Trace) -> Iterator[None]:
-    """Add a writer of programs to the recorders and to the open traces in the ``with`` block.
+    """Record what runs in the ``with`` block with a writer of programs.
+
+    The writer is added to ``programs`` and to ``open_traces``.
 
     Args:
-        writer: the writer, a trace that also records calculations. It is removed at the end, also after an error.
+        writer: a trace that records calculations as well as collectives. At the end of the block, also after an
+            error, it is removed from both lists.
 
     Yields:
         None, once.

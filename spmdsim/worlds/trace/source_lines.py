@@ -104,10 +104,10 @@ def is_user_file(name: str) -> bool:
 
 
 def _user_lines(frame: FrameType | None) -> Iterator[str]:
-    """Yield the user's lines from a frame to its callers, innermost first.
+    """Yield the lines of the user's files on the call stack, from a frame outwards to its callers.
 
-    A line is text such as "model.py:12". In a notebook, it ends with the first line of the cell: below is only what
-    runs the cell.
+    A line is text such as "model.py:12". Frames of other files are passed over. In a notebook, the last line is the
+    one of the cell's top level, because the callers of the cell only run it.
 
     Args:
         frame: the innermost frame; None yields nothing.
@@ -117,7 +117,7 @@ def _user_lines(frame: FrameType | None) -> Iterator[str]:
         if is_user_file(name):
             yield in_words(name, frame.f_lineno)
             if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
-                return  # below is only what runs the cell
+                return  # The callers of the cell only run it.
         frame = frame.f_back
 
 
