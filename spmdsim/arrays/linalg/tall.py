@@ -259,8 +259,8 @@ def reduced_svd(x: Tensor) -> Singular:
     """Compute the reduced singular value decomposition: ``U``, singular values and ``V^H``.
 
     - One matrix (2-D) that is split and has at least as many rows as columns: :func:`qr` computes ``x = Q R``. ``R`` is
-      decomposed, and ``Q`` times its ``U`` is the result's.
-    - One split matrix with fewer rows: likewise, by its conjugate transpose.
+      decomposed, and ``Q`` times the ``U`` of ``R`` is the ``U`` of ``x``.
+    - One split matrix with fewer rows: its conjugate transpose is decomposed, as in the first case.
     - All others: one operator, which gathers rows and columns that are split.
 
     Args:

@@ -11,7 +11,6 @@ value per element.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Sequence
 from functools import partial
@@ -38,7 +37,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.scans import cumulative_sum
 from spmdsim.arrays.ops.scatter import scatter_values
 from spmdsim.arrays.ops.selecting import flatten_in_blocks
-from spmdsim.arrays.ops.shape import broadcast_to, flip, reshape
+from spmdsim.arrays.ops.shape import broadcast_to, drop_leading_ones, flip, reshape
 from spmdsim.arrays.ops.windowed import WindowOp
 from spmdsim.arrays.program_tensor import Index
 from spmdsim.core import Layout, Rule
@@ -64,7 +63,7 @@ def _is_cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[b
     Args:
         shape: the shape of the tensor.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
         step: distance of two indices per dim; () for 1.
     """
     steps = step or (1,) * len(shape)
@@ -92,7 +91,7 @@ def _read_rule(shape: Shape, start: Shape, stop: Shape) -> tuple[Rule, dict[str,
     Args:
         shape: the shape of the tensor.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
     """
     tensor, window = _name_factors(shape, start, stop)
     window_dims = [name for name in window if name[0] == "w"]
@@ -113,7 +112,7 @@ def _find_overlap(
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
         step: distance of two indices per dim; () for 1.
         cut_name: first letter of the names of cut dims in the rule; the number of the dim follows.
 
@@ -130,17 +129,17 @@ def _find_overlap(
             continue
         block_start, block_stop = context.bounds(f"{cut_name}{d}")
         window_size = len(range(window_start, window_stop, stride))
-        # The first window entry at or after the block's start, and the first one at or after its end.
-        low, high = (
+        # The number of the first window entry at or after the block's start, and at or after the block's end.
+        first_entry, stop_entry = (
             min(max(-((window_start - bound) // stride), 0), window_size)
             for bound in (block_start, block_stop)
         )
-        shared = slice(0, 0)
-        if low < high:
+        block_slice = slice(0, 0)
+        if first_entry < stop_entry:
             offset = window_start - block_start
-            shared = slice(offset + low * stride, max(offset + high * stride, 0), stride)
-        block_slices.append(shared)
-        window_slices.append(slice(low, high))
+            block_slice = slice(offset + first_entry * stride, max(offset + stop_entry * stride, 0), stride)
+        block_slices.append(block_slice)
+        window_slices.append(slice(first_entry, stop_entry))
     return tuple(block_slices), tuple(window_slices)
 
 
@@ -153,7 +152,7 @@ def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array
         context: the operator call as this rank sees it: strategy, rank, sizes.
         x: this rank's block.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
     """
     shape = context.bound.shapes[0]
     block_slices, window_slices = _find_overlap(context, start, stop)
@@ -183,7 +182,7 @@ def _check_window(shape: Shape, start: Sequence[int], stop: Sequence[int]) -> tu
     Args:
         shape: the shape of the tensor.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
 
     Raises:
         RuleError: If there is not one bound per dim, or not ``0 <= start <= stop <= size``.
@@ -242,7 +241,7 @@ def _write_window(context: Context, x: Array, value: Array, start: Shape, stop: 
         x: this rank's block.
         value: the whole window.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
         step: distance of two indices per dim.
     """
     block_slices, window_slices = _find_overlap(context, start, stop, step)
@@ -265,7 +264,7 @@ def _write_vjp(
         operands: this rank's block, and the value, whole in cut dims.
         _y: the result; not used.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
         step: distance of two indices per dim.
     """
     block_slices, window_slices = _find_overlap(context, start, stop, step)
@@ -288,7 +287,7 @@ def _write_own_window(
         x: this rank's block.
         value: the elements of the window inside the block.
         start: first index of the window per dim.
-        stop: index after the last one per dim.
+        stop: the index after the last index of the window, per dim.
         step: distance of two indices per dim.
     """
     result = np.array(x, np.result_type(x, value))
@@ -499,22 +498,12 @@ def _assign_by_arrays(x: Tensor, entries: tuple[Any, ...], value: Tensor) -> Ten
         raise OutOfRange(f"an index of a tensor of shape {x.shape}: {error}") from None
     indexed_shape = places[0].shape
     if value.size != 1:
-        value = broadcast_to(_drop_leading_ones(value, len(indexed_shape)), indexed_shape)
+        value = broadcast_to(drop_leading_ones(value, len(indexed_shape)), indexed_shape)
     source = Described(
         partial(_number_values_in_box, places), f"places {zlib.crc32(np.stack(places).tobytes())}"
     )
     numbers = Tensor.from_global(source, x.layout.reduced, x.world, shape=x.shape, dtype=np.int64)
     return _assign_by_number(x, numbers, value)
-
-
-def _drop_leading_ones(value: Tensor, ndim: int) -> Tensor:
-    """Return a tensor without its leading dims of size 1, so that ``ndim`` dims remain.
-
-    A tensor whose further dims are not all of size 1 is returned in its own shape.
-    """
-    extra = max(0, value.ndim - ndim)
-    has_only_ones = math.prod(value.shape[:extra]) == 1
-    return reshape(value, value.shape[extra:] if has_only_ones else value.shape)
 
 
 def _number_values_in_box(places: list[Array], box: tuple[slice, ...]) -> Array:
@@ -590,9 +579,7 @@ def _assign_slices(x: Tensor, parts: list[Any], value: Tensor) -> Tensor:
     """
     cut = find_cut_of_parts(x.shape, parts)
     window = [len(range(*bounds)) for bounds in zip(cut.start, cut.stop, cut.step)]
-    extra = value.ndim - len(cut.shape)
-    if extra > 0 and math.prod(value.shape[:extra]) == 1:  # numpy drops leading dims of size one
-        value = reshape(value, value.shape[extra:])
+    value = drop_leading_ones(value, len(cut.shape))
     if value.shape != cut.shape:
         value = broadcast_to(value, cut.shape)
     if value.shape != tuple(window):

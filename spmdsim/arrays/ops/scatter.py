@@ -12,7 +12,7 @@ from spmdsim.arrays.ops.declare import Array, Arrays, Shape
 from spmdsim.arrays.ops.dim_reductions import to_type
 from spmdsim.arrays.ops.indexing import IndexLookup, split_index
 from spmdsim.arrays.ops.operators import operator
-from spmdsim.arrays.ops.shape import broadcast_to, merge_dims, reshape, transpose
+from spmdsim.arrays.ops.shape import broadcast_to, drop_leading_ones, merge_dims, reshape, transpose
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError
 from spmdsim.redistribution.steps.row_steps import check_ids
@@ -205,18 +205,16 @@ def scatter_values(x: Tensor, lookup: IndexLookup, value: Operand, kind: str, na
         new = to_type(new, x.dtype)
     if kind not in LINEAR and (x.requires_grad or new.requires_grad):
         raise UsageTypeError(f"{name} has no gradient; detach() its operands")
-    y = x if lookup.order == tuple(range(x.ndim)) else transpose(x, lookup.order)
-    position, sizes = lookup.first_dim, y.shape
-    table = merge_dims(y, position, position + lookup.dim_count) if lookup.dim_count > 1 else y
+    ordered = x if lookup.order == tuple(range(x.ndim)) else transpose(x, lookup.order)
+    dim = lookup.first_dim
+    table = merge_dims(ordered, dim, dim + lookup.dim_count) if lookup.dim_count > 1 else ordered
     ids = as_operand(lookup.ids, x)
-    wanted = (*table.shape[:position], *ids.shape, *table.shape[position + 1 :])
-    extra = new.ndim - len(wanted)
-    if extra > 0 and set(new.shape[:extra]) == {1}:  # numpy drops leading dims of size one
-        new = reshape(new, new.shape[extra:])
-    if new.shape != wanted:
-        new = broadcast_to(new, wanted)
-    result = _scatter_op(table, ids, new, dim=position, kind=kind)
+    entries_shape = (*table.shape[:dim], *ids.shape, *table.shape[dim + 1 :])
+    new = drop_leading_ones(new, len(entries_shape))
+    if new.shape != entries_shape:
+        new = broadcast_to(new, entries_shape)
+    result = _scatter_op(table, ids, new, dim=dim, kind=kind)
     if lookup.dim_count > 1:
-        result = reshape(result, sizes, y.layout.reduced)
-    back = [int(d) for d in np.argsort(lookup.order)]
-    return result if y is x else transpose(result, back)
+        result = reshape(result, ordered.shape, ordered.layout.reduced)
+    original_order = [int(d) for d in np.argsort(lookup.order)]
+    return result if ordered is x else transpose(result, original_order)

@@ -239,6 +239,18 @@ def reshape(
     return _reshape_op(x, shape=new)
 
 
+def drop_leading_ones(x: Tensor, ndim: int) -> Tensor:
+    """Return a tensor without the leading dims that it has beyond ``ndim``, if all of them have size 1.
+
+    NumPy does this with assigned values. Otherwise ``x`` itself is returned. For example, the shape (1, 1, 4) becomes
+    (1, 4) with ``ndim`` 2.
+    """
+    extra_dims = x.ndim - ndim
+    if extra_dims > 0 and math.prod(x.shape[:extra_dims]) == 1:
+        return reshape(x, x.shape[extra_dims:])
+    return x
+
+
 def _reshape_in_order(x: Tensor, shape: Shape, layout: Layout | None, order: str) -> Tensor:
     """Reshape a tensor in an order that is not "C": column-major for "F", row-major for "A".
 
