@@ -100,7 +100,7 @@ class ChoiceModel:
             # Tied operators have equal rules and configurations.
             self.states.append(self.states[first] if first < operator.index else self._states(operator))
         #: For each tensor, True if it has a variable of its own.
-        self._own = [self._has_variable(value) for value in graph.values]
+        self._has_own_variable = [self._has_variable(value) for value in graph.values]
         if slack is not None:
             self._leave_out(slack)
         self._keeper = StorageLayouts(graph, mesh, settings, self.states)
@@ -165,7 +165,7 @@ class ChoiceModel:
         untied = tuple((value,) for value in self.graph.values)
         for values in self.graph.tied_values if self.settings.tie else untied:
             first, count = values[0], len(values)
-            if not self._own[first.index]:
+            if not self._has_own_variable[first.index]:
                 self._add_direct(first, count)
                 continue
             self._add_value(first, shared, count)
@@ -291,7 +291,8 @@ class ChoiceModel:
         - A tensor without readers has no price.
         - A result pays for its moves, and for the moves of its gradients.
         - An input pays for its move only if its layout is fixed.
-        - A parameter pays likewise, and for the reduction of its gradient if training computes one.
+        - A parameter pays for its move only if its layout is fixed. It also pays for the reduction of its gradient if
+          training computes one.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.
@@ -439,11 +440,11 @@ class ChoiceModel:
         sums = GradientSums(storage.layouts, storage.sums)
         unshared = exposed * np.where(storage.shares_message, 0.0, sums.moves(price))
         self.problem.seconds[variable] = self.problem.seconds[variable] + unshared
-        sources = [
+        message_layouts = [
             addends[0] if shares else layout
             for layout, addends, shares in zip(storage.layouts, storage.sums, storage.shares_message)
         ]
-        self.messages.add(variable, sources, storage.layouts, value, count)
+        self.messages.add(variable, message_layouts, storage.layouts, value, count)
         readers = self._gradients(value)
         if storage.joint:
             variables = [variable, *(self.operator_variable[reader] for reader, _ in readers)]
@@ -554,25 +555,26 @@ class ChoiceModel:
                 for strategy in states.strategies
             ]
             seconds = self._work_seconds[key] = np.array(prices)
-        memory: np.ndarray = np.zeros(len(states.strategies))
-        for layouts, value in zip(states.inputs, inputs):
-            if self._own[value.index]:
+        nbytes: np.ndarray = np.zeros(len(states.strategies))
+        for layouts, operand in zip(states.inputs, inputs):
+            if self._has_own_variable[operand.index]:
                 continue
-            if value.kind == "parameter":
-                memory = memory + self._lasting_bytes(value) * _largest(layouts, value)
-            elif self._saved(operator, value):
-                memory = memory + value.itemsize * _largest(layouts, value)
+            if operand.kind == "parameter":
+                nbytes = nbytes + self._lasting_bytes(operand) * _largest(layouts, operand)
+            elif self._stores_operand(operator, operand):
+                nbytes = nbytes + operand.itemsize * _largest(layouts, operand)
         results = [graph.values[i] for i in operator.outputs]
-        for layouts, value in zip(states.outputs, results):
-            if self._result_saved(operator, value) and not self._own[value.index]:
-                memory = memory + value.itemsize * _largest(layouts, value)
-        return seconds, memory
+        for layouts, result in zip(states.outputs, results):
+            if self._stores_result(operator, result) and not self._has_own_variable[result.index]:
+                nbytes = nbytes + result.itemsize * _largest(layouts, result)
+        return seconds, nbytes
 
-    def _result_saved(self, operator: Operator, value: Value) -> bool:
+    def _stores_result(self, operator: Operator, value: Value) -> bool:
         """Return True if an operator stores its result for the backward pass, and no reader does."""
+        if not saves_result(self.graph, operator, self.settings.recompute):
+            return False
         readers = [self.graph.operators[reader] for reader in self.graph.readers(value)]
-        saved = saves_result(self.graph, operator, self.settings.recompute)
-        return saved and not any(self._saved(reader, value) for reader in readers)
+        return not any(self._stores_operand(reader, value) for reader in readers)
 
     def _lasting_bytes(self, value: Value) -> float:
         """Return the bytes per element of a parameter and, in training, of its optimiser state.
@@ -582,7 +584,7 @@ class ChoiceModel:
         nbytes = float(value.itemsize)
         return nbytes + self.settings.state_bytes(value.itemsize) if self.graph.training else nbytes
 
-    def _saved(self, operator: Operator, value: Value) -> bool:
+    def _stores_operand(self, operator: Operator, value: Value) -> bool:
         """Return True if an operator stores an operand for the backward pass."""
         return saves(self.graph, operator, value, self.settings.recompute)
 
@@ -605,8 +607,8 @@ class ChoiceModel:
         if value.kind == "parameter":
             return self._lasting_bytes(value) / value.itemsize * shard_bytes
         producer = None if value.producer is None else self.graph.operators[value.producer]
-        is_stored = any(self._saved(reader, value) for reader in readers)
-        is_stored |= producer is not None and self._result_saved(producer, value)
+        is_stored = any(self._stores_operand(reader, value) for reader in readers)
+        is_stored |= producer is not None and self._stores_result(producer, value)
         is_stored |= self.settings.recompute and self.graph.training and self.graph.enters_layer(value)
         return shard_bytes if is_stored else 0.0 * shard_bytes
 
@@ -628,7 +630,7 @@ class ChoiceModel:
             The array ``[state of the tensor, state of the reader]``; None if the reader stores nothing.
         """
         operator = self.graph.operators[reader]
-        if not self._saved(operator, value):
+        if not self._stores_operand(operator, value):
             return None
         copy_bytes = value.itemsize * _largest(wanted, value)
         differs = np.array([[stored != read for read in wanted] for stored in storage.layouts])

@@ -213,21 +213,21 @@ class StepMemory:
         choice, graph, name, values = self.choice, self.graph, operator.name, self.graph.values
         layouts, copied_bytes = choice.operator_layouts[operator.index], 0
         for operand, operand_layout in zip(operator.inputs, layouts.inputs):
-            src = choice.layouts[operand]
-            if operand_layout.canonical != src.canonical:
-                self.update_peak(name, copied_bytes + self.moving(values[operand], src, operand_layout))
+            stored_layout = choice.layouts[operand]
+            if operand_layout.canonical != stored_layout.canonical:
+                moving_bytes = self.moving(values[operand], stored_layout, operand_layout)
+                self.update_peak(name, copied_bytes + moving_bytes)
                 copied_bytes += _nbytes(values[operand], operand_layout)
         result_layouts = dict(zip(operator.outputs, layouts.outputs))
-        sizes = {result: _nbytes(values[result], layout) for result, layout in result_layouts.items()}
-        self.update_peak(name, copied_bytes + sum(sizes.values()))
+        result_bytes = {result: _nbytes(values[result], layout) for result, layout in result_layouts.items()}
+        self.update_peak(name, copied_bytes + sum(result_bytes.values()))
         self._keep(operator, self.settings.recompute and graph.training)
         for result, layout in result_layouts.items():
-            self.update_peak(
-                name, sum(sizes.values()) + self.moving(values[result], layout, choice.layouts[result])
-            )
+            moving_bytes = self.moving(values[result], layout, choice.layouts[result])
+            self.update_peak(name, sum(result_bytes.values()) + moving_bytes)
             if (result, None) not in self.stored:
                 self.living.put((result, None), stored_bytes(choice, result))
-            sizes[result] = 0  # `living` counts the result from here on
+            result_bytes[result] = 0  # `living` counts the result from here on
         self._free(operator)
 
     def _free(self, operator: Operator) -> None:
@@ -300,8 +300,8 @@ class StepMemory:
 
         1. With recomputation, the arrays of the operator's layer are computed again and stored, once per layer.
         2. The gradients of the operator's results that have arrived are moved and added.
-        3. The gradients of its operands are computed.
-        4. The arrays that the tape stored for it are freed.
+        3. The gradients of the operator's operands are computed.
+        4. The arrays that the tape stored for the operator are freed.
         5. The gradients of parameters that are complete now are reduced, or wait for a shared message. A parameter's
            gradient is complete at the first operator that reads the parameter, which is the last one in the backward
            pass.
@@ -314,15 +314,17 @@ class StepMemory:
         if self.settings.recompute:
             self._recompute(operator)
         layouts, name = self.choice.operator_layouts[operator.index], operator.name
-        dys = 0
+        result_gradient_bytes = 0
         for result, layout in zip(operator.outputs, layouts.outputs):
-            dys += self._add_gradients(self.graph.values[result], layout.dual(), name, dys)
+            result_gradient_bytes += self._add_gradients(
+                self.graph.values[result], layout.dual(), name, result_gradient_bytes
+            )
         operand_gradients = []
-        gradients = self.graph.operand_gradients[operator.index]
-        for operand, layout, needed in zip(operator.inputs, layouts.gradients, gradients):
-            if needed:
+        has_gradient = self.graph.operand_gradients[operator.index]
+        for operand, layout, is_computed in zip(operator.inputs, layouts.gradients, has_gradient):
+            if is_computed:
                 operand_gradients.append((operand, layout, _nbytes(self.graph.values[operand], layout)))
-        self.update_peak(name, dys + sum(nbytes for _, _, nbytes in operand_gradients))
+        self.update_peak(name, result_gradient_bytes + sum(nbytes for _, _, nbytes in operand_gradients))
         for operand, layout, nbytes in operand_gradients:
             self.arrived.setdefault(operand, []).append(layout)
             self.underway += nbytes
