@@ -400,9 +400,9 @@ def built_in(
         chunks: expression(s) for the chunk count, such as "n" for one per rank.
         formula: its closed-form cost; None if there is none.
         mpich: MPICH's names of the algorithm, separated by blanks; empty: it has none.
-        openmpi: Open MPI's names and numbers, likewise.
-        nccl: NCCL's names, likewise.
-        astra_sim: ASTRA-sim's names, likewise.
+        openmpi: Open MPI's names and numbers, written like ``mpich``.
+        nccl: NCCL's names, written like ``mpich``.
+        astra_sim: ASTRA-sim's names, written like ``mpich``.
         **facts: further fields of :class:`Algorithm`, such as ``symmetry`` or ``in_order``.
     """
     names = {"mpich": mpich, "openmpi": openmpi, "nccl": nccl, "astra-sim": astra_sim}

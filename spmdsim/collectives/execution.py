@@ -58,7 +58,8 @@ def execute(
         program: the program.
         transport: carries the messages.
         source: the input, with as many elements in its first dim as the program needs; None if that is 0.
-        result: the output, likewise; it may be the input's memory.
+        result: the output, with as many elements in its first dim as the program returns; None if that is 0. It may
+            be the input's memory.
         op: the reduction.
         tag: tag of all messages; one is enough, because messages of a pair keep their order.
         work: memory of an earlier call to use again.
@@ -77,8 +78,8 @@ def check_arrays(program: RankProgram, operand: Array | None, result: Array | No
     Args:
         program: the program.
         operand: the input, elements along the first dimension.
-        result: the output, likewise. It must have the input's element type and row shape, unless there is no
-            input.
+        result: the output, elements along the first dimension. It must have the input's element type and row shape,
+            unless there is no input.
 
     Raises:
         ScheduleError: If a length is not the program's ``input_count`` or ``output_count``, if the element types
@@ -105,7 +106,8 @@ def run_rounds(
         program: the program.
         operand: the input, with as many elements in its first dim as the program needs; None if that is 0. It is not
             changed, unless it shares memory with ``result``.
-        result: the output, likewise; it is filled.
+        result: the output, with as many elements in its first dim as the program returns; None if that is 0. It is
+            filled.
         op: the reduction, a ufunc or a function of two arrays.
         work: memory of an earlier call to use again; new memory if it is None, too small or of another type.
 

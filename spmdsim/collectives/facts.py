@@ -316,7 +316,7 @@ class Facts(ShortRepr):
         counts: counted with messages of ``unit`` bytes, a size that divides into equal chunks.
         unit: bytes that stand for m in ``counts``.
         beta: critical path, sum over rounds of the most bytes one rank sends or receives, times m.
-        gamma: likewise of the bytes reduced, from messages or locally, times m.
+        gamma: sum over rounds of the most bytes one rank reduces, from messages or locally, times m.
         bound: the lower bound of the collective.
 
     >>> from spmdsim.collectives import facts_of, schedule_of

@@ -406,7 +406,7 @@ def _report_unmatched(
     Args:
         pair: the sender and the receiver.
         sent: the sends of the pair, as (round number, instruction).
-        received: its receives, likewise; their number differs from the number of sends.
+        received: the receives of the pair, as (round number, instruction); more or fewer than the sends.
     """
     source, target = pair
     sides = (
