@@ -286,10 +286,9 @@ def report_figure(report: Report) -> Figure:
     Args:
         report: the report of :func:`spmdsim.simulate`.
     """
-    total, state = sum(report.messages), "all finished" if report.completed else "stopped"
-    notes = [
-        f"{state}; {many(total, 'message')}, {bytes_text(sum(report.nbytes))}, {seconds_text(max(report.seconds, default=0.0))} modelled"
-    ]
+    state = "all finished" if report.completed else "stopped"
+    message_text = f"{many(sum(report.messages), 'message')}, {bytes_text(sum(report.nbytes))}"
+    notes = [f"{state}; {message_text}, {seconds_text(max(report.seconds, default=0.0))} modelled"]
     notes += [str(problem) for problem in report.problems[:8]]
     if report.size > MOST_LANES:
         notes.append(f"the first {MOST_LANES} of {report.size:,} ranks are drawn")
@@ -334,16 +333,17 @@ def chrome_bars(
         ``(bars, arrows)``. The lane of a bar is its rank. An arrow is (sending rank, second, receiving rank, second,
         text).
     """
-    starts: dict[int, dict[str, Any]] = {}
-    arrows, arrivals = [], defaultdict(list)
+    # Phase "s" is the send of a message, "f" is its receipt, and "X" is a call.
+    send_events: dict[int, dict[str, Any]] = {}
+    arrows, times_of_messages = [], defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] == "s":
-            starts[event["id"]] = event
-        elif event["ph"] == "f" and event["id"] in starts:
-            sent = starts[event["id"]]
-            arrivals[event["pid"]].append((event["ts"], sent["ts"]))
-            if max(event["pid"], sent["pid"]) < ranks:
-                arrows.append((sent["pid"], sent["ts"] / 1e6, event["pid"], event["ts"] / 1e6, event["name"]))
+            send_events[event["id"]] = event
+        elif event["ph"] == "f" and event["id"] in send_events:
+            send = send_events[event["id"]]
+            times_of_messages[event["pid"]].append((event["ts"], send["ts"]))
+            if max(event["pid"], send["pid"]) < ranks:
+                arrows.append((send["pid"], send["ts"] / 1e6, event["pid"], event["ts"] / 1e6, event["name"]))
     bars = []
     for event in trace["traceEvents"]:
         if event["ph"] != "X" or event["pid"] >= ranks:
@@ -353,9 +353,9 @@ def chrome_bars(
             send_times = [end]
         else:
             send_times = [
-                sent
-                for received, sent in arrivals[event["pid"]]
-                if start < received <= end * (1 + 1e-12) and sent > start
+                send_time
+                for receive_time, send_time in times_of_messages[event["pid"]]
+                if start < receive_time <= end * (1 + 1e-12) and send_time > start
             ]
         facts = ", ".join(f"{key} {value}" for key, value in event.get("args", {}).items())
         waits = (max(send_times) - start) / 1e6 if send_times else 0.0
