@@ -250,9 +250,9 @@ class Optimiser(SavedState, Pictured):
     def _compute_updated_value(self, parameter: Parameter, gradient: Tensor) -> Tensor:
         """Return the parameter's next value, in the layout of its state and without gradient.
 
-        Value and gradient are redistributed to that layout first, so all ranks must call it. Then each owned shard is
-        updated. The parameter's state and count of updates change; its value is left to the caller to assign. In a
-        world without data, return the old value in that layout and change nothing.
+        Value and gradient are redistributed to the layout of the state first, so all ranks must call it. Then each
+        owned shard is updated. The parameter's state and count of updates change. The caller assigns the value. In a
+        world without data, return the old value in the layout of the state and change nothing.
 
         Args:
             parameter: the parameter, which has a value.
@@ -296,7 +296,7 @@ class Optimiser(SavedState, Pictured):
 
         Args:
             parameter: the parameter, the key of the state.
-            values: its shards, one per owned rank.
+            values: the parameter's shards, one per owned rank.
             gradients: the gradients of the shards, of equal shapes.
         """
         # The number that this update of the parameter has; steps without gradient are not counted.
