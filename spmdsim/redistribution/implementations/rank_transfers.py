@@ -106,8 +106,8 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
     """Return the transfers of an all_gather or all_to_all inside the group of ``rank``.
 
     The members are the ranks of the group, sorted. A box is the overlap of one member's source box and another's target
-    box; empty ones are left out. If several members own one source box, the receiver takes its own if it is one of
-    them, else that of the first.
+    box; empty boxes are left out. If several members own one source box, a receiver that is one of them takes its own
+    copy. Other receivers take the copy of the first of them.
 
     - ``gathered`` is set if the step is an all_gather: all targets are equal and the sources differ.
     - ``swapped`` is True if all members cut their shards into one equal contiguous block per member, in their order.
@@ -127,24 +127,24 @@ def group_transfers(step: Step, rank: int) -> RankTransfers:
     after = [step.dst.bounds(step.shape, member) for member in members]
     me = members.index(rank)
     receives, local_box = _receive_from_members(before, after[me], me)
-    received = sum(piece.count for piece in receives)
+    covered_elements = sum(box.count for box in receives)
     if local_box is not None:
-        received += MemberBox(me, local_box[0]).count
-    if received != volume(after[me]):
+        covered_elements += MemberBox(me, local_box[0]).count
+    if covered_elements != volume(after[me]):
         raise PlanError(
             f"{step.collective} over {step.axes} cannot take {step.src} to {step.dst}: "
             f"the group does not hold the box {after[me]}"
         )
     transfers = RankTransfers(
-        members,
-        me,
-        _box_shape(before[me]),
-        _box_shape(after[me]),
-        _send_to_members(before, after, me),
-        receives,
-        local_box,
-        _gathered_boxes(before, after),
-        max(map(volume, (*before, *after))),
+        members=members,
+        me=me,
+        source=_box_shape(before[me]),
+        target=_box_shape(after[me]),
+        sends=_send_to_members(before, after, me),
+        receives=receives,
+        local_box=local_box,
+        gathered=_gathered_boxes(before, after),
+        largest=max(map(volume, (*before, *after))),
     )
     return replace(
         transfers, swapped=_have_equal_shapes(before, after) and _can_use_plain_alltoall(transfers)
@@ -403,15 +403,16 @@ def list_blocks(step: Step, members: tuple[int, ...], rank: int) -> Blocks:
     packed_starts = [0, *accumulate(counts)][:-1]
     starts = [flat_offset(shape, index) if count else 0 for index, count in zip(indices, counts)]
     direct = None not in starts
-    nonempty_starts = [pair for pair, count in zip(zip(starts, packed_starts), counts) if count]
-    in_place = direct and all(start == packed_start for start, packed_start in nonempty_starts)
-    offsets = [int(start or 0) for start in starts] if direct and not in_place else packed_starts
+    has_no_gaps = direct and all(
+        start == packed_start for start, packed_start, count in zip(starts, packed_starts, counts) if count
+    )
+    offsets = [int(start or 0) for start in starts] if direct and not has_no_gaps else packed_starts
     return Blocks(
         indices=tuple(indices),
         counts=counts,
         offsets=offsets,
         direct=direct,
-        packed=in_place or not direct,
+        packed=has_no_gaps or not direct,
         covers_source=sum(counts) == math.prod(shape),
         target=step.dst.local_shape(step.shape, rank),
     )
@@ -432,13 +433,13 @@ def count_blocks(step: Step, rank: int) -> Blocks:
     nonempty = counts > 0
     packed_starts = np.cumsum(counts) - counts
     direct = bool(is_contiguous[nonempty].all())
-    in_place = direct and bool((starts == packed_starts)[nonempty].all())
+    has_no_gaps = direct and bool((starts == packed_starts)[nonempty].all())
     return Blocks(
         indices=(),
         counts=counts.tolist(),
-        offsets=(starts * nonempty if direct and not in_place else packed_starts).tolist(),
+        offsets=(starts * nonempty if direct and not has_no_gaps else packed_starts).tolist(),
         direct=direct,
-        packed=in_place or not direct,
+        packed=has_no_gaps or not direct,
         covers_source=int(counts.sum()) == math.prod(shape),
         target=step.dst.local_shape(step.shape, rank),
     )

@@ -65,6 +65,7 @@ def find_finer_form(
 
     - the numbers of elements differ, or there are no elements;
     - the positions of two cuts do not divide one another;
+    - an axis unevenly splits a dimension that the reshape changes;
     - a layout cannot be written on the finer shape.
 
     Results are cached by value.
@@ -156,7 +157,7 @@ class _Side:
     ) -> None:
         self.layout, self.shape, self.axis_cuts = layout.canonical, shape, axis_cuts
         self.groups = [group[which] for group in groups]
-        self.fixed = [len(old) == len(new) == 1 for old, new in groups]
+        self.is_unchanged = [len(old) == len(new) == 1 for old, new in groups]
         for axis, size in zip(layout.mesh.axes, layout.mesh.shape):
             axis_cuts.setdefault(axis, {1, size})
 
@@ -166,11 +167,11 @@ class _Side:
         Dimensions (4, 6) add 1, 6 and 24: the distances, in elements, between cuts of the group.
         """
         for group, group_cuts in zip(self.groups, cuts):
-            below = 1
+            stride = 1
             for dim in reversed(group):
-                group_cuts.add(below)
-                below *= self.shape[dim]
-            group_cuts.add(below)
+                group_cuts.add(stride)
+                stride *= self.shape[dim]
+            group_cuts.add(stride)
 
     def refine_cuts(self, cuts: list[set[int]]) -> bool:
         """Carry cuts between this side's dimensions and its axes, once.
@@ -191,16 +192,16 @@ class _Side:
             False if a cut does not divide another one, or if an axis does not split its dimension evenly. The sets may
             be extended then, too.
         """
-        for group, group_cuts, fixed in zip(self.groups, cuts, self.fixed):
-            if fixed:
+        for group, group_cuts, is_unchanged in zip(self.groups, cuts, self.is_unchanged):
+            if is_unchanged:
                 continue
-            below = math.prod(self.shape[dim] for dim in group)
+            stride = math.prod(self.shape[dim] for dim in group)
             for dim in group:
-                top = below
-                below //= self.shape[dim]
+                top = stride
+                stride //= self.shape[dim]
                 for axis in self.layout.dims[dim]:
                     bottom, remainder = divmod(top, self.layout.mesh.axis_size(axis))
-                    is_even_split = not remainder and not bottom % below
+                    is_even_split = not remainder and not bottom % stride
                     if not is_even_split or not _exchange_cuts(group_cuts, self.axis_cuts[axis], top, bottom):
                         return False
                     top = bottom
@@ -218,15 +219,16 @@ class _Side:
         """
         mesh, names = _cut_mesh(self.layout.mesh, self.axis_cuts)
         dims: list[tuple[str, ...]] = []
-        for group, cuts, fixed in zip(self.groups, finer, self.fixed):
-            if fixed:
+        for group, cuts, is_unchanged in zip(self.groups, finer, self.is_unchanged):
+            if is_unchanged:
                 size = self.shape[group[0]]
-                entry = self.layout.dims[group[0]]
-                parts = tuple(self.layout.mesh.axis_size(axis) for axis in entry)
-                new = tuple(name for axis in entry for name in names[axis])
-                if not same_cuts(size, parts, tuple(mesh.axis_size(name) for name in new)):
+                axes = self.layout.dims[group[0]]
+                axis_parts = tuple(name for axis in axes for name in names[axis])
+                axis_sizes = tuple(self.layout.mesh.axis_size(axis) for axis in axes)
+                part_sizes = tuple(mesh.axis_size(name) for name in axis_parts)
+                if not same_cuts(size, axis_sizes, part_sizes):
                     return None
-                dims.append(new)
+                dims.append(axis_parts)
             else:
                 dims += self._entries(group, cuts, names, mesh)
         partial = [(name, op) for axis, op in self.layout.partial for name in names[axis]]
@@ -247,10 +249,10 @@ class _Side:
             mesh: the mesh with the parts as axes.
         """
         entries: dict[int, tuple[str, ...]] = {high: () for high, _ in pairwise(cuts)}
-        below = math.prod(self.shape[dim] for dim in group)
+        stride = math.prod(self.shape[dim] for dim in group)
         for dim in group:
-            top = below
-            below //= self.shape[dim]
+            top = stride
+            stride //= self.shape[dim]
             for axis in self.layout.dims[dim]:
                 for name in names[axis]:
                     high = min(cut for cut in cuts if cut >= top)
@@ -269,7 +271,7 @@ def _exchange_cuts(group_cuts: set[int], axis_cuts: set[int], top: int, bottom: 
         group_cuts: the distances in elements at which the group is cut; extended in place.
         axis_cuts: the prefix products of the axis's parts; extended in place.
         top: the largest distance that the axis covers.
-        bottom: the smallest one.
+        bottom: the smallest distance that the axis covers.
 
     Returns:
         False if a cut does not divide ``top``. The sets may be extended then, too.

@@ -430,22 +430,20 @@ def _list_traffic(step: HaloStep, rank: int, blocks: bool) -> Iterator[tuple[int
     mesh = step.src.mesh
     if rank not in mesh:
         return
-    split = [(d, dim, axes) for d, dim, axes in _changed_dims(step) if dim.count > 1]
+    split_dims = [(d, dim, axes) for d, dim, axes in _changed_dims(step) if dim.count > 1]
     sizes = step.unwindowed.local_shape(step.shape, rank)
-    own_numbers = [_piece_number(mesh, axes, rank) for _, _, axes in split]
+    own_numbers = [_piece_number(mesh, axes, rank) for _, _, axes in split_dims]
     peer_options = [
         dim.readers(number) if blocks else dim.sources(number)
-        for (_, dim, _), number in zip(split, own_numbers)
+        for (_, dim, _), number in zip(split_dims, own_numbers)
     ]
     for peer_numbers in product(*peer_options):
         block_numbers, reader_numbers = (own_numbers, peer_numbers) if blocks else (peer_numbers, own_numbers)
-        ends = {d: pair for (d, _, _), pair in zip(split, zip(block_numbers, reader_numbers))}
-        pieces = _list_boxes(step, sizes, ends)
-        if pieces:
-            peer = _find_peer(
-                mesh, rank, [(axes, number) for (_, _, axes), number in zip(split, peer_numbers)]
-            )
-            yield peer, tuple(pieces)
+        number_pairs = {d: pair for (d, _, _), pair in zip(split_dims, zip(block_numbers, reader_numbers))}
+        boxes = _list_boxes(step, sizes, number_pairs)
+        if boxes:
+            numbers_by_axes = [(axes, number) for (_, _, axes), number in zip(split_dims, peer_numbers)]
+            yield _find_peer(mesh, rank, numbers_by_axes), tuple(boxes)
 
 
 def _find_peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], int]]) -> int:
