@@ -637,12 +637,14 @@ class EmulatedCommunicator(Pictured):
     def _choose(self, name: str, nbytes: int, itemsize: int, commutes: bool, root: int) -> Schedule:
         """Return the schedule by which a collective runs.
 
-        The first of these algorithms counts:
+        The first of these algorithms is taken:
 
-        1. the one that the user named for the collective;
-        2. the one that the library would choose for a message of this size, if that is known, it runs on this number of
-           ranks, and it keeps the order of operands where that matters;
-        3. the first algorithm of the collective that fulfils these two conditions.
+        1. The algorithm that the user named for the collective.
+        2. The algorithm that the library would choose for a message of ``nbytes`` bytes, if it is known and fits.
+        3. The first algorithm of the collective that fits.
+
+        An algorithm fits if it runs on the communicator's number of ranks, and keeps the order of operands unless
+        they commute.
 
         Args:
             name: the collective, such as "all_reduce".

@@ -63,7 +63,7 @@ class Stretches(NamedTuple):
 
 @lru_cache(maxsize=64)
 def element(itemsize: int) -> MPI.Datatype:
-    """Return the MPI type that moves elements of this size (bytes for unusual sizes).
+    """Return the MPI type that moves elements of ``itemsize`` bytes (bytes for unusual sizes).
 
     Passed beside an array, it spares MPI the look-up of the array's element type.
     """

@@ -243,9 +243,9 @@ def _derive_shared_fill(
     ``otherwise(shard)``.
 
     Args:
-        windows: the memory for results of this size.
+        windows: the memory for results of the size that ``shape`` and ``dtype`` give.
         shape: the shape of the result.
-        dtype: its element type.
+        dtype: the element type of the result.
         fill: writes this rank's part: takes the result and the rank's shard, returns None.
         otherwise: the function that runs the step without shared memory.
     """
