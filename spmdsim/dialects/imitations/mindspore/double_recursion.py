@@ -282,25 +282,26 @@ class _Search:
         numbers: kind and state -> number of the state.
         states: kind and state by number.
         view_numbers: view (the blocks per dim of a tensor) -> number of the view.
-        view_values: view by number.
+        view_values: the cuts of each view, by the number of the view.
         views: by number of the state, the numbers of the views of its operands, then of its results.
         links: tensors that an operator shares with others; see `_list_links`.
         order: indices of the operators, in the order in which a step decides them.
-        fixed: cuts of configured operators; see `_read_configured`.
+        configured_cuts: cuts of configured operators; see `_read_configured`.
     """
 
     def __init__(self, graph: Graph, ranks: int, version: str, order: str | None) -> None:
         self.graph, self.ranks, self.version = graph, ranks, version
         self.steps = prime_factors(ranks)
-        kinds: dict[BoundRule, int] = {}
-        identities: dict[int, int] = {}
+        number_of_rule: dict[BoundRule, int] = {}
+        number_of_object: dict[int, int] = {}
         self.kinds: list[CutCosts] = []
         self.kind_of: list[int] = []
         # Most operators share one object as their rule, so only the first use of an object compares rules by value.
         for operator in graph.operators:
-            number = identities.get(id(operator.bound))
+            number = number_of_object.get(id(operator.bound))
             if number is None:
-                number = identities[id(operator.bound)] = kinds.setdefault(operator.bound, len(self.kinds))
+                number = number_of_rule.setdefault(operator.bound, len(self.kinds))
+                number_of_object[id(operator.bound)] = number
                 if number == len(self.kinds):
                     self.kinds.append(CutCosts(operator.bound, version))
             self.kind_of.append(number)
@@ -311,7 +312,7 @@ class _Search:
         self.views: list[Cuts] = []
         self.links = [self._list_links(operator) for operator in graph.operators]
         self.order = self._order_operators(order or self._default_order())
-        self.fixed = self._read_configured()
+        self.configured_cuts = self._read_configured()
 
     def _list_links(self, operator: Operator) -> list[tuple[int, int, int]]:
         """Return ``(slot, neighbour, neighbour's slot)`` for every tensor shared with another operator.
@@ -370,9 +371,9 @@ class _Search:
         """Return the factor that each step cuts, by operator, for operators with a configured strategy.
 
         A factor is stated by its position in the operator's ``factors``; None stands for a step that cuts
-        nothing. A step cuts the first factor whose number of blocks, as the strategy states it, is a multiple
-        of the step's size; then this number is divided by the size. For example, the steps 2, 2, 2 for the
-        blocks (4, 2) cut the factors 0, 0, 1.
+        nothing. The numbers of blocks of all factors start as the strategy states them. A step of size 2 cuts
+        the first factor whose number of blocks is a multiple of 2, and divides this number by 2. For example,
+        the steps 2, 2, 2 for the blocks (4, 2) cut the factors 0, 0, 1.
         """
         factors_cut: dict[int, list[int | None]] = {}
         for operator in self.graph.operators:
@@ -431,7 +432,7 @@ class _Search:
             canonical_tuples.setdefault(slots_of_operator, slots_of_operator)
             for slots_of_operator in slot_tuples
         ]
-        views, fixed = self.views, self.fixed
+        views, configured_cuts = self.views, self.configured_cuts
         for step, pieces in enumerate(self.steps):
             is_decided = [False] * len(state)
             decisions: dict[tuple[object, ...], tuple[str | None, int]] = {}
@@ -440,8 +441,8 @@ class _Search:
                 neighbour_views = tuple(
                     [views[state[u]][slot] if is_decided[u] else -1 for u, slot in neighbours[i]]
                 )
-                if i in fixed:
-                    decision = self._cut_factor(state[i], fixed[i][step], pieces)
+                if i in configured_cuts:
+                    decision = self._cut_factor(state[i], configured_cuts[i][step], pieces)
                 else:
                     key = (state[i], slots[i], neighbour_views)
                     decision = decisions.get(key) or self._decide(state[i], i, neighbour_views, pieces)
