@@ -514,7 +514,7 @@ def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
         yield
         return
     begin = read_begin(folder)
-    starter_end, own_end = os.pipe()  # the system closes a killed process's end
+    read_end, write_end = os.pipe()  # if this process is killed, the system closes its write end
     with warnings.catch_warnings():
         # Python warns of forking a process with threads, such as the server of notes.
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -522,7 +522,8 @@ def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
     if watcher == 0:
         try:
             os.setsid()
-            os.dup2(starter_end, 0)
+            os.close(write_end)
+            os.dup2(read_end, 0)
             close_descriptors(1)
             if not os.read(0, 1):
                 with suppress(ProcessLookupError):
@@ -533,13 +534,13 @@ def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
                 remove_leftovers(begin, GRACE_SECONDS)
         finally:
             os._exit(0)
-    os.close(starter_end)
+    os.close(read_end)
     try:
         yield
     finally:
         with suppress(OSError):  # the watcher was killed
-            os.write(own_end, b".")
-        os.close(own_end)
+            os.write(write_end, b".")
+        os.close(write_end)
         os.waitpid(watcher, 0)
 
 
