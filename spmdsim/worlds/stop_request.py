@@ -68,7 +68,7 @@ class StopRequest(Pictured):
 
     def __repr__(self) -> str:
         """Return the signals, and "set" if this rank has the request, else "not set"."""
-        names = {number: number.name for number in signal.Signals}  # real-time signals have none
+        names = {int(number): number.name for number in signal.Signals}  # real-time signals have none
         signals = ", ".join(names.get(number, str(number)) for number in self.signals)
         return f"StopRequest({signals}; {'set' if self._is_set or self._is_agreed else 'not set'})"
 
