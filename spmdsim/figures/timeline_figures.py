@@ -150,7 +150,8 @@ def _draw_legend(
 
     1. each name of bars beside its colour;
     2. "hatched: waits", if there are waits;
-    3. "cut: nothing happens for TIME", if there are cuts. TIME is the total time of all cuts.
+    3. "cut: nothing happens for TIME", if there are cuts. TIME is the total time of all cuts; with several cuts, "in
+       all" follows.
 
     Args:
         out: the canvas; changed in place.
@@ -169,10 +170,13 @@ def _draw_legend(
         out.text(x + 18, y + 11, name)
         x += width
     if has_waits:
+        width = width_of("hatched: waits") + 30
+        if x + width > margin + LENGTH:
+            x, y = 0.0, y + 20
         out.bar(x, y, 14, 14, "var(--line)")
         _draw_hatching(out, x, y, 14, 14)
         out.text(x + 18, y + 11, "hatched: waits")
-        x += width_of("hatched: waits") + 30
+        x += width
     if axis.cuts:
         words = f"cut: nothing happens for {seconds_text(axis.idle)}" + (" in all" if axis.cuts[1:] else "")
         if x and x + width_of(words) > margin + LENGTH:

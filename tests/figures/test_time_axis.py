@@ -7,7 +7,7 @@ import re
 import pytest
 from drawn_words import titles
 
-from spmdsim.figures.canvas import svg
+from spmdsim.figures.canvas import svg, width_of
 from spmdsim.figures.time_axis import CUT, TimeAxis
 from spmdsim.figures.timeline_figures import Bar, draw_timeline
 
@@ -71,3 +71,12 @@ def test_ticks_after_a_cut_have_different_labels():
 def test_short_pauses_are_not_cut():
     axis = TimeAxis([(0.0, 1.0), (1.5, 2.5)], 100.0)
     assert not axis.cuts and axis.place(1.5) == pytest.approx(60)
+
+
+@pytest.mark.parametrize("count", range(1, 25))
+def test_the_legend_of_waits_is_not_wider_than_the_timeline(count: int):
+    """The entry for waits starts a new row where the names of the bars leave too little space."""
+    bars = [Bar(0, f"collective {k:02}", k, k + 0.5, waits=0.1) for k in range(count)]
+    image = svg(draw_timeline(("r",), bars), "trace")
+    (left,) = re.findall(r'<text x="([\d.]+)"[^>]*>hatched: waits<', image)
+    assert float(left) + width_of("hatched: waits") <= width_of("r") + 10 + 800
