@@ -240,7 +240,8 @@ def prediction_figure(prediction: Prediction) -> Figure:
     """Draw a prediction: at most 8 lines of times over sizes or rank counts, and tables.
 
     If more algorithms are fastest at some point, all of these are drawn. A single point has no plot. The tables have
-    the first :data:`MOST_COLUMNS` (10) points. Notes name what is not drawn, and the algorithms without a price.
+    the first :data:`MOST_COLUMNS` (10) points. Notes name what is not drawn, measured sizes that the prediction exceeds,
+    and the algorithms without a price.
     """
     plot = prediction_plot(prediction, 8)
     plots = (plot_canvas(plot),) if len(prediction.points) > 1 else ()

@@ -167,7 +167,9 @@ class _Frame:
 
 
 def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
-    """Draw a plot's title, frame, ticks, labels, and vertical lines with their legend.
+    """Draw a plot's title, frame, grid, labels, and vertical lines with their legend.
+
+    The grid has a line across the frame for each tick, with the tick's number beside the frame.
 
     Vertical lines mark values of the horizontal axis. Those outside of the frame are not drawn, but are still named in
     the legend below the plot.

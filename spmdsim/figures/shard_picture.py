@@ -191,7 +191,8 @@ def _panel_lines(
         widths = [
             max(len(GAP) + 2 if c is None else inner_width, len(s) + 1) for c, s in zip(columns, starts)
         ]
-        if margin + 2 + sum(widths) + len(widths) < width:
+        is_narrow_enough = margin + 2 + sum(widths) + len(widths) < width
+        if is_narrow_enough:
             break
     return _table_lines(
         layout, shape, (row, column), rows, columns, content, starts, widths, " " * (margin + 2)
