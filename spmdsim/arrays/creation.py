@@ -113,7 +113,8 @@ def full(
 
     Args:
         shape: sizes of the dimensions; a number is the size of the only dimension.
-        fill_value: the number; also a tensor of one element, which is gathered from the ranks.
+        fill_value: the number. A tensor of one element, of any shape, is gathered from the ranks. An array must have no
+            dimensions.
         dtype: element type, to which the number is converted like by ``astype``, even if it loses digits; None: the
             number's own type.
         layout: layout of the tensor; None: every rank owns all of it.
@@ -121,9 +122,10 @@ def full(
         device: ``"cpu"`` or None, for the array API standard.
 
     Raises:
-        InputError: If a size is negative or no integer, the element type is no number, or the device is unknown.
+        InputError: If a size is negative or no integer, the element type is no number, ``fill_value`` is a tensor
+            without exactly one element, or the device is unknown.
         LayoutError: If the layout has another number of dimensions.
-        RuleError: If ``fill_value`` has dimensions.
+        RuleError: If ``fill_value`` is an array with dimensions.
         WorldError: If the mesh needs more ranks than the world has, or the ranks pass different arguments.
 
     >>> from spmdsim import Mesh

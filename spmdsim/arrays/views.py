@@ -152,19 +152,20 @@ class ReshapedView(View):
         return _ops().reshape(value, before, order=order)
 
     def model(self, base: np.ndarray) -> np.ndarray:
-        """Return the reshaped view of a NumPy array that stands for the base.
+        """Return a view of ``base`` with the shape and order ("C" or "F") of this reshape.
 
-        The caller uses only its shape and strides.
+        The caller uses only the view's shape and strides. Nothing is copied.
 
         Args:
-            base: an array in the base's shape; NumPy could reshape it without a copy.
+            base: an array with the shape and strides of the base; its values are not used. NumPy could reshape it
+                without a copy.
         """
         shape, _, order = self.facts
         # Column-major order is row-major order of the dims in reverse.
-        direction = slice(None, None, -1 if order == "F" else 1)
-        strides = merged_strides(base.shape[direction], base.strides[direction], shape[direction])
+        row_major = slice(None, None, -1 if order == "F" else 1)
+        strides = merged_strides(base.shape[row_major], base.strides[row_major], shape[row_major])
         assert strides is not None
-        return np.lib.stride_tricks.as_strided(base, shape, strides[direction])
+        return np.lib.stride_tricks.as_strided(base, shape, strides[row_major])
 
 
 class MovedView(View):

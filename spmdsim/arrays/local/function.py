@@ -174,8 +174,8 @@ class LocalFunction(Pictured):
     def _choose_result_layouts(self, operand_layouts: Sequence[Layout]) -> tuple[Layout, ...]:
         """Return the layouts of the results in order, with their pending reductions.
 
-        A result whose entry in ``out_layouts`` is None has the layout of the first operand. The pending reductions of
-        the argument ``partial`` are then added to every layout.
+        A result whose entry in ``out_layouts`` is None has the layout of the first operand. If the argument ``partial``
+        is given, its pending reductions then replace those of every layout.
 
         Args:
             operand_layouts: the layouts of the operands.

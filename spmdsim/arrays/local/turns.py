@@ -166,9 +166,9 @@ class Turns:
     def run(self, bodies: Mapping[int, Body]) -> dict[int, Any]:
         """Run the function of every rank and return the results by rank.
 
-        Only one function runs at a time, until it waits at a collective or returns. This thread starts the functions one
-        after the other; when one waits, another thread starts the remaining ones. The call returns when all threads have
-        ended.
+        Only one function runs at a time, until it waits at a collective or returns. This thread runs the functions one
+        after the other. If a function waits, its thread waits with it, and a new thread runs the functions that have
+        not started. So functions that never wait share one thread. The call returns when all threads have ended.
 
         Args:
             bodies: the function of each rank, without arguments.

@@ -385,7 +385,8 @@ def prod(
 ) -> Tensor:
     """Multiply elements over dimensions; the product of no elements is 1.
 
-    The gradient of an element is the product of the others, also if elements are zero.
+    The gradient of an element is the product of the others, also if elements are zero. It is computed from the values;
+    it has no gradient itself.
 
     Args:
         x: the tensor.

@@ -534,9 +534,10 @@ def split_index(x: Tensor, entries: Sequence[Any]) -> tuple[list[Any], Tensor, I
 def _index_by_arrays(x: Tensor, entries: list[Any]) -> Tensor:
     """Return ``x[index]`` for an index with several arrays, by NumPy's rules.
 
-    Ints and slices are applied first. Then the indexed dims are moved to the position where NumPy puts the dims of the
-    arrays, merged into one, and looked up by row-major numbers. The result is partial over the mesh axes that split an
-    indexed dim.
+    Ints and slices are applied first. Then the dims that are indexed by arrays are moved to the position where NumPy
+    puts the arrays' dims in the result: the front if the arrays are apart. They are merged into one dim, which is
+    looked up by the row-major numbers of its entries. The result is partial over the mesh axes that split an indexed
+    dim.
 
     Args:
         x: the tensor.

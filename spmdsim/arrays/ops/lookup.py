@@ -307,7 +307,8 @@ def _find_padded_rows(context: Context, ids: Array) -> Array:
 def _padded_vjp(context: Context, dy: Array, operands: Arrays, _result: Any) -> tuple[None, Array]:
     """Return None for the ids, and the gradient of this rank's rows of the table.
 
-    The gradient of the padding row, the last row of each rank's block, is always 0.
+    The padding row, the last row of each rank's block, stands for ids of other ranks' blocks. These ids add nothing
+    here, so its gradient is always 0.
 
     Args:
         context: the operator call as this rank sees it: rule with sizes, strategy, rank.

@@ -130,7 +130,7 @@ def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
     Args:
         x: this rank's block, with all entries of ``dim``.
         kind: "fft", "ifft", "rfft" or "irfft".
-        n: the number of points; ``x`` is cut or padded with zeros to it.
+        n: the number of points; ``x`` is cut or padded with zeros to it. For 0, NumPy raises its error.
         dim: the dimension.
         norm: "backward", "ortho" or "forward", as in NumPy.
     """
