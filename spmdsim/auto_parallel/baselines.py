@@ -171,11 +171,12 @@ def _model_factor(
 
     A factor is a dim of the rule, such as k or n of the product ``... k, k n -> ... n``. The cases are:
 
-    - An operand is split already: the operator keeps the split of the first such operand. If the first operand is
-      split along k, the result is "k".
-    - Otherwise, the operator is a product or lookup with a parameter: the first factor that can be split, of the
-      lookup's index factor and of the columns. Columns are the factors of the result that the first parameter has and
-      no operand but parameters has: "n" if the second operand is a parameter.
+    - An operand is split already: the operator keeps the split of the first such operand. If the first operand is split
+      along k, the result is "k". If the dim is the product of several factors, the first one that can be split is
+      taken.
+    - Otherwise, the operator is a product or lookup with a parameter: the first factor that can be split. The lookup's
+      index factor is tried first, then the columns. Columns are the factors of the result that the first parameter has,
+      and no operand except parameters has: "n" if the second operand of the product is a parameter.
     - Any other operator splits none.
 
     Args:
@@ -191,15 +192,17 @@ def _model_factor(
     for dim, term in zip(split, bound.inputs):
         if dim is not None:
             return _first_splittable(operator, term[dim], size)
-    weights = [k for k, kind in enumerate(kinds) if kind == "parameter"]
-    if not weights or not (operator.bound.contraction or bound.rule.indexed):
+    parameters = [k for k, kind in enumerate(kinds) if kind == "parameter"]
+    is_product_or_lookup = bound.contraction or bound.rule.indexed
+    if not parameters or not is_product_or_lookup:
         return None
-    weight_factors = {f for dim in bound.inputs[weights[0]] for f in dim}
+    parameter_factors = {f for dim in bound.inputs[parameters[0]] for f in dim}
     other_factors = {
-        f for k, term in enumerate(bound.inputs) if k not in weights for dim in term for f in dim
+        f for k, term in enumerate(bound.inputs) if k not in parameters for dim in term for f in dim
     }
-    results = {f for dim in bound.outputs[0] for f in dim}
-    columns = [f for f in bound.sizes if f in weight_factors - other_factors and f in results]
+    result_factors = {f for dim in bound.outputs[0] for f in dim}
+    column_factors = (parameter_factors - other_factors) & result_factors
+    columns = [f for f in bound.sizes if f in column_factors]
     return _first_splittable(operator, (*bound.rule.indexed, *columns), size)
 
 

@@ -464,10 +464,12 @@ def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: M
 def expressing_meshes(graph: Graph, ranks: int, least: int = 2) -> tuple[Mesh, ...]:
     """Return the device matrices (meshes) with the fewest axes that express all configured strategies.
 
-    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). The matrices of a number include those of
-    fewer axes. The first number is taken for which at least one matrix is usable: each of its axes can split the
-    operator with the most floating point operations. If there is no such number, the matrices of the last number are
-    returned, which may be none.
+    Numbers of axes are tried from ``least`` to :data:`POLISH_AXES` (3). For each number, the candidates are all
+    matrices with at most this number of axes that express all configured strategies. The search ends at the first
+    number for which a candidate is usable: each of its axes can split the operator with the most floating point
+    operations. All candidates of this number are returned, also those that are not usable. If no number has a usable
+    candidate, the candidates of the last number are returned, which may be none. If ``least`` is larger than 3, the
+    result is empty.
 
     Args:
         graph: the program.

@@ -257,8 +257,9 @@ def _free_states(model: ChoiceModel) -> list[range]:
 def _cheapest_of_few(model: ChoiceModel, memory: float) -> Solution:
     """Return the cheapest assignment with a low enough peak, by trying all assignments.
 
-    The assignments are sorted by their seconds; the first whose peak is low enough is returned. Impossible ones are
-    left out.
+    An assignment has a state for each variable. Hubs, which take part in many pairs, are not enumerated: each hub gets
+    its cheapest state for the other variables' states. The assignments are sorted by their seconds; the first whose
+    peak is low enough is returned. Impossible ones are left out.
 
     Args:
         model: the choices on a mesh.

@@ -463,10 +463,11 @@ class ChoiceModel:
     ) -> None:
         """Add a pair price: the moves of a tensor from its stored layouts to one of its readers.
 
-        The price is in seconds, for each stored layout and each layout that the reader wants, times ``count``. It is
-        for the forward pass; with recomputation the tensor may move twice. The bytes of the copy that the reader stores
-        for the backward pass, if any, are added as the pair's memory, also times ``count``. A parameter that is stored
-        apart must be stored as it is used, or finer; other pairs are :data:`IMPOSSIBLE`.
+        The price is in seconds, for each stored layout and each layout that the reader wants, times ``count``. It has
+        the moves of the forward pass, and also those of a recomputation (:meth:`_count_forward_moves`). The bytes of
+        the copy that the reader stores for the backward pass, if any, are added as the pair's memory, also times
+        ``count``. A parameter that is stored apart must be stored as it is used, or finer; other pairs are
+        :data:`IMPOSSIBLE`.
 
         Args:
             value: the tensor, the first of ``count`` tied ones.

@@ -464,13 +464,14 @@ def find_repeats(marks: list[int]) -> tuple[int, int, int]:
     best, covered = (1, 0, 0), 0
     for period in range(1, min(MOST_LAYER_OPERATORS, len(array) // 2) + 1):
         is_repeated = array[:-period] == array[period:]
-        # The starts and the ends of the runs of True, in turn.
+        # The starts and the stops of the runs of True, in turn.
         edges = np.flatnonzero(np.diff(np.concatenate(([0], is_repeated.astype(np.int8), [0]))))
         if not len(edges):
             continue
-        lengths = edges[1::2] - edges[::2]
+        starts, stops = edges[::2], edges[1::2]
+        lengths = stops - starts
         longest = int((lengths // period).argmax())
         repeats = int(lengths[longest]) // period + 1
         if repeats >= 2 and repeats * period > covered:
-            best, covered = (period, int(edges[2 * longest]), repeats), repeats * period
+            best, covered = (period, int(starts[longest]), repeats), repeats * period
     return best
