@@ -159,8 +159,8 @@ _MODULES: dict[str, ModuleWords] = {}
 def declare_modules(dialect: str, modules: Mapping[str, ModuleWords]) -> Callable[[str], Any]:
     """Declare the modules of a dialect, and create those without a file for ``import``.
 
-    A created module is empty: its names are found on their first use. It is stored in ``sys.modules``. A module that
-    has a file must call `add_words` itself.
+    For each module without a file or folder, an empty module is stored in ``sys.modules``, so that ``import`` finds it.
+    Its names are looked up on their first use. A module that has a file must call `add_words` itself.
 
     Args:
         dialect: full name of the dialect's package, which is being imported.

@@ -171,7 +171,8 @@ def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) 
         dtype: element type or its name.
 
     Raises:
-        InputError: If the name is unknown, or the array has another shape.
+        InputError: If the name is unknown, ``init`` is of another kind (such as ``np.float32(1)``), or the array has
+            another shape.
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     source: Any = init

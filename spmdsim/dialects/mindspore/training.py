@@ -41,6 +41,7 @@ def value_and_grad(
     * ``value_and_grad(f, None, weights=[v, w])``: ``(f(x), (dv, dw))``.
 
     Details:
+
     * The gradient of an input or parameter on which the loss does not depend is zeros. The gradient of an integer or
       bool is None.
     * A loss of several elements is summed.

@@ -288,7 +288,8 @@ def _broadcast_from_first(tensor: LocalTensor, layout: Layout, shape: tuple[int,
     returned as they are, and nothing is communicated. Otherwise all ranks must call it. For example, if ranks 0 and 1
     own copies of one shard, both get the array of rank 0.
 
-    The broadcast runs as an all_reduce ("sum", or "any" for bools) to which the other ranks contribute zeros.
+    The broadcast runs as an all_reduce ("sum", or "any" for bools) to which the other ranks contribute zeros. A rank
+    outside of the mesh contributes an array without elements.
 
     Args:
         tensor: the local tensor.

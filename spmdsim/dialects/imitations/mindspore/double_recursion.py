@@ -233,8 +233,8 @@ class CutCosts:
         """Return True if the blocks of a factor can be cut further.
 
         It cannot if the rule keeps it whole, or if ``pieces`` does not divide its blocks. A dim may be the product of
-        several factors: a minor one can be cut only when the major ones are cut into blocks of size 1. Version 2.x also
-        never cuts both a reduced and a column factor of one product.
+        several factors, major ones first. A minor factor can be cut only when each major one is cut into blocks of size
+        1. Version 2.x also never cuts both a reduced factor and a column factor of one product.
 
         Args:
             k: number of the factor in the order of the rule's sizes.

@@ -70,7 +70,8 @@ def batch_parallel(
         in_strategy: cuts or layouts per operand, which must split dim 0 over all devices and nothing else. None
             stands for these cuts.
         devices: number or list of devices; None for the product of the first operand's cuts, or 1 without a strategy.
-            Layouts have their own.
+            If ``in_strategy`` has layouts, their mesh has the devices; ``devices`` must then be None or have the number
+            of these devices.
         attrs: attributes; ``output_shapes`` states the results' shapes, else the result has the shape of operand 0 (of
             Flatten: a matrix).
 

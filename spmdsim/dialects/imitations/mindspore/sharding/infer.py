@@ -198,7 +198,8 @@ def make_partial(bound: BoundRule, layouts: Sequence[Layout]) -> list[Layout]:
 
     An operand is made partial if the operator adds it to a partial one. Nothing moves: one rank of each group keeps the
     values, the others have zeros. MindSpore divides the values by the size of the group instead. If another added
-    operand is split along the pending axis, all added operands stay as they are.
+    operand is split along the pending axis, all added operands stay as they are. Each pending axis is decided by
+    itself.
 
     Args:
         bound: rule of the operator for given shapes: it names the factor (shared index) of each dim.

@@ -63,7 +63,7 @@ def shard(
     repeat: str | None = None,
     attrs: Mapping[str, Any] | None = None,
 ) -> Sharded:
-    """Derive the sharding of an operator from its strategy.
+    """Derive the sharding of an operator from its strategy, as MindSpore does.
 
     A sharding has the device matrix, the layouts of operands and results, and the collectives.
 
@@ -74,11 +74,13 @@ def shard(
             matrix. OneHot takes the cuts of its result. None: data parallel, that is, dim 0 of the first operand (of
             Gather: of the indices) is split over all devices. The attribute ``layout`` replaces this argument.
         out_strategy: cuts or layout of the result, if the operator accepts one (MatMul, Gather, Transpose); None: it
-            follows from the operands.
+            follows from the operands. Operators that are always data parallel ignore it.
         devices: number of devices, or their ranks in order. None: the product of the cuts, 1 without a strategy. A
             virtual axis of layouts does not count.
         repeat: side of the device matrix for the axis along which devices do equal work (``"right"`` or ``"left"``);
-            None for the operator's own. It has no effect on layouts and on operators that are always data parallel.
+            None for the operator's own: ``"left"`` for data sources and for a Gather whose lookup axis is split;
+            otherwise ``"right"``. Except for Gather, the attribute ``repeated_num_in_dev_matrix_right_=False`` changes
+            it to ``"left"``. It has no effect on layouts and on operators that are always data parallel.
         attrs: MindSpore's attributes, such as ``{"transpose_b": True}``. With ``cross_batch``, every device keeps its
             own addend of a reduction.
 
@@ -100,19 +102,21 @@ def shard(
             return batch_parallel(operator, shapes, in_strategy, devices, attributes)
         if "layout" in attributes:
             in_strategy = configured_layouts(attributes["layout"])
-        laid_out = any(isinstance(entry, Layout) for entry in in_strategy or ())
-        if row.strategies == "gather" and not laid_out:
+        has_layouts = any(isinstance(entry, Layout) for entry in in_strategy or ())
+        if row.strategies == "gather" and not has_layouts:
             return gather(shapes, in_strategy, out_strategy, devices, repeat, attributes)
         # Operands that are replicated on every device, such as the mask of a DropoutDoMask.
-        further = shapes[1:] if row.first_only else []
-        bound = bind(row.op, shapes[: len(shapes) - len(further)], row.strategy_params(shapes, attributes))
+        further_shapes = shapes[1:] if row.first_only else []
+        bound = bind(
+            row.op, shapes[: len(shapes) - len(further_shapes)], row.strategy_params(shapes, attributes)
+        )
         request = _RequestedStrategy(operator, row, bound, out_strategy, devices, attributes)
-        if in_strategy and laid_out:
+        if in_strategy and has_layouts:
             derivation = request.by_layouts(in_strategy)
         else:
-            right = attributes.get("repeated_num_in_dev_matrix_right_", True)
-            derivation = request.by_cuts(in_strategy, repeat or ("right" if right else "left"))
-        return derivation.with_whole(further) if further else derivation
+            repeats_right = attributes.get("repeated_num_in_dev_matrix_right_", True)
+            derivation = request.by_cuts(in_strategy, repeat or ("right" if repeats_right else "left"))
+        return derivation.with_whole(further_shapes) if further_shapes else derivation
 
 
 def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, Any]) -> None:
