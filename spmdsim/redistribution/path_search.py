@@ -456,9 +456,11 @@ def find_single_step(
 def build_steps(
     path: Sequence[StateStep], src: Layout, shape: tuple[int, ...], still_partial: tuple[tuple[str, str], ...]
 ) -> list[Step]:
-    """Return the steps between layouts for a path of steps between states; [] for an empty path.
+    """Convert a path between states into steps between layouts; return [] for an empty path.
 
-    A slice gets no axes. Reductions get the reduction of ``src``.
+    A state has only split dims and pending axes. The layouts of the steps are on the mesh of ``src``. Their pending
+    axes have the reduction of ``src``, and those of ``still_partial`` are added. A slice step has no axes, because it
+    does not communicate. Only steps that reduce have a reduction.
 
     Args:
         path: the steps of the search, from ``src`` on.

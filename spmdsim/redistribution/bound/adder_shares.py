@@ -173,8 +173,9 @@ def _deal_shares(
 ) -> np.ndarray | None:
     """Return shares that keep every load at most ``limit``, or None if dealing out fails.
 
-    The groups are dealt out one after the other. A group takes its cheapest ranks first; among ranks of equal cost,
-    those with the most room left. It fails if a group has elements for which no rank has room. Another order of the
+    The groups are dealt out one after the other. A group takes its cheapest ranks first. Among ranks of equal cost,
+    each element goes to the rank that has the most room at that time, so that their room is levelled
+    (:func:`_level_room`). Dealing out fails if a group has elements for which no rank has room. Another order of the
     groups is not tried, even if it might succeed.
 
     Args:
@@ -187,6 +188,9 @@ def _deal_shares(
     >>> problem = np.array([[1, 1, 2]]), np.array([13]), np.array([6, 6, 0]), np.array([0])
     >>> _deal_shares(*problem, limit=10).tolist(), _deal_shares(*problem, limit=9)  # 9 has room for 3 + 3 + 4 elements
     ([[4, 4, 5]], None)
+    >>> # Room for 9 and for 5 elements is levelled to 4 and 4.
+    >>> _deal_shares(np.array([[1, 1]]), np.array([6]), np.array([0, 4]), np.array([0]), limit=9).tolist()
+    [[5, 1]]
     """
     shares, room = np.zeros(extras.shape, np.int64), limit - loads
     for group in order.tolist():

@@ -132,18 +132,21 @@ def _list_received(between: Between, rank: int) -> Sequence[Transfer]:
     have, want, ndim = between.grids
     position = dst.position(rank)
     box = want.box(position)
-    if [start for start, stop in box if start >= stop]:
+    is_box_empty = any(start >= stop for start, stop in box)
+    if is_box_empty:
         return ()
-    spans = have.spans(box)
+    spans = have.spans(box)  # per dimension, the first cell that the box overlaps, and the one after the last
     base = have.positions(spans)
     owner = base if have.copies == 1 else _choose_replicas(have, want, spans, base, position)
     peers = have.ranks.rank[owner]
     if rank in src:
         source_position = src.position(rank)
         own_cell = [int(cell[source_position]) for cell in have.cells]
-        if all(first <= cell < last for cell, (first, last) in zip(own_cell, spans)):
+        is_own_cell_wanted = all(first <= cell < last for cell, (first, last) in zip(own_cell, spans))
+        if is_own_cell_wanted:
             peers[_number_cell(own_cell, spans)] = rank
-    # The dimensions after the tensor's own have one overlapping cell each, so the cells of the tensor are complete.
+    # The grids' further dimensions are mesh axes along which nothing moves (see `grids`). The box overlaps one cell
+    # along each of them, so the edges of the tensor's own dimensions are enough.
     return Transfers(peers, have.list_edges(spans[:ndim], box))
 
 

@@ -154,11 +154,13 @@ def reduction_parts(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[P
 def list_rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
     """Return the messages of each round as ``(sender, receiver, index in summed)``.
 
-    The first round sends addends and the last one results; either may be empty. Each round in between passes a sum
-    from one adder of a part to its next adder. There are at least two rounds.
+    A part is a box that one or several ranks, its adders, add up. The first round sends each addend to the adder that
+    adds it. The last round sends the results from the last adders to the ranks that want them. Both may be empty. A
+    part with several adders passes its sum along them, one hop per round in between. So the number of rounds is two
+    plus the largest number of hops.
 
     Args:
-        summed: the boxes of :func:`reduction_parts`.
+        summed: the parts of :func:`reduction_parts`.
     """
     most_forwards = max([len(share.adders) for share in summed], default=1) - 1
     messages: list[list[tuple[int, int, int]]] = [[] for _ in range(most_forwards + 2)]
@@ -174,7 +176,9 @@ def list_rounds(summed: tuple[Part, ...]) -> list[list[tuple[int, int, int]]]:
 def count_totals(src: Layout, dst: Layout, shape: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Return the elements that each rank receives and sends in a direct reduction.
 
-    Addends, sums and results count; elements that stay on a rank do not. Cached by value.
+    The counts are of three kinds: addends that a rank sends to the rank that adds them, partial sums that are
+    forwarded, and results that are sent to their owners. Elements that stay on a rank are not counted. The result is
+    cached by the layouts and the shape, so the caller must not change the lists.
 
     Args:
         src: the layout before.

@@ -324,15 +324,17 @@ def _check_settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _check_setting(name: str, value: Any) -> Any:
-    """Convert a JSON value to the type of the choice ``name``.
+    """Return a field of :class:`Tuning` that was read from JSON, checked and converted.
 
     Args:
         name: a field of :class:`Tuning`.
-        value: by name: "implementations" has records of trials; "first" a list of names; a table of thresholds has
-            pairs of ranks and bytes; all others have a non-negative integer. The order of the pairs is not checked.
+        value: the JSON value, by name: records of trials for "implementations"; a list of names for "first"; a list of
+            ``[ranks, bytes]`` for a table of thresholds; else a non-negative integer. The order of the pairs is not
+            checked.
 
     Raises:
-        ValueError: If the value has another type or is negative.
+        ValueError: If the value has another type or is negative. A table of thresholds that is not a list of pairs may
+            raise TypeError instead.
     """
     if name == "implementations":
         return TrialRecords.parse(value)

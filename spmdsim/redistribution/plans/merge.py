@@ -61,10 +61,14 @@ class Merge:
     def step(self, elements: int) -> Step:
         """Return the merged collective as a step on a one-dimensional tensor.
 
-        An all_gather makes a tensor of ``elements`` times the number of the group's ranks. An all_reduce keeps
-        ``elements``. A reduce_scatter splits them along :attr:`axes`. Only :attr:`axes` are reduced; :meth:`steps`
-        adds the reduction along :attr:`unscattered_axes`. For example, with 8 elements on each of 4 ranks, the tensor
-        has 32 elements for an all_gather, and 8 for the others. After a reduce_scatter each rank owns 2 of them.
+        The tensor and its layouts depend on the collective. The numbers are for 8 elements on each of 4 ranks:
+
+        * all_gather: a tensor of ``elements`` times the group's ranks (32) is split before and replicated after.
+        * all_reduce: a tensor of ``elements`` (8) is partial before and replicated after.
+        * reduce_scatter: a tensor of ``elements`` (8) is partial before. After, it is split along :attr:`axes` (2 per
+          rank).
+
+        Only :attr:`axes` are reduced; :meth:`steps` adds the reduction along :attr:`unscattered_axes`.
 
         Args:
             elements: the number of elements that each rank owns before the step.

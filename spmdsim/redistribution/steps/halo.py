@@ -192,9 +192,9 @@ class Dim:
     def read_slices(self, block: int, reader: int) -> list[tuple[slice, slice]]:
         """Return the elements of one piece's block that another piece reads, as pairs of slices.
 
-        There is a pair for each run of elements: several if the window wraps around, none without common elements. For
-        example, 8 elements are in 2 blocks, and each position also reads its neighbours. Piece 1 reads elements 3 to
-        7, so of block 0 it reads element 3: ``[(slice(3, 4, 1), slice(0, 1))]``.
+        There is a pair for each run of elements: several if the window wraps around, none without common elements or
+        for an empty block. For example, 8 elements are in 2 blocks, and each position also reads its neighbours. Piece
+        1 reads elements 3 to 7, so of block 0 it reads element 3: ``[(slice(3, 4, 1), slice(0, 1))]``.
 
         Args:
             block: the number of the piece that owns the elements.
@@ -209,7 +209,8 @@ class Dim:
         for turn in self._turns(wanted) if start < stop else ():
             low, high = start + turn * self.n - wanted.start, stop + turn * self.n - wanted.start
             step = wanted.step
-            # The indices of the elements from low to high, counted from the first element that is read.
+            # The block covers the distances from low to high, counted in elements from the first element that is
+            # read. Convert them to indices of the read, from first to end.
             if step > 0:
                 first, end = -(-low // step), -(-high // step)
             else:
