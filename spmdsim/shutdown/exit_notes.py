@@ -49,8 +49,9 @@ def find_job_folder() -> Path | None:
 def prepare_host_folder() -> None:
     """Make the folder of this host's notes if the starter is on another host and receives notes.
 
-    Then also delete this host's folders of earlier jobs whose supervisors were killed before they could. Nothing is
-    done if the folder exists, as on the starter's host. Errors of the file system are ignored.
+    Nothing is done if the starter has no server that receives notes, or if the folder exists, as on the starter's host.
+    Otherwise the new folder gets the note of the begin and the empty file ``SENT``. This host's folders of earlier jobs
+    without a running supervisor are deleted. Errors of the file system are ignored.
     """
     facts = read_job_facts()
     folder = facts.get(FOLDER)

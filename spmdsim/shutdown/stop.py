@@ -518,8 +518,9 @@ def abort_together(code: int) -> NoReturn:
 def ask_launcher_to_end(code: int) -> None:
     """Ask the launcher to end a job without MPI, if it speaks PMI.
 
-    PMI is the protocol between ranks and some launchers. Under another launcher do nothing: it ends the job when this
-    rank fails. Wait :data:`FORWARD_SECONDS` (0.2) first, so that the launcher forwards what was printed.
+    PMI is the protocol between ranks and some launchers. It is recognised by a socket whose number is in the
+    environment variable PMI_FD. Under another launcher do nothing: it ends the job when this rank fails. Errors of the
+    socket are ignored. Wait :data:`FORWARD_SECONDS` (0.2) first, so that the launcher forwards what was printed.
 
     Args:
         code: the exit code of the job.
