@@ -337,11 +337,12 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
 
 
 def _describe_exception(task: Task, error: BaseException) -> Problem:
-    """Return the error "exception" on an exception of the program.
+    """Return the problem of kind "exception" for an exception that the user's program raised.
 
     An example: "rank 1 raises ValueError: bad at a.py:34". The details of the error are the lines of a traceback with
-    the user's frames only. The text of a MemoryError names the memory limit, if there is one. An error of MPI is
-    named by its text, such as "MPI_ERR_TAG: ...", without its Python class.
+    the user's frames only. The text of a MemoryError names the memory limit, if there is one. An error of MPI is named
+    by its text, such as "MPI_ERR_TAG: ...", without its Python class. An exception without text is named by its class
+    only.
 
     Args:
         task: the rank that raised it.

@@ -223,9 +223,9 @@ def _group_ranks_by_site(operations: list[Any]) -> dict[Any, set[int]]:
 
 
 def _release(scheduler: Scheduler, operations: list[Any], relief: Relief) -> None:
-    """Complete operations that no rank has answered; their ranks can continue.
+    """Complete operations that no rank has answered, so that their ranks can continue.
 
-    Each operation gets a copy of its data, because its rank may change the buffer now.
+    Each operation keeps a copy of the data of its buffer, because its rank may change the buffer from now on.
 
     Args:
         scheduler: the simulation.

@@ -327,8 +327,9 @@ class Mailbox:
 
         A chain is a linked list of the messages that came from one source: ``arrived`` has the first one, ``next``
         leads to the later ones, and the first one's ``tail`` is the last one. A message alone has no ``tail``. For
-        example, from a → b → c (the tail of a is c) without b remains a → c; without c remains a → b (the tail of a
-        is b). A source without messages has no entry in ``arrived``.
+        example, from a → b → c (the tail of a is c) without b remains a → c; without c remains a → b (the tail of a is
+        b). A source without messages has no entry in ``arrived``. The removed message has neither ``next`` nor
+        ``tail``.
 
         Args:
             message: a message in the mailbox. Any other message raises KeyError or AttributeError.
