@@ -61,9 +61,9 @@ def make_cutter(box: Bounds, outer: Bounds) -> Callable[[np.ndarray], np.ndarray
 def _derive_slice_program(step: Step, dtype: np.dtype) -> Program:
     """Return the program of a local slice: each rank cuts its target box out of its own shard.
 
-    A program reads one shard per rank and writes one result per rank. Ranks get one common result array if they
-    own one common shard, and both their source boxes and their target boxes are equal. The program does not
-    write results of ranks outside the mesh.
+    A program reads one shard per rank and writes one result per rank. Ranks get one common result array if they own one
+    common shard array, and have equal source boxes and equal target boxes. Results of ranks outside the mesh are not
+    written.
 
     Args:
         step: the slice.

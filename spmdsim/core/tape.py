@@ -135,10 +135,11 @@ class OpNode(Node):
         ]
 
     def _build_gradient(self, operand: int, gradient: Any, dys: Sequence[PlainTensor]) -> PlainTensor:
-        """Return the gradient of an operand as a tensor with a provenance number.
+        """Return the gradient of an operand as a tensor.
 
-        The number identifies how the tensor was computed; it is 0 if the world does not number tensors. A
-        gradient that is a tensor already is returned unchanged.
+        A gradient that is a tensor already is returned unchanged. From arrays, a tensor is made in the layout that the
+        recipe has for this gradient. Its provenance number identifies how it was computed; the number is 0 if the world
+        does not number tensors.
 
         Args:
             operand: the number of the operand.
@@ -153,17 +154,19 @@ class OpNode(Node):
         return type(dys[0])(self.world, self.recipe.gradients[operand], gradient, provenance_number=number)
 
     def gradients(self, dys: list[PlainTensor | None], wanted: Sequence[bool]) -> Sequence[Any]:
-        """Run the local gradient function; return the gradient of each operand.
+        """Run the operator's gradient function on each rank of this process; return the gradients.
 
-        In a world without data, the gradients are arrays of the right shapes without values. If a program is
-        being recorded (:attr:`Observers.programs`), the calculation is recorded, too.
+        In a world without data, the gradients of all operands are arrays of the right shapes without values, also those
+        that are not wanted. If a program is being recorded (:attr:`Observers.programs`), the calculation is recorded,
+        too.
 
         Args:
             dys: the gradient of each result in its dual layout; None for results without gradient.
             wanted: for each operand, True if its gradient is wanted.
 
         Returns:
-            For each operand a list of arrays on every owned rank, a tensor, or None if it has no gradient.
+            One entry per operand: the list of the arrays of this process's ranks, or a tensor. None if the operand has
+            no gradient or it is not wanted.
         """
         recipe, world = self.recipe, self.world
         if not world.has_data:
