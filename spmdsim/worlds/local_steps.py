@@ -390,11 +390,12 @@ def add_gathered_gradients(
 ) -> np.ndarray:
     """Return the gradient of a member's shard of the table, as a new array.
 
-    Rows of several members for one row of the table are added in the members' order.
+    The gradient is zero in rows that no member looked up. Each part is added at the rows that its member wants, in the
+    columns of that member. Rows of several members for one row of the table are added in the members' order.
 
     Args:
         frame: which rows of the table and which columns of the result each member owns.
-        wants: the rows that each member looked up.
+        wants: the distinct rows that each member looked up.
         member: the position in the group of the member whose shard it is.
         parts: from every member in order, the gradients of the member's rows; maybe without elements.
         shape: the shape of the shard.

@@ -516,7 +516,8 @@ class ShapeOnly(World):
             values: one array without data, of rank 0's shard of the table, or of the gradients.
 
         Returns:
-            A list of one :class:`ShapeArray`, and a list of one tuple of ``(peer, elements)``.
+            A list of one :class:`ShapeArray`, and a list of one tuple, which has a pair ``(peer, elements)`` per
+            message.
 
         Raises:
             WorldError: If the mesh has ranks that the world lacks, or shards do not fit the layouts.

@@ -131,7 +131,7 @@ def test_all_implementations_equal_numpy(world, dtype):
         for implementation in implementations_of(
             step, world.rank, np.dtype(dtype), world.choices, reproducible=False
         ):
-            program = world._begin(step, np.dtype(dtype), None)
+            program = world._start_program(step, np.dtype(dtype), None)
             run = world._by_implementation(step, np.dtype(dtype), implementation, program)
             result = run(np.ascontiguousarray(shards[0]))
             np.testing.assert_array_equal(

@@ -240,15 +240,16 @@ class CallLog(GroupLog):
         """
         with self._lock:
             first, least = None, self.number
-            for place, since in self._compared.items():
+            for place, equal_until in self._compared.items():
                 start = self.find_start(place)
                 if start is not None:
                     area = self.board.areas[place]
                     until = min(area[start + layout.BEGUN], self.number)
-                    since = self._compared[place] = self._skip_equal(area, start, since, until)
-                    if since < until and (first is None or since < first):
-                        first = since
-                least = min(least, since)
+                    equal_until = self._skip_equal(area, start, equal_until, until)
+                    self._compared[place] = equal_until
+                    if equal_until < until and (first is None or equal_until < first):
+                        first = equal_until
+                least = min(least, equal_until)
             self.board.numbers[self.start + layout.COMPARED] = least
             return first
 

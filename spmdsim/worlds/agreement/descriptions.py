@@ -85,7 +85,7 @@ def find_stuck_ranks_twice(board: SharedBoard) -> set[int]:
     look again :data:`AGAIN` (0.05) seconds later. The result is empty in these cases:
 
     - The looks find different ranks, or one of these ranks is in another call at the second look.
-    - Another node has not answered between the looks, because its ranks may have gone on.
+    - Another node, whose process has not ended, has not answered between the looks. Its ranks may have gone on.
 
     Args:
         board: the memory of the ranks' logs; copies of other nodes are refreshed in between.

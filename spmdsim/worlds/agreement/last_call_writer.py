@@ -117,7 +117,8 @@ class LastCallWriter:
         """Write the file for signal ``number``.
 
         SIGTERM writes the file for the last time. Then the process ends by the signal, unless the program replaced the
-        handler. SIGUSR1 writes it with the reason that the user's request states.
+        handler. SIGUSR1 writes it with the reason that :func:`read_request` returns, or "SIGUSR1" if there is no
+        request; the process goes on.
         """
         if number == signal.SIGTERM:
             self.write("SIGTERM", last=True)

@@ -406,8 +406,8 @@ class SharedBoard:
     def current_call(self, place: int) -> tuple[int, int] | None:
         """Return ``(group's number, call's number in the group)`` of the call that a rank is in.
 
-        Return None if the rank's latest call has ended, or if it has made none. A call has not ended if its end time in
-        the log is before its begin time, because it is the time of an older call.
+        Return None if the rank's latest call has ended, or if it has made none. The log is reused: an end time before
+        the begin time belongs to an older call, so the latest call has not ended.
 
         Args:
             place: the rank's place.

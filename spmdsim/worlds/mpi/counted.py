@@ -291,6 +291,8 @@ class Counted(MPI.Intracomm):
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
         """Reduce on all ranks; count it as a reduce_scatter and an all_gather of balanced blocks.
 
+        Nothing is counted unless a trace is open.
+
         Args:
             sendbuf: an array, or MPI.IN_PLACE.
             recvbuf: an array for the result.

@@ -388,11 +388,11 @@ class RoomMemory(NamedTuple):
         return all(_are_consistent(self.padded, old, *new) for old in self.memory.filled for new in come)
 
     def filled(self, come: Come) -> np.ndarray:
-        """Copy received boxes to the room around the block; return the windows, a view.
+        """Copy received boxes into the padded buffer around the block; return the windows.
 
-        The windows are the elements of the block and of its neighbours that the exchange returns. A box with the index
-        of an earlier one is not copied again. The caller must have checked with :meth:`takes` that received boxes agree
-        with earlier ones. All calls return views of one buffer.
+        The windows are the part of the buffer that the exchange returns, as a view: elements of the block and of its
+        neighbours. A box with the index of an earlier one is not copied again. The caller must have checked with
+        :meth:`takes` that received boxes agree with earlier ones. All calls return views of one buffer.
 
         Args:
             come: the received boxes: pairs of an index of slices in the buffer, and the elements.
@@ -646,10 +646,13 @@ class _HaloMessages(NamedTuple):
 def _describe_message(
     shape: tuple[int, ...], number: int, pieces: Sequence[HaloPiece], needs_buffer: bool, room: Room | None
 ) -> Arriving:
-    """Return where the elements of a message from another rank belong.
+    """Return the plan for receiving a message from another rank.
 
-    The boxes come one after the other. They can be received in the windows directly if they are one box that is
-    contiguous in the windows.
+    The plan has the number of the sender, the number of elements, an offset, and for each box its part of the message,
+    its shape and its index in the windows. The boxes lie in the message one after the other. If the message is one box
+    that is contiguous in the windows, the offset is its position in the flat windows, so that it can be received there
+    directly. Otherwise, or if ``needs_buffer``, the offset is None. With ``room``, indices are those in the padded
+    buffer instead of the windows.
 
     Args:
         shape: the shape of the windows.

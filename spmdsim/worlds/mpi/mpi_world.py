@@ -223,7 +223,7 @@ class MPIWorld(BeginsEarly):
         self._tally.begin()
         program = self._cached(step, array.dtype, algorithm)
         if program is None:
-            program = self._begin(step, array.dtype, algorithm)
+            program = self._start_program(step, array.dtype, algorithm)
         check_shard(step, self.rank, array.shape, program.shape)
         if program.run is not None:
             return program.after(shards, program.run(array))
@@ -340,8 +340,11 @@ class MPIWorld(BeginsEarly):
             return None
         return Call.of_step(step, dtype, algorithm, ranks, has_any_length)
 
-    def _begin(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
-        """Return and cache the program of a step, without its ``run``, which is derived later.
+    def _start_program(self, step: Step, dtype: np.dtype, algorithm: str | None) -> MPIStepProgram:
+        """Make the program of a step, put it into the cache, and return it.
+
+        An earlier entry is replaced; the caller looks into the cache first. The program has no ``run`` yet: it is
+        derived later.
 
         Args:
             step: the step.
