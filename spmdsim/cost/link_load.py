@@ -257,11 +257,12 @@ def _levels(schedule: Schedule) -> tuple[int, ...]:
 
 
 def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: str) -> Iterator[LinkLoad]:
-    """Yield the rounds of all ranks, derived from those of rank 0 by the symmetry ``kind``.
+    """Yield the rounds of a symmetric schedule, each with the messages of all ranks.
 
-    If rank 0 sends to rank p, rank r sends an equal number of chunks to ``(p + r) % n`` (shift) or ``p ^ r``
-    (xor). All these messages count as large as the largest of them (:func:`most_bytes`). Equal rounds in a row
-    are one :class:`LinkLoad`.
+    Only the rounds of rank 0 are generated. By the symmetry, if rank 0 sends to rank p, rank r sends an equal number of
+    chunks to ``(p + r) % n`` (shift) or ``p ^ r`` (xor). Chunks can differ in size, so all these messages count as
+    large as the largest of them (:func:`most_bytes`). Equal rounds in a row are one :class:`LinkLoad` with a number of
+    repeats.
 
     Args:
         schedule: the schedule.
@@ -274,14 +275,14 @@ def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: st
         sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in entry.sends]
         peers = [peer for peer, _ in entry.sends]
         yield LinkLoad(
-            entry.repeat,
-            most_bytes(schedule, nbytes, itemsize, kind, entry.reduced),
-            sum(sizes),
-            n * len(peers),
-            len(peers),
-            (kind, peers[0]) if len(peers) == 1 else None,
-            n,
-            partial(_messages_of_all_ranks, n, kind, peers, sizes),
+            repeat=entry.repeat,
+            reduced=most_bytes(schedule, nbytes, itemsize, kind, entry.reduced),
+            largest=sum(sizes),
+            count=n * len(peers),
+            ports=len(peers),
+            uniform_shift=(kind, peers[0]) if len(peers) == 1 else None,
+            ranks=n,
+            make=partial(_messages_of_all_ranks, n, kind, peers, sizes),
         )
 
 

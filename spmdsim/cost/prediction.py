@@ -136,7 +136,8 @@ def predict(
     """Predict the times of a collective.
 
     An algorithm is left out for a rank count that it does not support, or for which it has too many messages to price
-    each; the prediction states the reasons.
+    each; the prediction states the reasons. It also has the crossovers: the sizes at which the fastest algorithm
+    changes.
 
     Args:
         collective: such as ``all_reduce``.

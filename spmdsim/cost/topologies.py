@@ -584,8 +584,9 @@ def _flat(_: Options, ranks: int, machine: Machine) -> Topology:
 def _build_nodes(options: Options, ranks: int, machine: Machine) -> Topology:
     """Build a network of nodes, whose ranks share the node's network ports.
 
-    The option without a name is the number of ranks per node. Without it, the ranks are placed by a machine that has a
-    link inside nodes (``intra``). ``rails`` is the number of network ports per node, by default 1.
+    The option without a name (key ``shape``) is the number of ranks per node; the ranks are then placed consecutively.
+    Without it, the machine's own node map places them, which needs a machine with a link inside nodes (``intra``).
+    ``rails`` is the number of network ports per node, by default 1.
 
     Args:
         options: the options, of which the known ones are removed.
