@@ -216,9 +216,10 @@ class _RankRounds:
 def foreign(ask: Ask) -> Generate:
     """Return a generator function whose rounds come from a function in another process.
 
-    The function has the name, docstring and signature of the user's. It asks for many rounds at once: first for 16 of
-    a rank, then each time for as many as it already has, up to 4096. Received rounds are stored, so that no round is
-    asked for twice, until the function is called with another size, root or options.
+    The function has the name, docstring and signature of the user's. It asks for many rounds at once: first for 16 of a
+    rank, then each time for as many as it already has, up to 4096. Received rounds are stored, so that no round is
+    asked for twice, until the function is called with another size, root or options. Options of class ``Other`` are not
+    sent.
 
     Args:
         ask: called as ``ask("signature")`` and ``ask("rounds", rank, size, root, options, first, most)``; returns the

@@ -89,7 +89,8 @@ def verify(schedule: Schedule) -> ScheduleVerdict:
     4. local copies and reductions are between chunks of one size.
 
     After errors ``in_order`` and ``same_tree`` are False, and ``depth`` is 0. A schedule without errors that reduces
-    gets an error if its order is not the declared one, and a warning if ranks combine operands in different trees.
+    gets an error if its order is not the declared one, and a warning if ranks combine operands in different trees. With
+    these two findings, ``in_order``, ``same_tree`` and ``depth`` keep their values.
 
     Raises:
         InputError: If the schedule has too many chunks or rounds to be followed one by one.

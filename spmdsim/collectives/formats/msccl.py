@@ -226,7 +226,7 @@ class _Gpu:
         """Return the lines of the file for this GPU, from its opening to its closing element.
 
         The GPU's element has the sizes of input, output and scratch buffer in chunks. Each threadblock has its peers
-        and steps; ``hasdep`` is 1 for a step that others wait for. Call it after the last round.
+        and steps, and uses channel 0; ``hasdep`` is 1 for a step that others wait for. Call it after the last round.
         """
         name, size, count = self.schedule.collective.name, self.schedule.size, self.schedule.chunk_count
         all_chunks = size if name == "all_to_all" else count
