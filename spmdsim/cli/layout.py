@@ -226,13 +226,19 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     ``_BESIDE`` lists the options that have an effect beside each option that describes a layout. For example, ``--sbp``
     has an effect beside ``--placement`` only. So ``--sbp`` beside ``--mesh`` is an error, whose message names
     ``--placement``. ``args`` has the command's arguments; one option that describes a layout must be set.
+
+    Three further kinds of options are refused: ``--no-gather-out`` with ``--split embedding``, options that the
+    operator of ``--op`` does not use, and ``--all`` with ``--rank``.
     """
     source = str(_layout_option(args))
     beside = {owner: {owner, *options.split()} for owner, options in _BESIDE.items()}
     for option in sorted(set().union(*beside.values()) - beside[source]):
         owners = [owner for owner in _BESIDE if option in beside[owner] and option != owner]
-        both = f"its own, not with {source}: each says where tensors live"
-        refuse_options(args, option, f"{' or '.join(owners)}, not with {source}" if owners else both)
+        if owners:
+            usable_with = f"{' or '.join(owners)}, not with {source}"
+        else:
+            usable_with = f"its own, not with {source}: each says where tensors live"
+        refuse_options(args, option, usable_with)
     if args.split == "embedding":
         refuse_options(args, "--no-gather-out", "--split linear: an embedding always sums")
     if source == "--op":
@@ -246,8 +252,9 @@ def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
 
     * ``--shard`` and ``--repeat`` with ``--in-layouts``; ``--out-shard`` with ``--out-layout``: layouts replace
       cuts.
-    * ``--device-matrix`` and ``--mesh`` without one of these layouts.
-    * ``--alias`` and ``--tuple-order`` without ``--device-matrix``; ``--mesh`` with it.
+    * ``--device-matrix`` and ``--mesh`` without ``--in-layouts`` and ``--out-layout``.
+    * ``--alias`` and ``--tuple-order`` without ``--device-matrix``.
+    * ``--mesh`` together with ``--device-matrix``.
 
     Args:
         args: the command's arguments.

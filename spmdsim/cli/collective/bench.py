@@ -490,8 +490,8 @@ def format_footer(rows: list[BenchRow], wrong: int, note: str) -> Iterator[str]:
 def _draw_figure(title: str, rows: list[BenchRow]) -> Figure:
     """Return a plot of measured and predicted times over sizes, above a table of all rows.
 
-    The plot has a line per algorithm, and a second line if it has predictions. Rows of size 0 or 0 seconds are only in
-    the table. Without any other row the figure has no plot.
+    The plot has a line per algorithm, and a second line if it has predictions, which are only in the plot. Rows of size
+    0 or 0 seconds are only in the table. Without any other row the figure has no plot.
 
     Args:
         title: the title of the figure.
