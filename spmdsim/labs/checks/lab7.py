@@ -82,7 +82,8 @@ def data_parallel(answer: Callable[..., Any]) -> Iterator[None]:
 def fully_sharded(answer: Callable[..., Any]) -> Iterator[None]:
     """Check the student's ``fully_sharded(mesh)``, which returns the layouts of x and W.
 
-    Yield None once per point, after each of these checks:
+    A training step with the student's layouts runs before the first check. Yield None once per point, after each of
+    these checks:
 
     * ``x`` and ``W`` are split by rows;
     * the gradient of ``W`` is split by rows, and a training step has an all_gather and a reduce_scatter.
