@@ -330,9 +330,9 @@ def report_end(
     - Else, if the launcher reports success, but some ranks have not finished the program: 1.
     - Else: the launcher's code; 128 + N if signal N killed the launcher.
 
-    After a failure, the paths of the files with the last calls are printed, too, and the end of the failed rank's log
-    if there are logs. After Ctrl-C, "interrupted" is printed. If all ranks fail with one exit code before MPI starts,
-    no line is printed for it: each rank has printed its own error.
+    After a failure or another code than 0, the paths of the files with the last calls are printed, too. After a
+    failure, the end of the failed rank's log is printed if there are logs. After Ctrl-C, "interrupted" is printed. If
+    all ranks fail with one exit code before MPI starts, no line is printed for it: each rank has printed its own error.
 
     Args:
         code: the launcher's exit code; minus the number of the signal that killed it.

@@ -314,8 +314,8 @@ def list_versions() -> list[str]:
 def count_cores(for_all_ranks: bool = False) -> int:
     """Return the number of cores that this process may use.
 
-    It is the size of its affinity, or a container's share of time in cores (rounded up) if that is less. Without an
-    affinity on this system, all cores of the machine count. Only shares of cgroup version 2 are read.
+    It is the size of its affinity, or a container's share of time in cores (rounded up) if that is less. If the
+    affinity is unknown, all cores of the machine count. Only shares of cgroup version 2 are read.
 
     Args:
         for_all_ranks: True to count the cores of all ranks on this machine, by the affinity of the launcher: a launcher
