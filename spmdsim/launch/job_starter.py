@@ -504,9 +504,10 @@ def echo_file_beside(path: Path | None) -> Iterator[None]:
 def end_job_with_starter(launcher: int, folder: Path) -> Iterator[None]:
     """End the job if this process is killed inside of the block; yield None.
 
-    A forked process waits until this process is killed. It then asks the launcher to end, kills what is left
-    ``GRACE_SECONDS`` (2) later, since some launchers hang, and removes the job's files. At the end of the block, also
-    after an error, the forked process exits without doing anything. Without ``os.fork`` nothing is done.
+    A forked process waits until this process is killed. It then sends SIGTERM to the launcher, and kills what is left of
+    its session after at most ``GRACE_SECONDS`` (2), since some launchers hang. Finally it removes the launcher's files,
+    ``folder``, and the job's shared memory that no process uses any more. At the end of the block, also after an error,
+    the forked process exits without doing anything. Without ``os.fork`` nothing is done.
 
     Args:
         launcher: the process number of the launcher, the leader of a session.

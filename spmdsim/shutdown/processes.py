@@ -360,7 +360,7 @@ def kill_session(leader: int, seconds: float) -> None:
     Launchers put each ``ssh`` into a process group of its own; it waits without end for a host that is not reachable.
 
     Args:
-        leader: the process number of the leader, which has ended.
+        leader: the process number of the leader; it is killed, too, if it still runs.
         seconds: the longest wait.
     """
     end = time.monotonic() + seconds

@@ -119,7 +119,8 @@ class Rails(NamedTuple):
 def rename(rounds: Rounds, ranks: Sequence[int], chunks: Sequence[Chunks] | None = None) -> Rounds:
     """Yield rounds that were written for ranks and chunks 0, 1, ... with other ranks and chunks.
 
-    Messages that have no chunks afterwards are left out.
+    If ``chunks`` are given, messages that have no chunks afterwards are left out. Their round stays, if need be as an
+    idle one (``[]``), so that all ranks stay in step.
 
     Args:
         rounds: the rounds, of messages only.

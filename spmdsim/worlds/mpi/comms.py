@@ -283,14 +283,19 @@ class Comms:
         Each other rank sends a message to rank 0 and waits for its answer. Rank 0 answers when it has all messages.
         Meanwhile:
 
-        - Ranks that still work are waited for without limit, stopped ones until the deadline; then the job ends.
-        - A rank that waits for a group asks whether this one has left, and gets the groups that it has made. If it waits
-          for another one, it raises an error. A rank that ends after an error may not answer.
-        - After :data:`WORD` seconds (10), 20, 40 and so on, one of the ranks prints for which ranks it waits.
+        - Ranks that still work are waited for without limit. At the deadline the job ends if ranks are stopped or do not
+          answer.
+        - A rank that waits for a group asks whether this one has left, and gets the numbers of the groups that this one
+          has made. If its own group is not among them, it raises an error.
+        - This rank answers nothing if ``hurry`` is silent, or if the numbers take more than :data:`LONGEST` bytes (2,048),
+          as those of some 200 groups do. The rank that asks then waits until its deadline.
+        - After :data:`WORD` seconds (10), 20, 40 and so on, one of the ranks prints for which ranks it waits, and sends
+          its numbers to all others, so that they do not print, too.
+        - Rank r measures these times 0.1 r seconds later than rank 0, at most 10 s later, so that one rank is the first.
 
         Args:
-            hurry: the reason if this rank ends after an error: it ends the job after :data:`HURRIED` seconds (4). None
-                for a rank that ends well.
+            hurry: the reason if this rank ends early, such as after an error: it ends the job if the others have not come
+                after :data:`HURRIED` seconds (4; up to 10 more on higher ranks). None for a rank that ends well.
         """
         comm, begin, next_word = self._talk, time.monotonic(), WORD
         groups = {_number(ranks) for ranks in self._by_ranks}
@@ -322,7 +327,11 @@ class Comms:
         MPI.Request.Waitall(sent)
 
     def _answer_questions(self, groups: Collection[int]) -> list[MPI.Request]:
-        """Send this rank's groups, now that it has left, to the ranks that have asked; return the requests."""
+        """Start to answer each rank whose question has arrived; return the requests of these sends.
+
+        Args:
+            groups: the answer: the numbers (:func:`_number`) of the groups that this rank has made.
+        """
         answered, status = [], MPI.Status()
         while self._talk.Iprobe(MPI.ANY_SOURCE, ASKED, status):
             self._talk.recv(source=status.Get_source(), tag=ASKED)
