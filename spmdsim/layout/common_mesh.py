@@ -85,6 +85,34 @@ def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
     return CommonMesh(mesh, first, second)
 
 
+@lru_cache(maxsize=1024)
+def mesh_of_nodes(mesh: Mesh, nodes: tuple[int, ...]) -> Mesh | None:
+    """Return a mesh over the same ranks, in the same order, one axis of which stays inside nodes; None if there is none.
+
+    - Ranks of a node follow one another, equally many on each node: the axis ``inside`` is the last one.
+    - Ranks are dealt to the nodes in turn: ``inside`` is the first axis.
+
+    Args:
+        mesh: a mesh.
+        nodes: the number of the node of each rank, in the order of the mesh.
+
+    >>> print(mesh_of_nodes(Mesh((4,), ("x",)), (0, 0, 1, 1)), mesh_of_nodes(Mesh((4,), ("x",)), (0, 1, 0, 1)), sep="; ")
+    across=2 inside=2; inside=2 across=2
+    >>> mesh_of_nodes(Mesh((4,), ("x",)), (0, 0, 0, 1)) is None
+    True
+    """
+    count = len({*nodes})
+    per_node, remainder = divmod(mesh.size, count)
+    if remainder or per_node == 1 or count == 1:
+        return None
+    first_rank_of_each, first_ranks = nodes[::per_node], nodes[:count]
+    if nodes == tuple([node for node in first_rank_of_each for _ in range(per_node)]):
+        return Mesh((count, per_node), ("across", "inside"), mesh.ranks)
+    if nodes == first_ranks * per_node and len({*first_ranks}) == count:
+        return Mesh((per_node, count), ("inside", "across"), mesh.ranks)
+    return None
+
+
 def _map_axes_to_factors(mesh: Mesh, cuts: list[int]) -> dict[str, range]:
     """Return the numbers of each axis' factors; factor ``k`` is ``cuts[k + 1] / cuts[k]``."""
     ends = pairwise([1, *accumulate(mesh.shape, mul)])

@@ -52,6 +52,25 @@ def test_replicas_inside_a_node_share_a_reduction_across() -> None:
     assert steps == ["reduce_scatter dp", "all_gather dp", "all_gather tp"]
 
 
+LINE = Mesh((4,), ("x",))
+
+
+@pytest.mark.parametrize("nodes", [BLOCKED, ROUND_ROBIN])
+def test_an_axis_over_nodes_is_cut_where_nodes_end(nodes: NodeMap) -> None:
+    """One ring over all ranks lets 3 MiB enter each port, and twice as much for a sum; in two levels 2 MiB enter."""
+    pending = LINE(None, partial="x")
+    assert steps_of(LINE("x"), LINE(None), nodes) == ["all_gather across", "all_gather inside"]
+    reduced = ["reduce_scatter inside", "all_reduce across", "all_gather inside"]
+    assert steps_of(pending, LINE(None), nodes) == reduced
+    assert steps_of(pending, LINE("x"), nodes) == ["reduce_scatter inside", "reduce_scatter across"]
+    assert plan(LINE("x"), LINE(None), (1 << 20,), "float32", NETWORK.placed(nodes)).node_nbytes == 2 << 20
+
+
+@pytest.mark.parametrize("nodes", ["a:3,b:1", "a,b,b,a"])
+def test_an_axis_is_one_where_nodes_do_not_cut_it_evenly(nodes: str) -> None:
+    assert steps_of(LINE("x"), LINE(None), NodeMap.of(nodes, 4)) == ["all_gather x"]
+
+
 def test_short_messages_cross_the_network_once() -> None:
     """Crossing once and gathering inside costs fewer latencies than crossing twice."""
     assert steps_of(MESH(("dp", "tp")), MESH(None), BLOCKED, (4,)) == ["all_gather dp", "all_gather tp"]

@@ -18,7 +18,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import CostModel, Machine
 from spmdsim.layout.windowed_layout import Windowed
-from spmdsim.redistribution.plans.plan_candidates import Candidate
+from spmdsim.redistribution.plans.plan_candidates import Candidate, cut_axes_at_nodes
 from spmdsim.redistribution.plans.planner import cheapest_candidate
 from spmdsim.redistribution.price import machine_on
 
@@ -92,7 +92,12 @@ def price_move(
         return cheapest_candidate(src, dst, shape, itemsize, model)
     scale = itemsize * math.prod(shape) / math.prod(even.shape)
     model = even.machine
-    return cheapest_candidate(even.src, even.dst, even.shape, scale, model)
+    best = cheapest_candidate(even.src, even.dst, even.shape, scale, model)
+    # The standard form knows no nodes, so axes are cut at nodes before it is made.
+    finer_ends = cut_axes_at_nodes(src, dst, shape, machine)
+    if finer_ends is None:
+        return best
+    return min(best, price_move(*finer_ends, shape, itemsize, machine), key=lambda candidate: candidate.order)
 
 
 @lru_cache(maxsize=1 << 16)

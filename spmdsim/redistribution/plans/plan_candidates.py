@@ -1,7 +1,8 @@
 """Build the plans that compete for a redistribution, each with its price.
 
 * Collective steps alone (:mod:`~spmdsim.redistribution.path_search`).
-* On nodes: collective steps on a finer shape, in which axes may be gathered in any order.
+* On nodes: collective steps on a finer shape, in which axes may be gathered in any order, and on a finer mesh, whose
+  axes end where nodes end.
 * The direct exchange, after pending values are reduced.
 * Between meshes: an exchange that splits a replicated target over its ranks, and an all_gather there.
 * The direct reduction, if plans are compared by bytes alone and the others exceed the lower bound. It is built on one
@@ -15,9 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, Step
-from spmdsim.layout.common_mesh import refine
+from spmdsim.layout.common_mesh import mesh_of_nodes, refine
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.bound.lower_bound import (
     MOST_RANKS,
@@ -37,7 +40,15 @@ from spmdsim.redistribution.path_search import (
     find_single_step,
     search_paths,
 )
-from spmdsim.redistribution.price import BYTES_ONLY, Prices, least_exchange, price_exchange, price_step
+from spmdsim.redistribution.price import (
+    BYTES_ONLY,
+    Prices,
+    least_exchange,
+    machine_on,
+    price_exchange,
+    price_step,
+    shared_ports,
+)
 from spmdsim.redistribution.step_counts import (
     busiest_received,
     largest_shard,
@@ -295,6 +306,38 @@ def unfold_dims(
     return before, after, tuple(sizes)
 
 
+def cut_axes_at_nodes(src: Layout, dst: Layout, shape: Shape, machine: Any) -> tuple[Layout, Layout] | None:
+    """Return both layouts on a finer mesh, on which axes end where nodes of the machine end; None if there is none.
+
+    An axis that is partly inside nodes becomes two axes, so collectives can use the links inside nodes and between nodes
+    one after the other. For example, an all_reduce over 2 nodes of 2 ranks can become a reduce_scatter inside, an
+    all_reduce between nodes of half as many bytes, and an all_gather inside.
+
+    The result is None in these cases:
+
+    - The machine has one level, or is for one mesh already (:meth:`~spmdsim.cost.Machine.on_mesh`).
+    - The nodes have different numbers of ranks, or no axis is cut.
+    - A block would have other bounds on the finer mesh.
+
+    Args:
+        src: the layout before.
+        dst: the layout after, on the same mesh.
+        shape: the global shape.
+        machine: the cost model, or None.
+    """
+    model = shared_ports(machine, src.mesh)
+    if model is None or machine_on(machine, src.mesh) == machine:
+        return None
+    nodes = tuple(model.nodes_of(np.array(src.mesh.rank_list)).tolist())
+    coarse = mesh_of_nodes(src.mesh, nodes)
+    if coarse is None:
+        return None
+    anywhere = Layout(coarse, [()] * len(shape))
+    refined = [refine(layout, anywhere, shape) for layout in (src, dst)]
+    ends = [layouts[0] for layouts in refined if layouts is not None]
+    return (ends[0], ends[1]) if len(ends) == 2 and ends[0].mesh.shape != src.mesh.shape else None
+
+
 class Arrival(NamedTuple):
     """Layout to which an exchange leads, and the steps from it to the target (``next_steps``)."""
 
@@ -313,6 +356,7 @@ class _Finder:
     """
 
     def __init__(self, task: PlanTask, everything: bool) -> None:
+        self.task = task
         self.src, self.dst, self.shape, self.itemsize, self.machine, _ = task
         self.everything, self._candidate = everything, task.candidate
         self.one_mesh = self.src.mesh == self.dst.mesh
@@ -327,6 +371,7 @@ class _Finder:
         - Equal layouts: one plan without steps.
         - Nothing to reduce: the direct exchange and the path of collectives.
         - Pending values to reduce: the path of collectives, exchanges after a reduction, and the direct reduction.
+        - On nodes: the same plans on a mesh whose axes end where nodes end.
 
         Unless ``everything`` is True, a plan that cannot lose is returned alone: a single step that receives no more
         than the lower bound, or local steps. With ``everything``, if no path stays within the memory of source and
@@ -346,6 +391,7 @@ class _Finder:
         plans += self._collectives_on_finer_shape(plans)
         plans += self._exchanges_after_reduction(paths, plans)
         plans += self._direct_reductions(plans)
+        plans += self._plans_on_finer_mesh()
         if self.everything and paths.target is None:
             plans += self._collectives(self._search(dst, math.inf, unlimited=True), False)
         return plans
@@ -437,6 +483,17 @@ class _Finder:
             Step("reshape", (), dst, self.dst, shape, to_shape=self.shape),
         )
         return [self._candidate(steps, COLLECTIVES)]
+
+    def _plans_on_finer_mesh(self) -> list[Candidate]:
+        """Return the plans with collectives on the finer mesh of :func:`cut_axes_at_nodes`; an empty list without one.
+
+        Left out are plans that would be equal on this mesh: direct exchanges, and plans without messages.
+        """
+        ends = cut_axes_at_nodes(self.src, self.dst, self.shape, self.machine)
+        if ends is None:
+            return []
+        finder = _Finder(self.task._replace(src=ends[0], dst=ends[1]), self.everything)
+        return [plan for plan in finder.on_one_mesh() if plan.kind not in (LOCAL, DIRECT)]
 
     # -- exchanges ----------------------------------------------------------------------------------
 
