@@ -82,7 +82,7 @@ class World(AbstractWorld):
             observers=recorder.OBSERVERS,
             advice=advice,
         )
-        self._node_map = None if nodes is None else NodeMap.of(nodes, size)
+        self._place_ranks(None if nodes is None else NodeMap.of(nodes, size))
         self.provenance: Provenance | None
         self.job: Sequence[int] = range(self.size)
         self.algorithms: dict[str, str] = {}
@@ -101,12 +101,31 @@ class World(AbstractWorld):
         """
         return NodeMap.consecutive(self.size, self.size) if self._node_map is None else self._node_map
 
+    def _place_ranks(self, nodes: NodeMap | None) -> None:
+        """Set the node of each rank; ranks on several nodes get the cost model of a cluster."""
+        self._node_map = nodes
+        self.planner = MachinePlanner(self._place_machine(None))
+
+    def _place_machine(self, model: CostModel | None) -> CostModel | None:
+        """Return a cost model with the ranks on the nodes of this world; see :attr:`machine`."""
+        if self._node_map is None or (isinstance(model, Machine) and model.nodes is not None):
+            return model
+        if model is None and self._node_map.count > 1:
+            model = Machine.cluster()
+        return model.placed(self._node_map) if isinstance(model, Machine) else model
+
     @property
     def machine(self) -> CostModel | None:
-        """Cost model by which plans and strategies are chosen; the planner's default if None.
+        """Cost model by which plans and strategies are chosen.
 
-        A machine with nodes has its ranks on the nodes of this world, if the world knows them and the machine has no
-        map of its own.
+        - A machine with nodes has its ranks on the nodes of this world, if the world knows them and the machine has no
+          map of its own.
+        - On several nodes the default is :meth:`Machine.cluster() <spmdsim.cost.Machine.cluster>`.
+        - On one node the default is None: plans with the fewest bytes are chosen.
+
+        >>> from spmdsim import LockStep
+        >>> LockStep(4).machine, LockStep(4, nodes="a:2,b:2").machine.name
+        (None, 'cluster')
         """
         return self.planner.machine  # type: ignore[attr-defined,no-any-return]
 
@@ -117,14 +136,13 @@ class World(AbstractWorld):
         All ranks must set it; they compare it.
 
         Args:
-            model: the cost model; None for the planner's default model.
+            model: the cost model; None for the default.
 
         Raises:
             DisagreementError: If ranks set different models; here or in a later call, when they are compared. All
                 numbers of the models count.
         """
-        if isinstance(model, Machine) and model.nodes is None and self._node_map is not None:
-            model = model.placed(self._node_map)
+        model = self._place_machine(model)
         self.planner = MachinePlanner(model)
         self.invalidate()
         # All numbers of the model are compared: ranks may have measured different ones under one name.

@@ -127,9 +127,9 @@ class MPIWorld(BeginsEarly):
             )
             self._trials = Trials(settings["tune"], self.choices.implementations, machine)
             processes = gather_places(self._everyone)
-            self._node_map = map_nodes(processes)
+            self._place_ranks(map_nodes(processes))
             add_hosts(world_ranks(self.comm), [process.host for process in processes])
-            self._comms, self._shared = Comms(self._everyone, self._deadline), Shared(self._node_map)
+            self._comms, self._shared = Comms(self._everyone, self._deadline), Shared(self.nodes)
         mode = settings["check"] if self.size > 1 else False
         if agreement is None and mode:
             agreement = make_agreement(
