@@ -3,6 +3,7 @@
 #
 #   scripts/cluster.sh                   start the hosts, run the tests with marker "cluster" on Open MPI and MPICH, stop
 #   scripts/cluster.sh --mpi mpich -k X  with one MPI; other words are options of pytest
+#   scripts/cluster.sh bench             measure redistributions and predictions, and write the tables of docs/howto/cluster.md
 #   scripts/cluster.sh up [RATE]         start the hosts node1 … node4; RATE of each network port (100mbit)
 #   scripts/cluster.sh on N COMMAND…     run a command on host N, in this folder
 #   scripts/cluster.sh link N up|down    connect or disconnect host N
@@ -188,7 +189,26 @@ run_tests() { # options of pytest
     return $failed
 }
 
+run_bench() { # options of scripts/bench/hosts.py; --mpi KIND for one MPI
+    local kinds="openmpi mpich" pythons=() mpi
+    if [ "${1:-}" = --mpi ]; then
+        kinds=$2
+        shift 2
+    fi
+    for mpi in $kinds; do
+        require_path "$mpi"
+        MPI=$mpi
+        . "$ROOT/scripts/environment.sh"
+        prepare_environment test
+        pythons+=("$mpi=$PYTHON")
+    done
+    trap stop_hosts EXIT
+    start_hosts 100mbit
+    (run_on 1 "$PYTHON" scripts/bench/hosts.py "$@" "${pythons[@]}")
+}
+
 case ${1:-} in
+    bench) shift && run_bench "$@" ;;
     up) start_hosts "${2:-100mbit}" ;;
     on) shift && run_on "$@" ;;
     link) nsenter --target "$(cat $STATE/switch)" --net ip link set "port$2" "$3" ;;

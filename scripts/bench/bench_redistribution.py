@@ -9,6 +9,7 @@ and Alltoall, Alltoallw with subarray types, Alltoall and a local sum. Run under
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +18,9 @@ from paired import QUICK, beside_hand, paired
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
 from spmdsim.worlds import MPIWorld
+
+#: Functions without arguments with the same result, by name.
+Alternatives = dict[str, Callable[[], object]]
 
 
 class Hand:
