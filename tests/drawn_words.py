@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
-from spmdsim.figures.canvas import FONT, LETTER
+from spmdsim import Mesh
+from spmdsim.figures import figure
 
 SVG = "{http://www.w3.org/2000/svg}"
+#: Size of the letters of all words but titles, and width of a letter of a monospaced font, in pixels.
+FONT, LETTER = 12, 7.25
 
 
 def words_of(
@@ -41,6 +45,17 @@ def words_of(
 
 def titles(image: str) -> list[str]:
     return [one.text or "" for one in ET.fromstring(image).iter("{http://www.w3.org/2000/svg}title")]
+
+
+@cache
+def fills() -> list[tuple[str, str]]:
+    """Return the 8 fills of shards, each with the colour of letters on it; shard 8 has the fill of shard 0."""
+    image = figure(Mesh((4, 8), ("a", "b"))("a", "b"), shape=(4, 8)).svg
+    cells = re.findall(r"<title>rank \d+ at.*?</g>", image)
+    assert len(cells) == 32
+    pairs = [re.search(r' fill="(#\w+)".*style="fill:(#\w+)"', cell).groups() for cell in cells]
+    assert pairs == pairs[:8] * 4
+    return pairs[:8]
 
 
 def linear(colour: str) -> np.ndarray:

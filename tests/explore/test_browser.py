@@ -12,14 +12,12 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from browsers import FLAGS, find_browser
-from page_schedules import every_schedule
+from page_schedules import every_schedule, layout_of, read_page, wrong_rings
 
 from spmdsim import Mesh, Tensor, matmul, plan, search
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.collectives import unroll
 from spmdsim.figures.explore import Offer, page
-from spmdsim.figures.explore.moves import W, X, layout_key, sent_boxes
-from spmdsim.figures.explore.offer import ends_of, layouts_of
 from spmdsim.figures.schedule_figures import value_words
 from spmdsim.worlds import LockStep
 
@@ -29,6 +27,7 @@ OFFER = Offer(
     meshes=(Mesh((2, 2), ("dp", "tp")), Mesh((2, 2, 2), ("a", "b", "c")), Mesh((3,), ("x",))),
     shapes=((7,), (6, 5), (4, 3, 5)),
     ranks=(2, 3, 4),
+    algorithms=wrong_rings(),
     programs=("tutorial",),
 )
 VIEWS = ("layout", "move", "schedule", "product", "search")
@@ -88,6 +87,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def data(file: Path) -> dict[str, Any]:
+    return read_page(file.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     executable = find_browser()
     with playwright.sync_playwright() as driver:
@@ -110,17 +114,16 @@ def visit(browser: Any, file: Path) -> Iterator[Visit]:
 # -- contents ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_layout_shows_the_librarys_shards_and_boxes(visit: Visit):
+def test_every_layout_shows_the_librarys_shards_and_boxes(visit: Visit, data: dict[str, Any]):
     visit.open()
-    cases = [
-        (mesh, shape, one)
-        for mesh in OFFER.meshes
+    keys = [
+        (mesh, shape, key)
+        for mesh, facts in zip(OFFER.meshes, data["meshes"])
         for shape in OFFER.shapes
-        for one in layouts_of(mesh, len(shape))
+        for key in facts["derivations"][str(len(shape))]
     ]
-    hashes = [
-        address("layout", mesh=m, shape=shape_text(shape), layout=layout_key(one)) for m, shape, one in cases
-    ]
+    hashes = [address("layout", mesh=m, shape=shape_text(shape), layout=key) for m, shape, key in keys]
+    cases = [(mesh, shape, layout_of(mesh, key)) for mesh, shape, key in keys]
     look = """() => [
         [...document.querySelectorAll(".device")].map((one) => [Number(one.dataset.rank), Number(one.dataset.shard), one.dataset.addend ?? ""]),
         [...document.querySelectorAll(".piece")].map((one) => [one.dataset.box, one.dataset.ranks]),
@@ -162,22 +165,20 @@ def eval_box(text: str) -> list[tuple[int, int]]:
     return [tuple(map(int, interval.split(":"))) for interval in text.strip("[]").split(", ")]
 
 
-def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
+def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit, data: dict[str, Any]):
     visit.open()
-    rng, cases = random.Random(3), []
-    for mesh in OFFER.meshes:
-        for shape in OFFER.shapes:
-            pairs = [*product(*ends_of(mesh, len(shape)))]
-            for src, dst in rng.sample(pairs, min(40, len(pairs))):
-                found_plan = plan(src, dst, shape)
-                cases += [(mesh, shape, found_plan, k) for k in range(len(found_plan.steps))]
-    hashes = [
-        address(
-            "move", mesh=mesh, shape=shape_text(shape), step=k + 1,
-            **{"from": layout_key(found_plan.src), "to": layout_key(found_plan.dst)},
-        )
-        for mesh, shape, found_plan, k in cases
-    ]  # fmt: skip
+    rng, cases, hashes = random.Random(3), [], []
+    for (mesh, shape), facts in zip(product(OFFER.meshes, OFFER.shapes), data["cases"]):
+        assert (facts["mesh"], facts["shape"]) == (str(mesh), list(shape))
+        pairs = [*product(range(len(facts["sources"])), range(len(facts["targets"])))]
+        for i, j in rng.sample(pairs, min(40, len(pairs))):
+            src, dst = facts["sources"][i], facts["targets"][j]
+            found_plan = plan(layout_of(mesh, src), layout_of(mesh, dst), shape)
+            for k, number in enumerate(facts["plans"][i][j][1]):
+                sent = [[a, b, slice_text(facts["boxes"][box])] for a, b, box in facts["steps"][number][5]]
+                cases.append((mesh, shape, found_plan, k, sent))
+                ends = {"from": src, "to": dst}
+                hashes.append(address("move", mesh=mesh, shape=shape_text(shape), step=k + 1, **ends))
     look = """() => [
         [...document.querySelectorAll(".sent")].map((one) => [Number(one.dataset.from), Number(one.dataset.to), one.dataset.box]),
         [...document.querySelectorAll(".holds")].map((one) => [one.dataset.when, one.dataset.box]),
@@ -185,9 +186,9 @@ def test_redistributions_show_the_planners_boxes_and_bytes(visit: Visit):
         [...document.querySelectorAll(".bar")].map((one) => [Number(one.dataset.received), Number(one.dataset.bound)])]"""
     views = visit.walk(hashes, look)
     assert len(views) > 120
-    for (mesh, shape, found_plan, k), (sent, holds, received, bars) in zip(cases, views):
+    for (mesh, shape, found_plan, k, boxes), (sent, holds, received, bars) in zip(cases, views):
         step, ranks = found_plan.steps[k], range(mesh.size)
-        assert sent == [[one.sender, one.receiver, slice_text(one.box)] for one in sent_boxes(step)]
+        assert sent == boxes
         assert holds == [
             [when, slice_text(layout.bounds(shape, rank))]
             for when, layout in (("before", step.src), ("after", step.dst))
@@ -237,8 +238,9 @@ def test_every_round_shows_the_chunks_of_ranks_and_its_messages(visit: Visit):
         assert bool(findings) == bool(story.findings), (name, size)
 
 
-def test_products_show_the_numbers_that_ranks_compute(visit: Visit):
+def test_products_show_the_numbers_that_ranks_compute(visit: Visit, data: dict[str, Any]):
     visit.open()
+    left, right = (np.array(data["operands"][name]) for name in ("x", "w"))
     mesh, world = OFFER.meshes[1], LockStep(8)
     picks = ["m,k,n", "k,k,-", "k,k,k", "n,k,m", "-,-,-", "m,m,n", "k,n,k"]
     look = """() => [document.querySelectorAll(".local").length,
@@ -246,8 +248,8 @@ def test_products_show_the_numbers_that_ranks_compute(visit: Visit):
         Number(document.getElementById("player-slider").max)]"""
     for pick in picks:
         axes = {f: tuple(a for a, one in zip(mesh.axes, pick.split(",")) if one == f) for f in "mkn"}
-        x = Tensor.from_global(X, mesh(axes["m"], axes["k"]), world)
-        y = matmul(x, Tensor.from_global(W, mesh(axes["k"], axes["n"]), world))
+        x = Tensor.from_global(left, mesh(axes["m"], axes["k"]), world)
+        y = matmul(x, Tensor.from_global(right, mesh(axes["k"], axes["n"]), world))
         assert bool(y.layout.partial) == ("k" in pick)
         first, last = visit.walk(
             [address("product", mesh=mesh, strategy=pick, step=step) for step in (2, 99)], look

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import math
 import re
 
 import numpy as np
 import pytest
+from drawn_words import fills
 from every_layout import every_layout
-from page_schedules import every_schedule
+from page_schedules import every_schedule, layout_of, read_page, wrong_rings
 
 from spmdsim import Mesh, Tensor, plan, search
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search_report import PARTS
 from spmdsim.cli.main import main
-from spmdsim.collectives import make_schedule, unroll
-from spmdsim.core import Layout
+from spmdsim.collectives import unroll
 from spmdsim.errors import InputError
-from spmdsim.figures.canvas import FILLS
 from spmdsim.figures.explore import Offer, page
-from spmdsim.figures.explore.moves import W, X, product_facts, sent_boxes
-from spmdsim.figures.explore.offer import layouts_of
-from spmdsim.figures.explore.page import page_data
-from spmdsim.figures.explore.schedules import mistakes, schedule_facts
-from spmdsim.figures.explore.searches import search_facts
 from spmdsim.worlds import LockStep
 
 MESHES = (Mesh((2, 3), ("dp", "tp")), Mesh((4,), ("x",)), Mesh((2, 2, 2), ("a", "b", "c")))
@@ -41,22 +32,13 @@ def text() -> str:
 @pytest.fixture(scope="module")
 def data(text: str) -> dict:
     """Return the data of two pages in one dictionary."""
-    first, second = read(text), read(page(Offer(meshes=MESHES[2:], shapes=((7,),), ranks=(1,), programs=())))
+    first, second = read_page(text), data_of(MESHES[2:], ((7,),))
     return {**first, "meshes": first["meshes"] + second["meshes"], "cases": first["cases"] + second["cases"]}
 
 
-def read(text: str) -> dict:
-    """Return the data of a page, unpacked in Python."""
-    packed = re.search(r'<script type="text/plain" id="data">(.*?)</script>', text)[1]
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
-
-
-def layout_of(mesh: Mesh, key: str) -> Layout:
-    """Return the layout of a key such as `dp;tp+x`: axes per dim, then partial axes."""
-
-    dims, _, partial_axes = key.partition("+")
-    entries = [tuple(filter(None, entry.split(","))) for entry in dims.split(";")]
-    return Layout(mesh, entries, dict.fromkeys(filter(None, partial_axes.split(",")), "sum"))
+def data_of(meshes=MESHES[1:2], shapes=((1,),), ranks=(1,), programs=(), **others) -> dict:
+    """Return the data of a page with these choices; the page is small without them."""
+    return read_page(page(Offer(meshes, shapes, ranks, programs=programs, **others)))
 
 
 def mesh_of(case: dict) -> Mesh:
@@ -72,13 +54,25 @@ def test_a_page_makes_no_requests_and_is_reproducible(text: str):
     assert page(small) == page(small)
 
 
-def test_every_layout_is_offered():
-    for mesh in MESHES[:2]:
+def test_every_layout_is_offered(monkeypatch):
+    monkeypatch.setattr(
+        "spmdsim.figures.explore.offer.MOST_PAIRS", 0
+    )  # Plans between them would take seconds.
+    small, large = data_of(MESHES[:2], ((2,), (2, 2), (2, 2, 2))), data_of(MESHES[2:], ((2, 2),))
+    for mesh, facts in zip(MESHES[:2], small["meshes"]):
         for ndim in (1, 2, 3):
-            assert {*layouts_of(mesh, ndim)} == {*every_layout(mesh, ndim, partial=True)}
-    mesh = MESHES[2]
-    assert {*layouts_of(mesh, 2, partial=False)} == {*every_layout(mesh, 2)}
-    assert {*layouts_of(mesh, 2)} <= {*every_layout(mesh, 2, partial=True)}
+            layouts = {layout_of(mesh, key) for key in facts["derivations"][str(ndim)]}
+            assert layouts == {*every_layout(mesh, ndim, partial=True)}
+    layouts = {layout_of(MESHES[2], key) for key in large["meshes"][0]["derivations"]["2"]}
+    assert {layout for layout in layouts if not layout.partial} == {*every_layout(MESHES[2], 2)}
+    assert layouts <= {*every_layout(MESHES[2], 2, partial=True)}
+
+
+def test_targets_are_the_layouts_without_pending_sums(data: dict):
+    for case in data["cases"]:
+        derivations = next(one["derivations"] for one in data["meshes"] if one["name"] == case["mesh"])
+        assert {*case["sources"]} == {*derivations[str(len(case["shape"]))]}
+        assert case["targets"] == [key for key in case["sources"] if "+" not in key]
 
 
 def test_derivations_give_the_elements_of_each_rank(data: dict):
@@ -146,12 +140,15 @@ def test_sent_boxes_are_the_missing_elements_and_the_counted_bytes(data: dict):
 
 def test_senders_own_the_boxes_that_they_send():
     mesh = Mesh((2, 2), ("a", "b"))
-    for src in every_layout(mesh, 2):
-        for dst in every_layout(mesh, 2):
-            for step in plan(src, dst, (5, 6)).steps:
-                for sender, _, box in sent_boxes(step):
-                    sender_bounds = step.src.bounds((5, 6), sender)
-                    assert all(a <= start and stop <= b for (a, b), (start, stop) in zip(sender_bounds, box))
+    (case,) = data_of((mesh,), ((5, 6),))["cases"]
+    box_count = 0
+    for _, _, src, _, _, sent, _ in case["steps"]:
+        layout = layout_of(mesh, case["layouts"][src][0])
+        for sender, _, box in () if layout.partial else sent:
+            sender_bounds = layout.bounds((5, 6), sender)
+            assert all(a <= i and j <= b for (a, b), (i, j) in zip(sender_bounds, case["boxes"][box]))
+            box_count += 1
+    assert box_count > 300
 
 
 def test_messages_of_all_rounds_give_the_promised_chunks(data: dict):
@@ -178,8 +175,13 @@ def test_messages_of_all_rounds_give_the_promised_chunks(data: dict):
 
 
 def test_schedules_equal_the_librarys():
-    for schedule in every_schedule(Offer(ranks=(5,))):
-        story, facts = unroll(schedule), schedule_facts(schedule)
+    offer = Offer(MESHES[1:2], ((1,),), (5,), wrong_rings(), programs=())
+    facts_by_name = {
+        (one["collective"], one["name"]): one["ranks"] for one in read_page(page(offer))["schedules"]
+    }
+    for schedule in every_schedule(offer):
+        story = unroll(schedule)
+        facts = facts_by_name[schedule.collective.name, schedule.algorithm.name]["5"]
         assert bool(facts["moves"]) == (not story.states)
         assert facts["findings"] == [[str(f), f.round, f.rank, f.chunk] for f in story.findings]
         assert [[(a, b, tuple(c), bool(d)) for a, b, c, d in step] for step in facts["rounds"]] == [
@@ -190,34 +192,40 @@ def test_schedules_equal_the_librarys():
 def test_a_device_matrix_with_axes_of_size_one_has_the_shards_of_a_textbook():
     mesh = Mesh((2, 1, 2, 2, 1), ("a", "b", "c", "d", "e"))
     layout = mesh("b", "d", "e", "c", "a")
-    page_facts = page_data(Offer((mesh,), ((1, 2, 1, 2, 2),), (2,), programs=(), layouts=(layout,)))
+    page_facts = data_of((mesh,), ((1, 2, 1, 2, 2),), layouts=(layout,))
     (facts,), (case,) = page_facts["meshes"], page_facts["cases"]
     assert page_facts["start"] == {"mesh": str(mesh), "layout": "b;d;e;c;a"} and not case["plans"]
-    derived = facts["derivations"][5]["b;d;e;c;a"]
+    derived = facts["derivations"]["5"]["b;d;e;c;a"]
     assert derived["shard"] == [0, 4, 2, 6, 1, 5, 3, 7] and derived["strides"] == [8, 4, 4, 2, 1]
-    assert derived["digits"][1] == (0, 1, 0, 0, 0) and len(facts["derivations"][5]) > 300
+    assert derived["digits"][1] == [0, 1, 0, 0, 0] and len(facts["derivations"]["5"]) > 300
     boxes = {key: boxes_of_layout for key, _, boxes_of_layout in case["layouts"]}
-    assert [box[1:] for box in boxes["b;d;e;c;a"]][3] == [(1, 2), (0, 1), (1, 2), (0, 1)]
-    assert {*boxes} == {*facts["derivations"][5]}
+    assert [box[1:] for box in boxes["b;d;e;c;a"]][3] == [[1, 2], [0, 1], [1, 2], [0, 1]]
+    assert {*boxes} == {*facts["derivations"]["5"]}
 
 
-def test_each_wrong_schedule_has_its_finding():
-    findings = {one.name: list(unroll(make_schedule(one, 4)).findings) for one in mistakes()}
-    assert all("at the end" in str(f) for f in findings["ring that stops early"])
-    assert findings["ring that is off by one"][0].round == 0
-    assert (
-        "twice" in str(findings["ring that adds twice"][0]) and findings["ring that adds twice"][0].round == 3
-    )
-    assert "wait for each other" in str(findings["ring that receives first"][0])
+def test_each_wrong_schedule_has_its_finding(data: dict):
+    findings = {
+        one["name"]: one["ranks"]["4"]["findings"] for one in data["schedules"] if one["origin"] == "wrong"
+    }
+    assert all("at the end" in text for text, *_ in findings["ring that stops early"])
+    assert findings["ring that is off by one"][0][1] == 0
+    text, round_number, *_ = findings["ring that adds twice"][0]
+    assert "twice" in text and round_number == 3
+    assert "wait for each other" in findings["ring that receives first"][0][0]
 
 
 def test_products_are_sums_of_the_local_products():
-    expected_product, strategy_count = X @ W, 0
-    for mesh in (Mesh((2, 2), ("a", "b")), Mesh((2, 4), ("a", "b")), Mesh((3,), ("x",))):
-        for key, facts in product_facts(mesh)["strategies"].items():
+    meshes = (Mesh((2, 2), ("a", "b")), Mesh((2, 4), ("a", "b")), Mesh((3,), ("x",)))
+    page_facts, strategy_count = data_of(meshes), 0
+    operands = {name: np.array(matrix) for name, matrix in page_facts["operands"].items()}
+    expected_product = operands["x"] @ operands["w"]
+    assert (operands["y"] == expected_product).all() and expected_product.any()
+    assert [product["mesh"] for product in page_facts["products"]] == [str(mesh) for mesh in meshes]
+    for product in page_facts["products"]:
+        for key, facts in product["strategies"].items():
             assert bool(facts["pending"]) == ("k" in key.split(",")) == bool(facts["rounds"])
             for rank, box in enumerate(facts["y"]):
-                x, w = (a[tuple(slice(*e) for e in facts[n][rank])] for n, a in (("x", X), ("w", W)))
+                x, w = (a[tuple(slice(*e) for e in facts[n][rank])] for n, a in operands.items() if n != "y")
                 assert facts["local"][rank] == (x @ w).ravel().tolist()
                 expected = expected_product[tuple(slice(*e) for e in box)].ravel().tolist()
                 assert facts["result"][rank] == expected
@@ -228,8 +236,8 @@ def test_products_are_sums_of_the_local_products():
     assert strategy_count > 25
 
 
-def test_rings_of_products_add_the_elements_received():
-    facts = product_facts(Mesh((4,), ("x",)))["strategies"]["k"]
+def test_rings_of_products_add_the_elements_received(data: dict):
+    (facts,) = (one["strategies"]["k"] for one in data["products"] if one["mesh"] == "x=4")
     numbers_by_rank = [np.array(numbers) for numbers in facts["local"]]
     for round_ in facts["rounds"]:
         before = [numbers.copy() for numbers in numbers_by_rank]
@@ -240,9 +248,9 @@ def test_rings_of_products_add_the_elements_received():
         assert [numbers.tolist() for numbers in numbers_by_rank] == round_["held"]
 
 
-def test_searches_have_the_optimum_and_the_prices_of_other_strategies():
-    facts = search_facts(build_program("mlp", layers=1), 2)
-    result = search(build_program("mlp", layers=1), 2)
+def test_searches_have_the_optimum_and_the_prices_of_other_strategies(monkeypatch):
+    (facts,) = data_of(ranks=(2,), programs=("mlp",))["searches"]
+    result = search(build_program("mlp", layers=2), 2)
     assert facts["seconds"] == result.seconds and facts["mesh"] == str(result.mesh)
     for row in facts["operators"]:
         reasons = facts["why"][row["name"]]
@@ -251,13 +259,15 @@ def test_searches_have_the_optimum_and_the_prices_of_other_strategies():
         for reason in reasons:
             added_seconds = sum(sum(change[3]) for change in reason["changes"])
             assert facts["seconds"] + added_seconds == pytest.approx(reason["seconds"])
-    assert not search_facts(build_program("mlp", layers=6), 2)["why"]
+    monkeypatch.setattr("spmdsim.figures.explore.searches.MOST_REASONED", len(facts["operators"]) - 1)
+    (facts,) = data_of(ranks=(2,), programs=("mlp",))["searches"]
+    assert facts["operators"] and not facts["why"]
 
 
 def test_parts_of_a_step_have_the_colours_of_the_pictures_of_searches(text: str):
     """The other bars of the page have none of the four colours."""
     (kinds,) = re.findall(r"const KINDS = (\[.*\]);", text)
-    assert re.findall(r'\["(\w+)", "(#\w+)"', kinds) == [*zip(PARTS, (fill for fill, _ in FILLS))]
+    assert re.findall(r'\["(\w+)", "(#\w+)"', kinds) == [*zip(PARTS, (fill for fill, _ in fills()))]
     (bar,) = re.findall(r"\.bar i b \{[^}]*background: ([^;]+);", text)
     assert bar == "var(--soft)"
 
@@ -287,7 +297,7 @@ def test_the_command_writes_a_page_of_its_arguments(tmp_path, capsys):
     file = tmp_path / "page.html"
     arguments = ["--mesh", "dp=2,tp=2", "--shape", "4,6", "-n", "4", "--program", "tutorial"]
     assert main(["explore", *arguments, "--algorithm", f"{algorithm_file}:mine", "-o", str(file)]) == 0
-    page_facts = read(file.read_text())
+    page_facts = read_page(file.read_text())
     assert [(case["mesh"], case["shape"]) for case in page_facts["cases"]] == [("dp=2 tp=2", [4, 6])]
     own_schedule = next(schedule for schedule in page_facts["schedules"] if schedule["origin"] == "own")
     assert own_schedule["ranks"]["4"]["findings"] and len(page_facts["schedules"]) > 50

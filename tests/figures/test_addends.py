@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
 import numpy as np
 import pytest
-from drawn_words import contrast, linear, titles, words_of
+from drawn_words import SVG, contrast, linear, titles, words_of
 
 from spmdsim import LockStep, Mesh, Tensor, matmul, plan, show
 from spmdsim.cli.main import main
 from spmdsim.core import REDUCE_OPS
 from spmdsim.figures import figure
-from spmdsim.figures.canvas import FILLS, HATCH_OPACITY, Canvas, svg
 from spmdsim.layout.addends import partial_reduction
 
 MESH = Mesh((2, 4), ("dp", "tp"))
@@ -140,10 +138,24 @@ def blend(over: str, under: str, opacity: float) -> str:
     return "#" + "".join(f"{round(opacity * a + (1 - opacity) * b):02x}" for a, b in zip(*channels))
 
 
+def cells_of(shards: tuple[int, int], hatched: bool) -> list[str]:
+    """Return the cell of each rank in the picture of a layout, as SVG; if ``hatched``, ranks have addends."""
+    layout = Mesh((*shards, 2), ("a", "b", "c"))("a", "b", partial="c" if hatched else ())
+    image = figure(layout, shape=shards).svg
+    return re.findall(r"<g><title>rank \d+ at .*?</g>", image)
+
+
 def test_hatching_is_visible_on_every_fill():
-    for fill, letters in FILLS:
-        line = blend(letters, fill, HATCH_OPACITY)
-        assert contrast(line, fill) >= 1.5, fill
+    cells = cells_of((2, 4), hatched=True)
+    fills = {re.search(r' fill="(#\w+)"', cell)[1] for cell in cells}
+    assert len(cells) == 16 and len(fills) == 8
+    for cell in cells:
+        fill, letters = (
+            re.search(pattern, cell)[1] for pattern in (r' fill="(#\w+)"', r'style="fill:(#\w+)"')
+        )
+        hatching = re.search(r'class="hatching".*? stroke="(#\w+)" stroke-opacity="([\d.]+)"', cell)
+        line = blend(hatching[1], fill, float(hatching[2]))
+        assert hatching[1] == letters and contrast(line, fill) >= 1.5, fill
         assert float(np.abs(linear(line) - linear(fill)).max()) > 0.02, fill
 
 
@@ -159,28 +171,47 @@ def boxes_of(image: str, kind: str) -> list[tuple[float, float, float, float]]:
     ]
 
 
-@pytest.mark.parametrize("index", [0, 5, 13, 20, 31, None])
+@pytest.mark.parametrize("shards", [(4, 8), (5, 7)], ids=["coloured", "without colours"])
 @pytest.mark.parametrize("hatched", [False, True])
-def test_no_line_crosses_words(index: int | None, hatched: bool):
+def test_no_line_crosses_words(shards: tuple[int, int], hatched: bool):
     """Stripes and hatching are drawn before the plates of a cell's words, and plates before the words."""
-    canvas = Canvas()
-    canvas.cell(10, 10, 80, 60, ["rank 131", "#131", "+3 of 4"], index, hatched=hatched)
-    lined = hatched or (index or 0) >= len(FILLS)
-    drawn = "".join(canvas.parts)
-    plates = boxes_of(drawn, "plate")
-    assert len(plates) == 3 * lined
-    if not lined:
-        return
-    assert max(m.start() for m in re.finditer("<path", drawn)) < drawn.index('class="plate"')
-    for word, left, right, top, low in words_of(ET.fromstring(svg(canvas, "t", margin=0))):
-        assert any(a <= left and right <= c and b <= top + 1 and low <= d + 1 for a, b, c, d in plates), word
+    cells, striped_count = cells_of(shards, hatched), 0
+    assert len(cells) == 2 * shards[0] * shards[1]
+    for cell in cells:
+        shard, is_coloured = int(re.search(r">#(\d+)<", cell)[1]), 'fill="#' in cell
+        lined = hatched or (is_coloured and shard >= 8)
+        plates = boxes_of(cell, "plate")
+        boxes = [*words_of(ET.fromstring(cell.replace("<g>", f'<g xmlns="{SVG[1:-1]}">', 1)))]
+        assert len(boxes) == 2 + hatched and len(plates) == len(boxes) * lined and ("<path" in cell) == lined
+        if lined:
+            assert max(m.start() for m in re.finditer("<path", cell)) < cell.index('class="plate"')
+            for word, left, right, top, low in boxes:
+                assert any(
+                    a <= left and right <= c and b <= top + 1 and low <= d + 1 for a, b, c, d in plates
+                ), word
+        striped_count += is_coloured and shard >= 8
+    assert striped_count == (48 if shards == (4, 8) else 0)
+
+
+def directions(cell: str) -> set[tuple[float, float]]:
+    """Return the directions of the lines in a cell, as signs: (1, 1) goes to the right and down."""
+    signs = set()
+    for line in re.findall(r"M([-\d.]+) ([-\d.]+)([lLhv])([-\d.]+) ?([-\d.]*)", cell):
+        (x, y), command, end = map(float, line[:2]), line[2], float(line[3])
+        shift = {
+            "h": (end, 0.0),
+            "v": (0.0, end),
+            "l": (end, float(line[4] or 0)),
+            "L": (end - x, float(line[4] or 0) - y),
+        }[command]
+        if any(shift):  # A line at a corner has no length.
+            signs.add(tuple(np.sign(shift).tolist()))
+    return signs
 
 
 def test_stripes_and_hatching_differ():
     """The cells of later shards have stripes, cells of addends have hatching. All combinations differ."""
-    drawings = []
-    for index, hatched in itertools.product((0, 8, 16, 24), (False, True)):
-        canvas = Canvas()
-        canvas.cell(0, 0, 60, 40, [], index, hatched=hatched)
-        drawings.append(re.sub(r"<title>.*?</title>", "", "".join(canvas.parts)))
-    assert len({*drawings}) == len(drawings) == 8
+    plain, hatched = ([cells_of((4, 8), hatched)[2 * k] for k in (0, 8, 16, 24)] for hatched in (False, True))
+    assert len({re.search(r' fill="(#\w+)"', cell)[1] for cell in (*plain, *hatched)}) == 1
+    assert [directions(cell) for cell in plain] == [set(), {(1, 1)}, {(1, 0)}, {(0, 1)}]
+    assert [directions(cell) for cell in hatched] == [{(1, -1), *directions(cell)} for cell in plain]

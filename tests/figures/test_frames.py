@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from drawn_words import SVG, words_of
+from drawn_words import FONT, SVG, words_of
 from pictured_values import VALUES, pictured
 
 from spmdsim.cli.main import main
@@ -43,6 +43,7 @@ doctor --no-trial
 def words_outside_frame(image: str) -> list[str]:
     """Return the words of a picture that are not inside its frame."""
     root = ET.fromstring(image)
+    assert f"font:{FONT}px" in image
     width, height = map(float, root.get("viewBox", "").split()[2:])
     boxes = list(words_of(root))
     assert boxes

@@ -13,7 +13,7 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
-from drawn_words import contrast, linear, titles
+from drawn_words import contrast, fills, linear, titles
 from pictured_values import MESH, VALUES, pictured
 
 from spmdsim import LockStep, Mesh, Tensor, plan, show
@@ -23,11 +23,8 @@ from spmdsim.collectives import schedule_of, unroll
 from spmdsim.cost import Machine, parse_topology
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.figures import Figure, figure
-from spmdsim.figures.canvas import FILLS, INKS, MOST_CHARACTERS, STYLE
-from spmdsim.figures.cost_figures import positions
 from spmdsim.figures.figures import DRAWN
 from spmdsim.figures.plot import Line, Plot, plot_canvas
-from spmdsim.figures.schedule_figures import space_time
 from spmdsim.pictured import Pictured
 from spmdsim.worlds.trace.last_calls import LastCall, document, write
 
@@ -36,6 +33,8 @@ PUBLIC = (
     "spmdsim.worlds.trace", "spmdsim.worlds", "spmdsim.arrays", "spmdsim.ops", "spmdsim.nn", "spmdsim.auto_parallel",
     "spmdsim.simulation", "spmdsim.cases", "spmdsim.local", "spmdsim.array_api", "spmdsim.figures.explore",
 )  # fmt: skip
+#: Largest number of characters of a picture, because longer ones make a page slow.
+MOST_CHARACTERS = 1 << 20
 
 
 def result_types(value: object) -> list[type]:
@@ -138,14 +137,24 @@ def test_a_picture_that_would_be_too_large_is_refused(monkeypatch):
 
 
 def themes() -> list[dict[str, str]]:
-    """Return the colours of each theme in the style sheet."""
+    """Return the colours of each theme in the style sheet of a picture."""
 
-    rules = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", STYLE)
+    rules = re.findall(r"\.spmdsim\{(--ink[^;]*(?:;--[^;}]*)*)", figure(MESH).svg)
     return [dict(pair.split(":") for pair in rule.split(";") if pair.startswith("--")) for rule in rules]
 
 
+def inks() -> list[str]:
+    """Return the 8 colours of lines, in the order in which a plot uses them."""
+    lines = tuple(Line(f"line {k}", ((1, 1), (2, 2))) for k in range(9))
+    colours = re.findall(
+        r'<path d="[^"]*" stroke="(#\w+)"', "".join(plot_canvas(Plot("", "", "", lines)).parts)
+    )
+    assert len(colours) == 9 and colours[8] == colours[0] and len({*colours}) == 8
+    return colours[:8]
+
+
 def test_words_have_contrast_on_every_background():
-    for fill, letters in FILLS:
+    for fill, letters in fills():
         assert contrast(fill, letters) >= 4.5, fill
     palettes = themes()
     light, dark = palettes[0], palettes[1]
@@ -154,7 +163,7 @@ def test_words_have_contrast_on_every_background():
     for theme in (light, dark):
         for name in ("--ink", "--faint", "--bad"):
             assert contrast(theme[name], theme["--ground"]) >= 4.5, (name, theme)
-        for ink in INKS:
+        for ink in inks():
             assert contrast(ink, theme["--ground"]) >= 2.4, (ink, theme)
 
 
@@ -175,7 +184,7 @@ BLIND = {
 
 @pytest.mark.parametrize("kind", BLIND)
 def test_fills_differ_for_colour_blind_eyes(kind):
-    perceived = [np.cbrt(np.clip(np.array(BLIND[kind]) @ linear(fill), 0, 1)) for fill, _ in FILLS]
+    perceived = [np.cbrt(np.clip(np.array(BLIND[kind]) @ linear(fill), 0, 1)) for fill, _ in fills()]
     smallest_difference = min(float(np.abs(a - b).max()) for a, b in itertools.combinations(perceived, 2))
     assert smallest_difference > 0.05
 
@@ -228,10 +237,17 @@ NETWORKS = {
 @pytest.mark.parametrize("text", NETWORKS)
 def test_a_network_is_drawn_with_every_link_and_no_hidden_rank(text):
     network = parse_topology(text, NETWORKS[text], Machine.laptop())
-    rank_positions = positions(network)
-    for (_, (x1, y1)), (_, (x2, y2)) in itertools.combinations(rank_positions.items(), 2):
+    image = figure(network).svg
+    boxes = re.findall(
+        r"<title>(?:rank|switch) [^<:]*</title><rect[^>]* "
+        r'x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)"',
+        image.partition("links between")[0],
+    )
+    centres = [(x + width / 2, y + height / 2) for x, y, width, height in (map(float, box) for box in boxes)]
+    assert len(centres) >= network.ranks
+    for (x1, y1), (x2, y2) in itertools.combinations(centres, 2):
         assert abs(x1 - x2) >= 22 or abs(y1 - y2) >= 18
-    all_titles = {*titles(figure(network).svg)}
+    all_titles = {*titles(image)}
     assert {f"rank {rank}" for rank in range(network.ranks)} <= all_titles
     senders_and_receivers = np.divmod(np.arange(network.ranks**2), network.ranks)
     pairs = {
@@ -336,10 +352,11 @@ def test_a_search_shows_the_axes_that_split_each_dim():
     # Colours stand for shares of the time alone. No cell of a factor and no point of the plot has one of them.
     image = figure(result).svg
     cells = re.findall(r"<title>\w+ splits [^<]*</title>((?:<rect[^>]*>)+)", image)
-    assert len(cells) > 8 and not any(fill in cell for cell in cells for fill, _ in FILLS)
+    assert len(cells) > 8 and not any(fill in cell for cell in cells for fill, _ in fills())
     bars = {re.search(rf'<rect[^>]* fill="(#\w+)"[^>]*><title>[^<]*: {name} ', image) for name in PARTS}
-    shares = {FILLS.index(next(pair for pair in FILLS if pair[0] == bar[1])) for bar in bars if bar}
-    points = {INKS.index(ink) for ink in re.findall(r'<circle[^>]* fill="(#\w+)"', image)}
+    fill_numbers = {fill: number for number, (fill, _) in enumerate(fills())}
+    shares = {fill_numbers[bar[1]] for bar in bars if bar}
+    points = {inks().index(ink) for ink in re.findall(r'<circle[^>]* fill="(#\w+)"', image)}
     assert len(shares) >= 2 and len(points) >= 3 and not shares & points
     has_equal_axis = any("is the same along" in line for line in lines)
     assert (
@@ -441,11 +458,11 @@ def test_a_picture_of_a_tensor_moves_no_values():
 )
 def test_words_beside_arrows_do_not_overlap(name, size):
     story = unroll(schedule_of("all_to_all" if name == "bruck" else "all_reduce", name, size))
-    drawn = "".join(space_time(story).parts)
+    image = figure(story).svg
     boxes = [
         tuple(map(float, box))
         for box in re.findall(
-            r'class="ground" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="(13)"', drawn
+            r'class="ground" x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="(13)"', image
         )
     ]
     assert len(boxes) == sum(map(len, story.steps))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 import pytest
+from page_schedules import read_page
 
-from spmdsim import show
+from spmdsim import Mesh, show
 from spmdsim.cli.main import main
 from spmdsim.collectives import schedule_of, unroll
 from spmdsim.figures import figure
-from spmdsim.figures.explore.schedules import schedule_facts
-from spmdsim.figures.schedule_figures import arrow_label, value_words
+from spmdsim.figures.explore import Offer, page
 
 MINUS = re.compile(r"\d-\d")
 
@@ -33,18 +33,34 @@ def numbers(words: str, size: int) -> set[int]:
 )  # fmt: skip
 def test_words_stand_for_the_ranks_and_chunks_that_they_name(collective, name, size):
     story = unroll(schedule_of(collective, name, size))
-    all_values = {
-        rank_value for state in story.states for rank in state.holds for rank_value in rank.values()
+    image = figure(story).svg
+    named_ranks = {
+        (int(rank), int(chunk), () if text in ("nothing", "·") else tuple(sorted(numbers(text, size))))
+        for rank, chunk, text in re.findall(r"<title>rank (\d+), chunk (\d+): ([^<]*)</title>", image)
     }
-    for value in all_values:
-        text = value_words(story, value)
-        assert not MINUS.search(text) and numbers(text, size) == {*story.contributors(value)}
-    labels = [(arrow_label(story, m).lstrip("+"), m) for step in story.steps for m in step]
-    for text, message in labels:
+    assert named_ranks == {
+        (rank, chunk, tuple(sorted(story.contributors(values[chunk]))) if chunk in values else ())
+        for state in story.states
+        for rank, values in enumerate(state.holds)
+        for chunk in story.cells
+    }
+    labels = re.findall(r"<title>\d+ → \d+: chunk[^<]*</title>([^<]*)</text>", image)
+    messages = [message for step in story.steps for message in step]
+    assert len(labels) == len(messages)
+    for text, message in zip((label.lstrip("+") for label in labels), messages):
         if text and "chunks" not in text:
             assert numbers(text, size) == {*message.chunks}, text
-    facts = schedule_facts(story.schedule)
-    assert not any(MINUS.search(text) for text, _ in facts["values"])
+
+
+def test_values_on_the_page_have_no_minus():
+    data = read_page(page(Offer((Mesh((2,), ("x",)),), ((1,),), ranks=(7, 8), programs=())))
+    texts = [
+        text
+        for schedule in data["schedules"]
+        for facts in schedule["ranks"].values()
+        for text, _ in facts["values"]
+    ]
+    assert "0..2" in texts and not any(map(MINUS.search, texts))
 
 
 def test_pictures_text_and_command_have_a_legend(capsys):

@@ -8,6 +8,7 @@ import pytest
 from spmdsim import LockStep, Mesh, Tensor, plan, record, show
 from spmdsim.collectives import schedule_of
 from spmdsim.errors import InputError, UsageTypeError
+from spmdsim.figures import figure
 
 MESH = Mesh((2, 4), ("dp", "tp"))
 
@@ -58,10 +59,8 @@ def test_values_without_a_picture_are_refused(capsys):
         show(MESH, (3, 4))
 
 
-def test_notebooks_get_colours(monkeypatch):
-    from spmdsim.figures.layout_picture import rank_grid
-
-    text = rank_grid(MESH("tp", None)).rich()
+def test_each_shard_has_a_colour_in_terminals():
+    (text,) = (words for words in figure(MESH("tp", None)).words() if hasattr(words, "spans"))
     assert len({span.style for span in text.spans}) == 4
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from trace_events import slices_of
 
 from spmdsim import LockStep, Machine, Mesh, Tensor, matmul, nn, record
 from spmdsim.cli.main import main
-from spmdsim.figures.timelines import predicted_slices, step_timeline
+from spmdsim.figures.timelines import step_timeline
 from spmdsim.ops import sum as total
 
 #: A byte takes a second and a floating-point operation takes a second, so that times can be counted by hand.
@@ -34,23 +35,47 @@ def step(backward=True):
     return trace
 
 
+class Slice(NamedTuple):
+    """A predicted slice of a timeline, in seconds; ``nested`` is True if another slice contains it."""
+
+    name: str
+    start: float
+    seconds: float
+    nested: bool
+
+
+def predicted_slices(trace) -> list[Slice]:
+    """Return the slices that the timeline of a trace predicts on COUNTING; they follow those of ranks 0 and 1."""
+    document = step_timeline([trace], COUNTING, "LockStep(2)")
+    events = [event for event in slices_of(document) if event["pid"] == 2]
+    return [
+        Slice(
+            event["name"],
+            event["ts"] / 1e6,
+            event["dur"] / 1e6,
+            any(outer["ts"] <= event["ts"] < outer["ts"] + outer["dur"] for outer in events[:number]),
+        )
+        for number, event in enumerate(events)
+    ]
+
+
 def test_predicted_times_equal_times_counted_by_hand():
-    slices = {one.name: one for one in predicted_slices(step(backward=False), COUNTING)}
+    slices = {one.name: one for one in predicted_slices(step(backward=False))}
     # Each rank has 4 x 4 x 6 multiply-adds. Then it receives 192 bytes: half addends and half results.
-    assert slices["matmul"].seconds == 2 * 4 * 4 * 6
+    assert slices["matmul"].seconds == pytest.approx(2 * 4 * 4 * 6)
     assert slices["all_reduce"].seconds == pytest.approx(192)
-    assert slices["all_reduce"].start == slices["matmul"].start + slices["matmul"].seconds
+    assert slices["all_reduce"].start == pytest.approx(slices["matmul"].start + slices["matmul"].seconds)
 
 
 def test_gradients_are_predicted_for_every_operand_with_a_gradient():
-    slices = predicted_slices(step(), COUNTING)
+    slices = predicted_slices(step())
     back = next(one for one in slices if one.name == "matmul.backward")
     inside = sum(
-        one.seconds for one in slices if one.depth and back.start <= one.start < back.start + back.seconds
+        one.seconds for one in slices if one.nested and back.start <= one.start < back.start + back.seconds
     )
-    assert back.seconds - inside == 2 * (2 * 4 * 4 * 6)
-    ends = [one.start + one.seconds for one in slices if not one.depth]
-    starts = [one.start for one in slices if not one.depth]
+    assert back.seconds - inside == pytest.approx(2 * (2 * 4 * 4 * 6))
+    ends = [one.start + one.seconds for one in slices if not one.nested]
+    starts = [one.start for one in slices if not one.nested]
     assert starts[1:] == pytest.approx(ends[:-1])  # Slices neither overlap nor wait.
 
 
@@ -64,7 +89,7 @@ def test_one_file_has_the_measured_and_the_predicted_times():
     assert sorted(name for name in measured[2]) == sorted(name for name in measured[0])
     other = document["otherData"]
     assert other["machine"] == "counting" and other["measured in"] == "LockStep(2)"
-    outer = sum(one.seconds for one in predicted_slices(trace, COUNTING) if not one.depth)
+    outer = sum(one.seconds for one in predicted_slices(trace) if not one.nested)
     assert other["predicted seconds"] == pytest.approx(outer) and outer > 0 and other["measured seconds"] > 0
     names = {e["args"]["name"] for e in document["traceEvents"] if e.get("name") == "process_name"}
     assert names == {"rank 0", "rank 1", "predicted on counting"}
