@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, check, matmul, ops
-from spmdsim.arrays.rounding import MOVES, RUNS, Measured, difference, measure, move_operand, to_wider_type
+from spmdsim.arrays.rounding import Measured, operand, share_runs, to_wider_type
 from spmdsim.core import Layout
 from spmdsim.errors import InputError
+
+#: Units in the last place by which pairs of runs move operands, and the runs in the program's own type.
+MOVES, RUNS = (1, 2, 4, 8), 9
 
 
 def product(world, a, b):
@@ -29,6 +32,22 @@ def replicated(world, array):
 
 def normal(*shape, dtype="f4", seed=0):
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype(dtype)
+
+
+def measure(function, operands, dtype):
+    """Return the measured rounding of a function, as `check` measures it."""
+    truth, *runs = share_runs(
+        None, lambda number: function(*[operand(x, number - 1, salt) for salt, x in enumerate(operands)])
+    )
+    return Measured.of(truth, runs, dtype)
+
+
+def operands_of_runs(array):
+    """Return the operand of each run of a reference: in the wider type, then of the 9 runs in its own type."""
+    runs = []
+    assert check(replicated(LockStep(1), array), lambda x: runs.append(x) or x, operands=(array,))
+    assert len(runs) == 1 + RUNS
+    return runs[0], runs[1:]
 
 
 # -- right programs ----------------------------------------------------------------------------------
@@ -208,7 +227,7 @@ def test_most_elements_off_by_64_units_are_found(dtype):
     for sign, least_share in ((False, 0.95), (True, 0.3)):
         a, b = normal(40, 48, seed=3), normal(48, 30, seed=4)
         a, b = (a, b) if sign else (np.abs(a), np.abs(b))
-        result = measure(lambda cast, a=a.astype(dtype), b=b.astype(dtype): cast(a) @ cast(b), dtype)
+        result = measure(np.matmul, (a.astype(dtype), b.astype(dtype)), dtype)
         unit = float(ml_dtypes.finfo(dtype).eps) * 2.0 ** np.floor(
             np.log2(np.abs(result.truth).astype(float))
         )
@@ -306,33 +325,48 @@ def test_nan_and_infinities_are_compared_as_in_numpy(dtype):
 def test_operands_are_moved_in_pairs_by_units_in_the_last_place(dtype):
     x = np.array([1.0, -1.5, 3.25, 0.0], dtype)
     step = float(ml_dtypes.finfo(x.real.dtype).eps) * np.abs(x.astype("c16"))
-    np.testing.assert_array_equal(move_operand(x, 0).astype(dtype), x)
+    wide, (unchanged, *moved) = operands_of_runs(x)
+    np.testing.assert_array_equal(wide, x.astype(wide.dtype))
+    np.testing.assert_array_equal(unchanged.astype(dtype), x)
+    is_short = np.dtype(dtype).itemsize == 2
+    assert {run.dtype for run in (unchanged, *moved)} == {np.dtype("f4" if is_short else dtype)}
     for pair, units in enumerate(MOVES):
-        up, down = (move_operand(x, 1 + 2 * pair + k).astype("c16") - x.astype("c16") for k in (0, 1))
+        up, down = (moved[2 * pair + k].astype("c16") - x.astype("c16") for k in (0, 1))
         np.testing.assert_allclose(up, -down, atol=float(step.max()) * 1.01)
         np.testing.assert_allclose(np.abs(up), units * step, atol=float(step.max()) * 1.01)
         assert up[3] == 0 and (up[:3] != 0).all()
 
 
 def test_integers_and_infinities_are_not_moved():
-    for run in range(RUNS):
-        np.testing.assert_array_equal(move_operand(np.arange(5), run), np.arange(5))
-        odd = np.array([np.inf, -np.inf, np.nan, np.finfo("f4").max], "f4")
-        np.testing.assert_array_equal(np.isfinite(move_operand(odd, run)), np.isfinite(odd))
+    for run in operands_of_runs(np.arange(5))[1]:
+        np.testing.assert_array_equal(run, np.arange(5))
+    odd = np.array([np.inf, -np.inf, np.nan, np.finfo("f4").max], "f4")
+    for run in operands_of_runs(odd)[1]:
+        np.testing.assert_array_equal(np.isfinite(run), np.isfinite(odd))
 
 
 def test_moved_pairs_are_on_both_sides_of_a_kink():
     """ReLU's derivative of a sum that is zero up to rounding is 0 in one run and 1 in another."""
     x = normal(64)
     x[-1] = -x[:-1].astype(float).sum()
-    slopes = measure(lambda cast: (cast(x).sum() > 0) * np.float32(1), "f4")
+    slopes = measure(lambda x: (x.sum() > 0) * np.float32(1), (x,), "f4")
     assert 0.2 < slopes.spread < 1.2
 
 
 def test_functions_without_longdouble_have_no_wider_reference():
     a, b = normal(8, 8, dtype="f8") + 8 * np.eye(8), normal(8, dtype="f8")
-    assert measure(lambda cast: np.linalg.solve(cast(a), cast(b)), "f8").name == "float64"
-    assert measure(lambda cast: cast(a) @ cast(b), "f8").name == np.dtype(np.longdouble).name
+    types = []
+
+    def solve(a, b):
+        types.append(a.dtype)
+        return np.linalg.solve(a, b)
+
+    # Without a truth in a wider type, the unchanged run counts as the truth.
+    verdict = check(replicated(LockStep(1), np.linalg.solve(a, b)), solve, operands=(a, b))
+    assert verdict and verdict.max_error == 0
+    assert types == [np.dtype(np.longdouble), *[np.dtype("f8")] * RUNS]
+    verdict = check(replicated(LockStep(1), a @ b), np.matmul, operands=(a, b))
+    assert verdict and (verdict.max_error > 0 or np.dtype(np.longdouble) == np.dtype("f8"))
 
 
 @pytest.mark.ranks(2)
@@ -452,10 +486,11 @@ def test_integers_differ_exactly_at_any_size():
     for kind, values in (("i8", [0, 1, -1, 2**53 + 1, 2**61, -(2**61) - 1, 2**62, 2**63 - 1, -(2**63)]),
                          ("u8", [0, 1, 2**61 + 1, 2**63, 2**64 - 1]), ("i4", [0, 2**31 - 1, -(2**31)])):  # fmt: skip
         for a, b in itertools.product(values, repeat=2):
-            differences = difference(np.array([a, 0], kind), np.array([b, 0], kind))
-            assert differences.dtype == np.float64 and differences.tolist() == [float(abs(a - b)), 0.0]
-    assert difference(np.zeros(0, "i8"), np.zeros(0, "i8")).shape == (0,)
-    assert difference(np.array([3 + 4j]), np.array([0j])).tolist() == [5.0]
+            verdict = check(replicated(LockStep(1), np.array([a, 0], kind)), np.array([b, 0], kind))
+            assert verdict.max_error == float(abs(a - b)) and verdict.ok == (a == b)
+    empty = check(replicated(LockStep(1), np.zeros(0, "i8")), np.zeros(0, "i8"))
+    assert empty and empty.max_error == 0
+    assert check(replicated(LockStep(1), np.array([3 + 4j])), np.array([0j])).max_error == 5
 
 
 U = 2.0**-24
@@ -497,7 +532,10 @@ def test_verdicts_of_arrays_have_tolerances_worked_out_by_hand(actual, reference
     """Verdicts have the index, tolerance, reason and conclusion that follow by hand."""
     world = LockStep(3)
     verdict = check(Tensor.from_global(actual, Mesh((3,), ("x",))("x"), world), reference, **options)
-    error = difference(actual, reference)
+    with np.errstate(invalid="ignore"):
+        error = np.nan_to_num(
+            np.abs(np.subtract(actual, reference, dtype="f8"))
+        )  # Equal nan and inf differ by 0.
     assert (verdict.tolerance, verdict.why) == (pytest.approx(expected[0], rel=1e-9), expected[1])
     assert verdict.compared == f"compared on 3 ranks with the given array: {expected[2]}"
     assert (verdict.index, verdict.max_error) == ((int(error.argmax()),), error.max())

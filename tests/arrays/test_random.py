@@ -83,22 +83,38 @@ def mixed(bits: int) -> int:
     return bits ^ bits >> 15
 
 
-@pytest.mark.parametrize(("seed", "stream"), [(0, 0), (3, 1), (2**32 + 7, 2)])
-def test_the_bits_of_an_element_never_change(seed, stream):
-    """Bits equal a formula in Python's integers, because files and published numbers depend on them."""
-    numbers = [0, 1, 5, 2**31 + 3, 2**32 - 1, 2**32, 3 * 2**32 + 9]
-    expected = []
-    for number in numbers:
-        high, low = divmod(number, 2**32)
+def words_of(number: int, seed: int) -> list[int]:
+    """Return the two words of 32 random bits of an element, by a formula in Python's integers."""
+    words, (high, low) = [], divmod(number, 2**32)
+    for stream in (1, 2):
         key = mixed((seed ^ 0x9E3779B9) % 2**32)
         key = mixed((key + seed // 2**32) % 2**32)
         key = mixed((key + high * 0x85EBCA6B + stream * 0xC2B2AE35) % 2**32)
-        expected.append(mixed((mixed(low ^ key) + mixed((key + 0x27D4EB2F) % 2**32)) % 2**32))
-    bits = source._Bits(seed, stream)
-    for number, expected_bits in zip(numbers, expected):
-        out = np.empty(1, np.uint32)
-        bits.fill(np.array([number], np.uint64), out)
-        assert int(out[0]) == expected_bits
+        words.append(mixed((mixed(low ^ key) + mixed((key + 0x27D4EB2F) % 2**32)) % 2**32))
+    return words
+
+
+def normal_of(one: int, two: int) -> float:
+    """Return the normal number of two words, by Box and Muller."""
+    return math.sqrt(-2 * math.log((one + 0.5) / 2**32)) * math.cos(2 * math.pi * two / 2**32)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 2**32 + 7])
+def test_the_bits_of_an_element_never_change(seed):
+    """Numbers follow from bits of an integer formula, because files and published numbers depend on them."""
+    shape = (2**40,)
+    for number in (0, 1, 5, 2**31 + 3, 2**32 - 1, 2**32, 3 * 2**32 + 9):
+        one, two = words_of(number, seed)
+        index = (slice(number, number + 1),)
+        (uniform,) = source.uniform_block(index, shape, "f8", seed)
+        assert uniform == ((one >> 5) * 2**26 + (two >> 6)) / 2**53
+        (normal,) = source.normal_block(
+            index, shape, "f8", seed
+        )  # It changes with the lowest bit of each word.
+        assert normal == pytest.approx(normal_of(one, two), rel=1e-12, abs=1e-12)
+    across = source.uniform_block((slice(2**32 - 2, 2**32 + 2),), shape, "f8", seed)
+    parts = [source.uniform_block((slice(k, k + 1),), shape, "f8", seed) for k in range(2**32 - 2, 2**32 + 2)]
+    np.testing.assert_array_equal(across, np.concatenate(parts))
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
@@ -108,10 +124,7 @@ def test_numbers_follow_from_the_bits_by_documented_formulas(dtype):
     Normal numbers take one word from each of two streams.
     """
     shape, seed = (3, 50), 2**40 + 9
-    one, two = (np.empty(150, np.uint32) for _ in "ab")
-    for stream, out in ((1, one), (2, two)):
-        source._Bits(seed, stream).fill(np.arange(150, dtype=np.uint64), out)
-    words = [(int(a), int(b)) for a, b in zip(one, two)]
+    words = [words_of(number, seed) for number in range(150)]
     index = (slice(0, 3), slice(0, 50))
     if dtype == "f8":
         uniform = [((a >> 5) * 2**26 + (b >> 6)) / 2**53 for a, b in words]
@@ -119,9 +132,7 @@ def test_numbers_follow_from_the_bits_by_documented_formulas(dtype):
         uniform = [(a >> 8) / 2**24 for a, _ in words]
     expected = np.array(uniform).astype(dtype).reshape(shape)
     np.testing.assert_array_equal(source.uniform_block(index, shape, dtype, seed), expected)
-    normal = [
-        math.sqrt(-2 * math.log((a + 0.5) / 2**32)) * math.cos(2 * math.pi * b / 2**32) for a, b in words
-    ]
+    normal = [normal_of(*pair) for pair in words]
     numbers = source.normal_block(index, shape, dtype, seed).astype(float)
     tolerance = {"f8": 1e-12, "f4": 3e-6, "f2": 3e-3}[dtype]
     np.testing.assert_allclose(numbers, np.reshape(normal, shape), rtol=tolerance, atol=tolerance)

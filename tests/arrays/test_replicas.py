@@ -14,7 +14,6 @@ import spmdsim
 from spmdsim import check_replicas, nn, ops
 from spmdsim.arrays import Tensor, file_arrays, watch
 from spmdsim.arrays.files import open_array
-from spmdsim.arrays.replicas import first_difference
 from spmdsim.core import Mesh
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.worlds import LockStep
@@ -141,18 +140,19 @@ def test_differing_tensors_of_modules_and_dicts_are_named(world):
 
 def test_the_first_difference_of_any_size_is_found():
     generator = np.random.default_rng(3)
+    world, layout = LockStep(2), Mesh((2,), ("x",))(None)
     for size in (1, 2, 63, 64, 65, 4096, 4097, 100_003):
         for _ in range(6):
             arrays = [generator.standard_normal(size)] * 2
             arrays[1] = arrays[0].copy()
             changed_indices = sorted(generator.integers(0, size, 3))
             arrays[1][changed_indices] += 1
-            flat, ranks_and_values = first_difference(arrays, lambda own_values: own_values, [(0, 1)])
-            assert flat == changed_indices[0]
-            assert sorted(ranks_and_values) == sorted(
-                [([0], str(arrays[0][flat])), ([1], str(arrays[1][flat]))]
-            )
-    assert first_difference(arrays[:1] * 2, lambda own_values: own_values, [(0, 1)]) is None
+            with pytest.raises(WorldError) as caught:
+                check_replicas(Tensor.from_local(arrays, layout, world))
+            flat = changed_indices[0]
+            found = f"differ at ({flat},): rank 0 holds {arrays[0][flat]}, rank 1 holds {arrays[1][flat]};"
+            assert found in str(caught.value)
+    assert check_replicas(Tensor.from_local(arrays[:1] * 2, layout, world))
 
 
 def test_samples_cover_all_elements_in_turn():
