@@ -8,15 +8,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
 
 import spmdsim.ops as ops
-from spmdsim.arrays.ops.along import _replace_op
-from spmdsim.arrays.ops.assign import _put_op
-from spmdsim.arrays.ops.scans import _extreme_op
+from spmdsim.arrays import Op, numpy_names
+from spmdsim.arrays import ops as operator_modules
 from spmdsim.arrays.random import uniform_block
+
+
+def _declared_operators() -> dict[str, Op]:
+    """Return all operators that modules of operators and of NumPy's names declare, by the name in traces."""
+    declared = {
+        id(value): value
+        for package in (operator_modules, numpy_names)
+        for entry in iter_modules(package.__path__)
+        for value in vars(import_module(f"{package.__name__}.{entry.name}")).values()
+        if isinstance(value, Op)
+    }
+    by_name = {op.name: op for op in declared.values()}
+    assert len(by_name) == len(declared) > 60
+    return by_name
+
+
+DECLARED = _declared_operators()
 
 
 @dataclass(frozen=True)
@@ -456,7 +474,7 @@ SAMPLES = [
         {"start": (0, 1), "stop": (8, 6), "step": (1, 3)},
     ),
     Sample(
-        "slice_update_split", _put_op, _put_op, (_normal(8, 7), _normal(8, 2)), _written_in_steps,
+        "slice_update_split", DECLARED["slice_assign"], DECLARED["slice_assign"], (_normal(8, 7), _normal(8, 2)), _written_in_steps,
         {"start": (0, 1), "stop": (8, 6), "step": (1, 3)},
     ),
     Sample(
@@ -475,11 +493,11 @@ SAMPLES = [
         lambda x: x * (np.arange(6) >= np.arange(8)[:, None] - 2), {"k": -2, "upper": True},
     ),
     Sample(
-        "running_extreme", _extreme_op, _extreme_op, (_normal(11, 3),), np.maximum.accumulate,
+        "running_extreme", DECLARED["running_extreme"], DECLARED["running_extreme"], (_normal(11, 3),), np.maximum.accumulate,
         {"dim": 0, "op": "max", "backward": False}, differentiable=False,
     ),
     Sample(
-        "put_along_axis", _replace_op, _replace_op, (_normal(8, 5), np.array([[6], [2], [0]]) + np.zeros(5, int), _normal(3, 5)),
+        "put_along_axis", DECLARED["put_along_axis"], DECLARED["put_along_axis"], (_normal(8, 5), np.array([[6], [2], [0]]) + np.zeros(5, int), _normal(3, 5)),
         _put_along, {"dim": 0},
     ),
     *[

@@ -14,7 +14,6 @@ from spmdsim.core.element_types import accumulator as accumulator
 from spmdsim.core.element_types import check_reduce as check_reduce
 from spmdsim.core.element_types import compute_in_float32 as compute_in_float32
 from spmdsim.core.element_types import has_gradient as has_gradient
-from spmdsim.core.element_types import is_additive as is_additive
 from spmdsim.core.element_types import is_float as is_float
 from spmdsim.core.element_types import is_half as is_half
 from spmdsim.core.element_types import promote_types as promote_types

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from spmdsim import Mesh, Tensor, ops, record
-from spmdsim.arrays.ops.sorting import choose_sampling, find_cuts
-from spmdsim.core import Layout
+from spmdsim.auto_parallel.programs.record_program import record_program
+from spmdsim.core import Layout, Strategy
 from spmdsim.errors import RuleError
-from spmdsim.worlds import ShapeOnly
+from spmdsim.worlds import LockStep, ShapeOnly
 from tests.ops.test_scans import layouts, tensor_of
 
 DTYPES = [
@@ -95,47 +95,56 @@ def test_adversarial_values_end_in_balanced_blocks(world):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_cuts_are_exact_after_the_planned_rounds(seed):
-    """Selection alone, in one loop over all ranks, is exact for shards of any sizes."""
+def test_sorts_are_exact_after_the_planned_rounds(seed):
+    """Sorts of equal and of few values, on any number of ranks, keep their order and the planned bound."""
     rng = np.random.default_rng(seed)
-    ranks = int(rng.integers(2, 9))
-    sizes = rng.integers(0, 400, ranks) * rng.integers(0, 2, ranks)
-    shards = [np.sort(rng.integers(0, rng.integers(1, 500), (2, size)), -1) for size in sizes]
-    samples, rounds = (8, seed % 7) if seed % 2 else (64, 1)
-    total = within = int(sizes.sum())
+    ranks, rows = int(rng.integers(2, 9)), 1 + seed % 2
+    x = rng.integers(0, rng.integers(1, 5000), (rows, int(rng.integers(1, 30_000))))
+    if seed % 3 == 0:  # Ranks have values of different ranges.
+        x.sort(axis=1)
+    mesh = Mesh((ranks,), ("x",))
+    with record() as trace:
+        values, indices = ops.sort_with_indices(tensor_of(x, mesh(None, "x"), LockStep(ranks)), 1)
+    expected = np.argsort(x, 1, kind="stable")
+    np.testing.assert_array_equal(indices.full(), expected)
+    np.testing.assert_array_equal(values.full(), np.take_along_axis(x, expected, 1))
+    _, rounds, within = sampling_of(trace, x.shape[1], ranks, rows)
+    if rounds is not None:
+        remaining = trace.collectives[2 * rounds]
+        assert max(remaining.nbytes) <= 2 * 8 * rows * within
+
+
+def sampling_of(trace, size, ranks, rows=1):
+    """Return the samples and rounds in a trace of a sort, and the elements that then remain at most.
+
+    All are None if the rows are sorted by exchanging dims. A round of s samples narrows w elements to
+    ``3 * ceil(w / s) + 3 * ranks``.
+    """
+    if "exchange_parts" not in trace.counts():
+        return None, None, None
+    collectives = [event.collective for event in trace.collectives]
+    rounds, within = collectives.index("exchange_parts") // 2, size
+    if not rounds:
+        return None, 0, within
+    samples = trace.collectives[0].planned[0] // (8 * rows * (ranks - 1))
     for _ in range(rounds):
         within = min(within, 3 * -(-within // samples) + 3 * ranks)
-    before = [total * k // ranks for k in range(ranks)]
-    running = [find_cuts(p, sizes, before[k], samples, rounds) for k, p in enumerate(shards)]
-    requests = [next(generator) for generator in running]
-    for _ in range(2 * rounds):
-        requests = [generator.send(np.stack([g[k] for g in requests])) for k, generator in enumerate(running)]
-    for k in range(ranks):  # Remaining elements have the announced counts, and the planned bound holds.
-        assert [len(g.arrays[k]) for g in requests] == requests[k].counts
-        assert sum(requests[k].counts) <= 2 * within
-    requests = [generator.send([g.arrays[k] for g in requests]) for k, generator in enumerate(running)]
-    results = []
-    for k, generator in enumerate(running):
-        with pytest.raises(StopIteration) as stopped:
-            generator.send(np.stack([g[k] for g in requests]))
-        results.append(stopped.value.value)
-    for b in range(2):
-        all_elements = np.concatenate([p[b] for p in shards])
-        owners = np.repeat(np.arange(ranks), sizes)
-        first = owners[np.argsort(all_elements, kind="stable")]
-        for k, count in enumerate(before):
-            np.testing.assert_array_equal(
-                [cuts[k, b] for cuts in results], np.bincount(first[:count], minlength=ranks)
-            )
+    return samples, rounds, within
 
 
 def test_samples_of_large_sorts_are_few():
     """Samples are less than 1 % of ten million numbers on 8 ranks, and three blocks on 4,096 ranks."""
-    samples, rounds, within = choose_sampling(10_000_000, 8, 8)
-    assert rounds * samples * 8 + within < 1_250_000 / 100
-    samples, rounds, within = choose_sampling(1 << 30, 4096, 8)
-    assert rounds * samples * 4096 + within < 3 * (1 << 18)
-    assert choose_sampling(0, 4, 8).rounds == 0
+    for size, ranks, most in ((10_000_000, 8, 1_250_000 / 100), (1 << 30, 4096, 3 * (1 << 18))):
+        graph = record_program(ops.sort, 1, {"x": ((size,), "f8")}, training=False)
+        bound = graph.operators[-1].bound
+        (factor,) = bound.sizes
+        steps = [step for step, _ in bound.steps(Strategy.of(Mesh((ranks,), ("x",)), {factor: "x"}))]
+        number = [step.collective for step in steps].index("exchange_parts")
+        samples = sum(step.shape[-1] * ranks for step in steps[:number:2])
+        assert number and samples + steps[number].shape[0] // ranks < most
+    with record() as trace:
+        ops.sort(tensor_of(np.zeros(0), Mesh((4,), ("x",))("x"), LockStep(4)))
+    assert sampling_of(trace, 0, 4) == (None, 0, 0)
 
 
 @pytest.mark.ranks(4, 8)
@@ -151,7 +160,8 @@ def test_a_sort_sends_samples_and_each_element_at_most_once(world):
     with record() as other_trace:  # Rank 0, which ShapeOnly counts, is not in the mesh.
         ops.sort(tensor_of(x, other_ranks("x"), ShapeOnly(size)))
     assert other_trace.counts() == trace.counts() and not other_trace.nbytes()
-    samples, rounds, within = choose_sampling(n, size, 8)
+    samples, rounds, within = sampling_of(predicted, n, size)
+    assert rounds
     assert trace.counts() == {"all_to_all": 2 * rounds + 2, "exchange_parts": 2} == predicted.counts()
     *fixed, parts = trace.collectives
     remaining = fixed.pop(2 * rounds)
