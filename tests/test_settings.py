@@ -14,7 +14,6 @@ from processes import run_python
 from spmdsim import settings
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.launch.mpi import find_launcher
 from spmdsim.settings import CHECK, DEADLINE, RANKS, RANKS_PER_NODE, RECORD, SETTINGS, TUNE
 
 ROOT = Path(__file__).parents[1]
@@ -104,10 +103,10 @@ def test_one_process_of_a_job_reports_a_wrong_name_in_one_line(tmp_path, launche
         ["program.py"],
         ["-m", "spmdsim", "launch", "-n", 2, "program.py"],
         ["-m", "spmdsim", "launch", "-n", 2, "--world", "lockstep", "program.py"],
-        ["-c", CHILD, *find_launcher().make_command(2, True), sys.executable, "program.py"],
+        ["-c", CHILD, *launcher.make_command(2, True), sys.executable, "program.py"],
     ]
     for start in starts:
-        result = run_python(*start, cwd=tmp_path, SPMDSIM_CHEK="1", **find_launcher().choose_variables())
+        result = run_python(*start, cwd=tmp_path, SPMDSIM_CHEK="1", **launcher.choose_variables())
         assert result.returncode == 0 and result.stdout.split(), result
         assert result.stderr.count("SPMDSIM_CHEK") == 1, (start, result.stderr)
 

@@ -24,7 +24,7 @@ import numpy as np
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.arrays import checkpoint
 from spmdsim.arrays.files import open_array
-from spmdsim.auto_parallel.programs.networks import chain
+from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search_result import load_choice
 from spmdsim.collectives import schedule_of, selection_tables
 from spmdsim.collectives.formats.goal_format import goal_of, read_goal
@@ -268,7 +268,7 @@ def _goal_counts(data: bytes) -> dict[str, int]:
 
 @cache
 def _graph() -> Any:
-    return chain((64, 32), 16, training=True)
+    return build_program("chain", sizes=(64, 32), batch=16, training=True)
 
 
 @cache
