@@ -49,7 +49,7 @@ def titles(image: str) -> list[str]:
 
 @cache
 def fills() -> list[tuple[str, str]]:
-    """Return the 8 fills of shards, each with the colour of letters on it; shard 8 has the fill of shard 0."""
+    """Return the 8 fills of shards, each with the colour of letters on it."""
     image = figure(Mesh((4, 8), ("a", "b"))("a", "b"), shape=(4, 8)).svg
     cells = re.findall(r"<title>rank \d+ at.*?</g>", image)
     assert len(cells) == 32

@@ -53,13 +53,13 @@ def modules() -> list[str]:
 def registries() -> dict[str, Registry]:
     """Return all registries that modules define, alone or in a table, by their kind."""
     algorithms()  # The first call declares them.
-    found: dict[int, Registry] = {}
+    registries_by_id: dict[int, Registry] = {}
     for value in [value for name in modules() for value in vars(importlib.import_module(name)).values()]:
         for one in value.values() if type(value) is dict else (value,):
             if isinstance(one, Registry):
-                found[id(one)] = one
-    by_kind = {registry.kind: registry for registry in found.values()}
-    assert len(by_kind) == len(found)
+                registries_by_id[id(one)] = one
+    by_kind = {registry.kind: registry for registry in registries_by_id.values()}
+    assert len(by_kind) == len(registries_by_id)
     return by_kind
 
 

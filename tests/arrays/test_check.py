@@ -43,7 +43,7 @@ def measure(function, operands, dtype):
 
 
 def operands_of_runs(array):
-    """Return the operand of each run of a reference: in the wider type, then of the 9 runs in its own type."""
+    """Return the operand of a reference in the wider type, and those of the 9 other runs."""
     runs = []
     assert check(replicated(LockStep(1), array), lambda x: runs.append(x) or x, operands=(array,))
     assert len(runs) == 1 + RUNS

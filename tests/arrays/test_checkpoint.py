@@ -396,7 +396,7 @@ checkpoint.save(sys.argv[1], {"x": x})
 
 
 def start_to_save(folder: Path, name: str, machine: str) -> Path:
-    """Write what a save of ``machine`` that is still running, or was killed, leaves; return its data's folder."""
+    """Write the files of an unfinished save of ``machine``; return the folder of its data."""
     data = folder / (name * 12)
     data.mkdir()
     (folder / f"{data.name}.saving").write_text(machine)

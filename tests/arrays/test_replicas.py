@@ -150,8 +150,8 @@ def test_the_first_difference_of_any_size_is_found():
             with pytest.raises(WorldError) as caught:
                 check_replicas(Tensor.from_local(arrays, layout, world))
             flat = changed_indices[0]
-            found = f"differ at ({flat},): rank 0 holds {arrays[0][flat]}, rank 1 holds {arrays[1][flat]};"
-            assert found in str(caught.value)
+            message = f"differ at ({flat},): rank 0 holds {arrays[0][flat]}, rank 1 holds {arrays[1][flat]};"
+            assert message in str(caught.value)
     assert check_replicas(Tensor.from_local(arrays[:1] * 2, layout, world))
 
 

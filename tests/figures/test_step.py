@@ -45,7 +45,7 @@ class Slice(NamedTuple):
 
 
 def predicted_slices(trace) -> list[Slice]:
-    """Return the slices that the timeline of a trace predicts on COUNTING; they follow those of ranks 0 and 1."""
+    """Return the slices that the timeline of a trace predicts on COUNTING, as process 2."""
     document = step_timeline([trace], COUNTING, "LockStep(2)")
     events = [event for event in slices_of(document) if event["pid"] == 2]
     return [
