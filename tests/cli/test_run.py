@@ -12,10 +12,8 @@ import pytest
 from processes import run_python
 from run_files import KINDS, LOCKSTEP, W, X, idx, run_json, safetensors
 
-import spmdsim.cases.case
-import spmdsim.cases.catalogue
-import spmdsim.cases.inputs
 from spmdsim import LockStep, Mesh, ops
+from spmdsim.arrays.files import open_array
 from spmdsim.cases.catalogue import matmul_case
 from spmdsim.cases.inputs import Inputs
 from spmdsim.cli.main import main
@@ -23,14 +21,14 @@ from spmdsim.cli.main import main
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_files_of_every_kind_are_read(tmp_path, kind, capsys):
-    source = spmdsim.cases.inputs.from_file(str(kind(tmp_path)), "--x")
+    source = Inputs(str(kind(tmp_path))).x
     np.testing.assert_array_equal(source[2:9, 1:5], X[2:9, 1:5])
     assert source[2:9, 1:5].flags.c_contiguous
     np.save(tmp_path / "w.npy", W)
     report = run_json(
         capsys, "-n", 4, "--only", "matmul", "--mesh", "2,2", "--x", kind(tmp_path), "--w", tmp_path / "w.npy"
     )
-    assert report["ok"] and len(report["cases"]) == len(spmdsim.cases.catalogue.KINDS[2])
+    assert report["ok"] and len(report["cases"]) == 11  # strategies of a product on two axes
     assert all(case["local_shapes"][0][1] <= 10 and case["max_error"] > 0 for case in report["cases"])
 
 
@@ -49,7 +47,7 @@ def test_each_image_is_a_row(tmp_path, suffix, capsys):
     data = idx(images, 0x08)
     path = tmp_path / f"train-images-idx3-ubyte{suffix}"
     path.write_bytes(gzip.compress(data) if suffix else data)
-    source = spmdsim.cases.inputs.from_file(str(path), "--data")
+    source = Inputs(str(path)).x
     np.testing.assert_array_equal(source[3:7, 2:11], images.reshape(20, 12)[3:7, 2:11])
     report = run_json(capsys, "-n", 2, "--only", "matmul,linear", "--data", path)
     assert report["ok"]
@@ -184,7 +182,7 @@ def test_mistakes_are_refused_before_ranks_start(words, message, monkeypatch, ca
 
 
 def test_a_wrong_operator_is_found(monkeypatch, capsys):
-    monkeypatch.setattr(spmdsim.cases.catalogue, "matmul", lambda a, b: ops.multiply(ops.matmul(a, b), 1.001))
+    monkeypatch.setattr("spmdsim.cases.catalogue.matmul", lambda a, b: ops.multiply(ops.matmul(a, b), 1.001))
     arguments = ("-n", "2", "--only", "matmul", "--shape", "8,8,8")
     report = run_json(capsys, *arguments, code=1)
     assert not report["ok"] and not any(case["ok"] for case in report["cases"])
@@ -199,7 +197,7 @@ def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
     def wrong(ids, table, *more, **options):
         return ops.embedding(ops.minimum(ids, 200), table, *more, **options)
 
-    monkeypatch.setattr(spmdsim.cases.catalogue, "embedding", wrong)
+    monkeypatch.setattr("spmdsim.cases.catalogue.embedding", wrong)
     (tmp_path / "low").write_bytes(bytes(range(201)))
     (tmp_path / "high").write_bytes(bytes([1, 2, 201]) * 100)
     for text, exact in (("low", True), ("high", False)):
@@ -212,7 +210,7 @@ def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
 
 
 def test_other_bytes_than_predicted_are_found(monkeypatch, capsys):
-    monkeypatch.setattr(spmdsim.cases.case, "predict", lambda case, size: (1,) * size)
+    monkeypatch.setattr("spmdsim.cases.case.predict", lambda case, size: (1,) * size)
     assert main([*LOCKSTEP, "-n", "2", "--only", "matmul", "--shape", "4,4,4"]) == 1
     assert capsys.readouterr().out.count("BYTES DIFFER") == 5
 
@@ -224,18 +222,17 @@ def test_each_rank_reads_its_slice_only(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
     np.save(tmp_path / "w.npy", W)
     requests: dict[str, list[tuple[slice, ...]]] = {"x.npy": [], "w.npy": []}
-    open_file = spmdsim.cases.inputs.open_array
 
     def open_recorded(path, **options):
-        array = open_file(path, **options)
+        array = open_array(path, **options)
 
         def read(index):
             requests[Path(path).name].append(index)
             return array.read(index)
 
-        return spmdsim.cases.inputs.FileArray(array.path, array.shape, array.dtype, read)
+        return type(array)(array.path, array.shape, array.dtype, read)
 
-    monkeypatch.setattr(spmdsim.cases.inputs, "open_array", open_recorded)
+    monkeypatch.setattr("spmdsim.cases.inputs.open_array", open_recorded)
     inputs = Inputs(str(tmp_path / "x.npy"), str(tmp_path / "w.npy"))
     mesh = Mesh((2, 2), ("dp", "tp"))
     world = LockStep(4)
@@ -258,10 +255,10 @@ def test_real_ranks_report_the_verdicts_of_lock_step(tmp_path, launcher):
     assert real.returncode == lockstep.returncode == 0, real.stderr
     a, b = json.loads(real.stdout), json.loads(lockstep.stdout)
     assert (a.pop("world"), b.pop("world")) == ("MPIWorld", "LockStep")
-    for case in (*a["cases"], *b["cases"]):
-        assert case.pop("seconds") > 0
-        del case["max_error"], case["tolerance"]  # sums may be rounded in another order
-        for collective in case["collectives"]:
+    for entry in (*a["cases"], *b["cases"]):
+        assert entry.pop("seconds") > 0
+        del entry["max_error"], entry["tolerance"]  # sums may be rounded in another order
+        for collective in entry["collectives"]:
             collective.pop("by", None)  # the MPI call
     assert a == b
     missing = start("-n", "2", "--x", "nowhere.npy")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from run_files import LOCKSTEP, W, X, run_json
 
-import spmdsim.cases.inputs
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.arrays.files import open_array
 from spmdsim.cli.main import main
@@ -41,7 +40,7 @@ def test_a_case_without_a_mesh_gets_a_mesh_of_its_axes(choice, mesh, capsys):
 
 
 def test_a_long_text_is_cut_with_a_note(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(spmdsim.cases.inputs, "MOST_TOKENS", 600)
+    monkeypatch.setattr("spmdsim.cases.inputs.MOST_TOKENS", 600)
     (tmp_path / "book.txt").write_bytes(b"word " * 400)
     arguments = [
         *LOCKSTEP,

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from processes import run_python
 
-import spmdsim.cases.network
 from spmdsim import LockStep, Tensor, nn
 from spmdsim.arrays import ops
+from spmdsim.arrays.files import open_array
 from spmdsim.cases.network import Network, load
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
@@ -123,30 +123,25 @@ def test_the_data_folder_may_come_from_the_environment(tmp_path, monkeypatch, ca
     assert len(train(capsys, "-n", 2, "--strategies", "data", "--compare")["losses"]) == 1
 
 
-def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch):
-    from spmdsim.arrays import Tensor
-    from spmdsim.cases.network import mnist as open_mnist
-
+def test_each_rank_reads_its_slice_of_the_images(tmp_path, monkeypatch, capsys):
     write_mnist(tmp_path)
-    asked = []
-    real = spmdsim.cases.network.open_array
+    asked = {}
 
-    def watched(path):
-        array = real(path)
+    def open_watched(path):
+        array = open_array(path)
 
         def read(index):
-            asked.append(index)
+            asked.setdefault(path.name, []).append(index)
             return array.read(index)
 
         return type(array)(array.path, array.shape, array.dtype, read)
 
-    monkeypatch.setattr(spmdsim.cases.network, "open_array", watched)
-    network = Network("simple", 8, 32)
-    images = open_mnist(tmp_path)
-    assert not asked
-    Tensor.from_global(images.pixels.read, network.input_layout, LockStep(8), shape=(32, 784), dtype="f4")
-    rows = {(index[0].start, index[0].stop) for index in asked}
-    assert rows == {(0, 16), (16, 32)}
+    monkeypatch.setattr("spmdsim.cases.network.open_array", open_watched)
+    train(capsys, "-n", 8, "--strategies", "simple", "--batch", 32, "--steps", 1, "--data", tmp_path)
+    assert {(index[0].start, index[0].stop) for index in asked["train-images-idx3-ubyte"]} == {
+        (0, 16),
+        (16, 32),
+    }
 
 
 def install_higher_rate(monkeypatch):
