@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +16,44 @@ from orphans import is_alive, leaving_text
 
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.labs import Grader, lab, lab_numbers, score, teaching
-from spmdsim.labs.declaration import LEVELS
-from spmdsim.labs.forms import guide, notebook, script, student_files, teacher_files
+from spmdsim.labs import Grader, WrongAnswer, lab, lab_numbers, score
+from spmdsim.labs.forms import student_files, teacher_files
 from spmdsim.labs.grading import compile_program, run_program
-from spmdsim.labs.teaching import read_teacher_lab
 from spmdsim.launcher import is_root
 from spmdsim.worlds import world
 
-LABS = [read_teacher_lab(number) for number in lab_numbers()]
+FOLDER = Path(__file__).resolve().parents[2] / "labs"
+
+
+def split_at(mark, text):
+    """Return the text before the first heading of this level, and a dict of the texts below each heading."""
+    before, *sections = re.split(f"^{mark} ", text, flags=re.MULTILINE)
+    return before, dict(section.split("\n", 1) for section in sections)
+
+
+def read_answers(task, text):
+    """Return a task with the solution and the typical wrong answers of its section in ``labs/teacher``."""
+    blocks = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
+    solution, wrong = split_at("###", text)
+    answers = [
+        WrongAnswer(sentence, blocks.sub("", part).strip(), "".join(blocks.findall(part)))
+        for sentence, part in wrong.items()
+    ]
+    return replace(task, solution="".join(blocks.findall(solution)), wrong=tuple(answers))
+
+
+def read_lab(number):
+    """Return a lab with the notes, slides and answers of ``labs/teacher``."""
+    notes, sections = split_at("##", (FOLDER / "teacher" / f"lab{number}.md").read_text(encoding="utf-8"))
+    tasks = tuple(read_answers(task, sections[task.name]) for task in lab(number).tasks)
+    return replace(lab(number), tasks=tasks, notes=notes.strip(), slides=sections["Slides"].strip())
+
+
+LABS = [read_lab(number) for number in lab_numbers()]
+#: The texts of all files for students and for teachers, by path.
+STUDENT, TEACHER = student_files(), teacher_files()
 TASKS = [(course_lab, task) for course_lab in LABS for task in course_lab.tasks]
 WRONG = [(course_lab, task, wrong) for course_lab, task in TASKS for wrong in task.wrong]
-FOLDER = Path(__file__).resolve().parents[2] / "labs"
 
 
 def make_program(course_lab, task, code):
@@ -49,7 +77,7 @@ def parameter_id(value):
 
 @pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
 def test_scripts_have_the_notebook_texts_in_short_lines(course_lab):
-    lines = script(course_lab).splitlines()
+    lines = STUDENT[f"lab{course_lab.number}.py"].splitlines()
     assert all(len(line) <= 100 for line in lines if line.startswith("# ") and not line.startswith("#     "))
     comments = " ".join(" ".join(line.lstrip("# ") for line in lines).split())
     for task in course_lab.tasks:
@@ -100,25 +128,27 @@ def test_labs_have_hints_notes_slides_and_wrong_answers(course_lab):
     assert 30 <= course_lab.minutes <= 45 and 3 <= len(course_lab.tasks) <= 6 and len(course_lab.goals) >= 2
     assert course_lab.notes and course_lab.slides.count("\n---\n") >= 2
     for task in course_lab.tasks:
-        assert len(task.hints) == LEVELS and len(task.wrong) >= 2, task.name
+        assert len(task.hints) == 3 and len(task.wrong) >= 2, task.name
         assert all(wrong.why and wrong.code for wrong in task.wrong), task.name
 
 
 @pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
 def test_students_see_no_solution(course_lab):
-    for text in (notebook(course_lab), script(course_lab)):
+    for form in ("ipynb", "py"):
+        text = STUDENT[f"lab{course_lab.number}.{form}"]
         for task in course_lab.tasks:
             assert task.solution.strip() not in text and "BEGIN SOLUTION" not in text
             assert not any(wrong.sentence in text for wrong in task.wrong)
 
 
 def test_solved_scripts_grade_themselves():
-    files = teacher_files()
-    assert all(f"grade({number}, globals())" in files[f"solutions/lab{number}.py"] for number in range(1, 10))
+    assert all(
+        f"grade({number}, globals())" in TEACHER[f"solutions/lab{number}.py"] for number in range(1, 10)
+    )
 
 
 def test_the_guide_has_each_solution_and_wrong_answer_once():
-    text = guide(LABS[0])
+    text = TEACHER["guide/lab1.md"]
     for task in LABS[0].tasks:
         assert text.count(task.solution.strip()) == 1
         assert all(text.count(wrong.sentence) == 1 for wrong in task.wrong)
@@ -127,7 +157,7 @@ def test_the_guide_has_each_solution_and_wrong_answer_once():
 def test_files_in_labs_are_up_to_date():
     """The files in labs/ equal the generated ones; ``spmdsim labs copy --replace labs`` writes them again."""
     written_files = {path.name: path.read_text() for path in FOLDER.iterdir() if path.is_file()}
-    assert written_files == student_files(), "spmdsim labs copy --replace labs writes them"
+    assert written_files == STUDENT, "spmdsim labs copy --replace labs writes them"
 
 
 # -- grading from outside -------------------------------------------------------------------------------
@@ -135,7 +165,7 @@ def test_files_in_labs_are_up_to_date():
 
 def make_solved_text(course_lab, form):
     """Return the text of a student's file with all solutions; ``form`` is "py" or "ipynb"."""
-    text = script(course_lab) if form == "py" else notebook(course_lab)
+    text = STUDENT[f"lab{course_lab.number}.{form}"]
     for task in course_lab.tasks:
         if form == "py":
             text = text.replace(task.starter.strip(), task.solution.strip())
@@ -199,7 +229,7 @@ def test_hints_are_printed_up_to_the_level(tmp_path, capfd, monkeypatch):
 
 def test_copies_do_not_overwrite_files(tmp_path, capfd):
     assert main(["labs", "copy", str(tmp_path / "course")]) == 0
-    assert {path.name for path in (tmp_path / "course").iterdir()} == {*student_files()}
+    assert {path.name for path in (tmp_path / "course").iterdir()} == {*STUDENT}
     (tmp_path / "course" / "lab1.py").write_text("mine")
     assert main(["labs", "copy", str(tmp_path / "course")]) == 2
     assert "there already" in capfd.readouterr().err
@@ -211,7 +241,7 @@ def test_copies_do_not_overwrite_files(tmp_path, capfd):
 def test_files_for_teachers_come_from_the_source_tree(tmp_path, capfd, monkeypatch):
     """Installed packages lack the files for teachers, so one line names the folder without them."""
     words = ["labs", "copy", "--teacher", str(tmp_path / "teacher")]
-    monkeypatch.setattr(teaching, "TREE", tmp_path)
+    monkeypatch.setattr("spmdsim.labs.teaching.TREE", tmp_path)
     for options, folder in (([], "this installation"), (["--source", str(tmp_path)], str(tmp_path))):
         assert main([*words, *options]) == 2
         message = capfd.readouterr().err
@@ -278,11 +308,16 @@ def test_every_notebook_runs_with_its_solutions(course_lab, capfd):
     assert capfd.readouterr().out.splitlines()[-1] == f"{course_lab.points} of {course_lab.points} points"
 
 
+def read_nbgrader_text(course_lab):
+    """Return the text of the notebook for nbgrader of a lab."""
+    return TEACHER[f"nbgrader/source/lab{course_lab.number}/lab{course_lab.number}.ipynb"]
+
+
 def test_jupyter_runs_the_notebooks(tmp_path):
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
     for course_lab in LABS:
-        for text in (notebook(course_lab), notebook(course_lab, nbgrader=True)):
+        for text in (STUDENT[f"lab{course_lab.number}.ipynb"], read_nbgrader_text(course_lab)):
             nbformat.validate(nbformat.reads(text, as_version=4))
     executed = nbclient.NotebookClient(
         nbformat.reads(make_solved_text(LABS[0], "ipynb"), as_version=4)
@@ -292,20 +327,20 @@ def test_jupyter_runs_the_notebooks(tmp_path):
 
 def test_grading_cells_are_not_part_of_the_program(tmp_path):
     file = tmp_path / "lab1.ipynb"
-    file.write_text(notebook(LABS[0]))
+    file.write_text(STUDENT["lab1.ipynb"])
     assert "check" not in run_program(compile_program(file), file)
 
 
 def test_nbgrader_finds_its_metadata():
     for course_lab in LABS:
-        cells = json.loads(notebook(course_lab, nbgrader=True))["cells"]
+        cells = json.loads(read_nbgrader_text(course_lab))["cells"]
         graded = [cell["metadata"]["nbgrader"] for cell in cells if "nbgrader" in cell["metadata"]]
         assert sum(facts.get("points", 0) for facts in graded if facts["grade"]) == course_lab.points
         assert len({facts["grade_id"] for facts in graded}) == len(graded)
         solutions = [cell for cell in cells if cell["metadata"].get("nbgrader", {}).get("solution")]
         assert len(solutions) == len(course_lab.tasks)
         assert all("### BEGIN SOLUTION\n" in "".join(cell["source"]) for cell in solutions)
-    assert "nbgrader/nbgrader_config.py" in teacher_files()
+    assert "nbgrader/nbgrader_config.py" in TEACHER
 
 
 @pytest.mark.mpi(min_size=8)
