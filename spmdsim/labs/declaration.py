@@ -30,8 +30,6 @@ from spmdsim.labs.judging import Checker
 from spmdsim.wrong_calls import explained
 
 COURSE = Path(__file__).parent / "course"
-LEVELS = 3
-"""Number of hints for each task; the last one is nearly the answer."""
 PARTS = re.compile(r"^```python(?P<look> look)?\n(?P<code>.*?)^```\n?", re.MULTILINE | re.DOTALL)
 TASK = re.compile(r"(?P<name>\w+) \((?P<points>\d+) points?\): (?P<title>.+)")
 
@@ -63,7 +61,7 @@ class LabTask:
         points: largest number of points; the checker yields once per point.
         title: title in a few words.
         parts: text and code as (kind, text), in order; kinds are ``text``, ``look`` (a cell to look at) and ``code``.
-        hints: three hints, each more explicit than the one before.
+        hints: three hints, each more explicit than the one before; the last one is nearly the answer.
         solution: code that earns all points; empty without the teacher's material.
         wrong: typical wrong answers; empty without the teacher's material.
 
