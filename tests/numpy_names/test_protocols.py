@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import re
 from pathlib import Path
 
@@ -11,7 +12,6 @@ import pytest
 
 from spmdsim import LockStep, Mesh, SpmdError, Tensor, array_api, fft, linalg, ops, record
 from spmdsim.arrays import random
-from spmdsim.arrays.numpy_names import protocols
 from spmdsim.arrays.ops.along import put_along_axis
 
 A = np.random.default_rng(1).uniform(0.5, 4, (6, 4))
@@ -317,23 +317,27 @@ def test_operands_that_are_no_tensors_are_refused(package):
                 assert isinstance(error, SpmdError) or "argument" in str(error), (name, operands, error)
 
 
+def takes_tensors(called):
+    """Return False if a function of NumPy is refused because no function here has its name."""
+    for count in (1, 2, 3):
+        x = Tensor.from_global(np.eye(4), Mesh((2,), ("x",))("x", None), LockStep(2))
+        try:
+            called(*[x] * count)
+        except Exception as error:  # Most functions refuse these operands for another reason.
+            if "takes no tensors" in str(error):
+                return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_heats_names_are_numpys_or_have_a_documented_spelling():
     text = (Path(__file__).parents[2] / "docs/howto/numpy.md").read_text().split("## Heat's names")[1]
     same, table = text.split("| Heat | here |\n|---|---|\n")
     names = re.findall(r"`([a-z_]\w+(?:\.\w+)*)`", same)
     assert len(names) > 140
     for name in names:
-        names_of_path = name.removeprefix("np.").split(".")
-        called = getattr(getattr(np, names_of_path[0]) if names_of_path[1:] else np, names_of_path[-1])
-        spelled = (
-            getattr(called, "__name__", "")
-            if names_of_path[1:]
-            else protocols.SPELLED.get(called.__name__, called.__name__)
-        )
-        assert spelled in {*protocols._OWN, *ops.__all__, *linalg.__all__} or called in (
-            np.shape,
-            np.round,
-        ), name
+        assert takes_tensors(operator.attrgetter(name.removeprefix("np."))(np)), name
+    assert not takes_tensors(np.i0)
     mesh = Mesh((2,), ("x",))
     rows, row, columns = mesh("x", None), mesh("x"), mesh(None, "x")
     x, y, v = (
