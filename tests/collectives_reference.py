@@ -52,6 +52,15 @@ def expected(schedule: Schedule, inputs: Sequence[Any], op: Callable[[Any, Any],
     return [sums[-1] if name == "all_reduce" or rank == root else None for rank in range(n)]
 
 
+def chunk_lengths(schedule: Schedule, inputs: Sequence[Any]) -> list[int]:
+    """Return the number of elements of each chunk of these inputs; None counts as no elements."""
+    lengths = [0 if operand is None else len(operand) for operand in inputs]
+    if schedule.collective.name in ("all_gather", "gather"):
+        each = schedule.chunk_count // schedule.size
+        return [len(block) for n in lengths for block in cut_evenly(np.empty(n), each)]
+    return list(schedule.chunk_elements(lengths[schedule.root]))
+
+
 def make_inputs(schedule: Schedule, count: int, make: Callable[[int], Any]) -> list[Any]:
     """Return the input of each rank, and None for ranks without input.
 

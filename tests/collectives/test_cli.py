@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from spmdsim.cli.collective.schedule_arguments import parse_bytes, rank_counts
+from spmdsim import figure
+from spmdsim.cli.collective.schedule_arguments import rank_counts
 from spmdsim.cli.main import main
-from spmdsim.cli.output import to_encoding
 from spmdsim.collectives import algorithms, make_schedule, schedule_of, unroll
-from spmdsim.figures.schedule_figures import arrow_lines, history_figure, state_table
+from spmdsim.figures.schedule_figures import arrow_lines
 
 OWN_ALGORITHMS = Path(__file__).parents[2] / "examples" / "own_algorithms.py"
 
@@ -30,23 +30,28 @@ def run_collective(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int,
     return code, capsys.readouterr().out
 
 
-def test_the_state_table_shows_sums_and_changes() -> None:
-    story = unroll(schedule_of("all_reduce", "ring", 3))
-    assert state_table(story, 0) == ["rank  chunk 0  chunk 1  chunk 2"] + [
-        f"   {r}     {r}        {r}        {r}" for r in range(3)
-    ]
-    assert state_table(story, 2) == [
-        "rank  chunk 0  chunk 1  chunk 2",
+def test_the_state_table_shows_sums_and_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = run_collective(capsys, "show", "all_reduce", "ring", "-n", "3", "--only", "states")
+    tables = dict(section.split("\n", 1) for section in text.strip("\n").split("\n\n")[2:])
+    assert code == 0 and list(tables) == ["start", *(f"after round {i}" for i in range(4))]
+    heading, *rows = tables["start"].splitlines()
+    assert heading == "rank  chunk 0  chunk 1  chunk 2"
+    assert rows == [f"   {r}     {r}        {r}        {r}" for r in range(3)]
+    assert tables["after round 1"].splitlines() == [
+        heading,
         "   0    [∑]      0+2       0",
         "   1     1       [∑]      0+1",
         "   2    1+2       2       [∑]",
     ]
-    assert [state_table(story, i)[1:] for i in (4,)] == [
-        ["   0     ∑       [∑]       ∑", "   1     ∑        ∑       [∑]", "   2    [∑]       ∑        ∑"]
+    assert tables["after round 3"].splitlines() == [
+        heading,
+        "   0     ∑       [∑]       ∑",
+        "   1     ∑        ∑       [∑]",
+        "   2    [∑]       ∑        ∑",
     ]
 
 
-def test_messages_are_arrows_between_ranks() -> None:
+def test_messages_are_arrows_between_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     story = unroll(schedule_of("broadcast", "binomial", 5))
     assert arrow_lines(story) == [
         "         0     1     2     3     4",
@@ -54,13 +59,14 @@ def test_messages_are_arrows_between_ranks() -> None:
         "round 1  ●─────┼────▶●     │     │",
         "round 2  ●────▶●     ●────▶●     │",
     ]
-    plain = [to_encoding(line, "ascii") for line in arrow_lines(unroll(schedule_of("all_reduce", "ring", 2)))]
-    assert plain == [
+    shown = ("show", "all_reduce", "ring", "-n", "2", "--only", "messages", "--ascii")
+    assert run_collective(capsys, *shown)[1].splitlines()[-6:] == [
         "         0     1",
         "round 0  *-+1->*",
         "         *<-+0-*",
         "round 1  *-0-->*",
         "         *<-1--*",
+        "",
     ]
     assert "too many for a picture" in arrow_lines(unroll(schedule_of("all_reduce", "ring", 21)))[0]
 
@@ -72,19 +78,19 @@ def test_every_message_is_an_arrow_and_every_arrow_a_message() -> None:
         text = "\n".join(arrow_lines(story))
         assert text.count("▶") + text.count("◀") == messages, chosen.full_name
         assert len(story.states) == len(story.steps) + 1
-        drawing = ET.fromstring(history_figure(story).svg)
+        drawing = ET.fromstring(figure(story).svg)
         arrows = [e for e in drawing.iter("{http://www.w3.org/2000/svg}g") if e.get("class") == "arrow"]
         assert len(arrows) == messages + 1  # plus the arrow of the legend
 
 
 def test_svg_refers_to_no_other_file() -> None:
-    text = history_figure(unroll(schedule_of("all_reduce", "rabenseifner", 6))).svg
+    text = figure(unroll(schedule_of("all_reduce", "rabenseifner", 6))).svg
     assert not re.search(r"href|url\((?!#)|@import|<script", text)
     wide = re.search(r'viewBox="0 0 (\d+) (\d+)"', text)
     assert wide is not None
     xs = [float(x) for x in re.findall(r' x[12]?="([\d.]+)"', text)]
     assert max(xs) <= int(wide[1])
-    crowded = history_figure(unroll(schedule_of("all_reduce", "ring", 128)))
+    crowded = figure(unroll(schedule_of("all_reduce", "ring", 128)))
     assert "messages are too many for arrows" in crowded.notes[0] and 'class="arrow"' not in crowded.svg
 
 
@@ -331,9 +337,12 @@ def test_pictures_need_no_unicode(encoding: str) -> None:
     assert "round 0  *-+1->*" in text and "[S]" in text and "?" not in text
 
 
-def test_rank_counts_and_sizes_are_parsed() -> None:
+def test_rank_counts_and_sizes_are_parsed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rank_counts("2..4, 8") == [2, 3, 4, 8]
-    assert [parse_bytes(t) for t in ("8", "64K", "1MiB", "0.5k", "2GB")] == [8, 65536, 1 << 20, 512, 2 << 30]
+    for text, nbytes in (("8", 8), ("64K", 65536), ("1MiB", 1 << 20), ("0.5k", 512), ("2GB", 2 << 30)):
+        words = ("predict", "all_reduce", "-n", "2", "-b", text, "-e", text, "--algorithms", "ring", "--json")
+        points = json.loads(run_collective(capsys, *words)[1])["points"]
+        assert [point["nbytes"] for point in points] == [nbytes]
 
 
 @pytest.mark.parametrize("name, ranks, finding", [

@@ -2,88 +2,29 @@
 
 from __future__ import annotations
 
-import queue
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from rendezvous import End, Rendezvous, run_ranks
 
 from spmdsim.collectives import Schedule, algorithms, make_schedule, schedule_of
-from spmdsim.collectives.execution import execute, pass_messages, run_rounds
+from spmdsim.collectives.execution import execute, run_rounds
 from spmdsim.collectives.rank_program import compile_program, program_for
 from spmdsim.errors import ScheduleError
 
 
-class Rendezvous:
-    """A transport between threads without buffering: a send ends when its receive has copied the data.
-
-    A send buffer that changes before the wait ends is an error.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.mail: dict[tuple[int, int], queue.Queue[Any]] = {
-            (s, d): queue.Queue() for s in range(size) for d in range(size)
-        }
-
-    def end(self, rank: int) -> End:
-        return End(self, rank)
-
-
-class End:
-    """The end of the transport at one rank."""
-
-    def __init__(self, net: Rendezvous, rank: int) -> None:
-        self.net, self.rank = net, rank
-        self.posted: list[str] = []
-
-    def irecv(self, buffer: Any, source: int, tag: int) -> Any:
-        assert buffer.flags.c_contiguous and buffer.flags.writeable and 0 <= tag < 2**29
-        self.posted.append("recv")
-        return ("recv", buffer, source)
-
-    def isend(self, buffer: Any, dest: int, tag: int) -> Any:
-        assert buffer.flags.c_contiguous
-        self.posted.append("send")
-        taken = threading.Event()
-        self.net.mail[self.rank, dest].put((buffer, buffer.copy(), taken))
-        return ("send", buffer, taken)
-
-    def wait_all(self, requests: Sequence[Any]) -> None:
-        for kind, buffer, other in requests:
-            if kind == "recv":
-                sent, original, taken = self.net.mail[other, self.rank].get(timeout=20)
-                np.testing.assert_array_equal(sent, original)
-                buffer[...] = sent
-                taken.set()
-        for kind, _, taken in requests:
-            if kind == "send":
-                assert taken.wait(20)
-
-
 def run_threads(schedule: Schedule, inputs: list[Any], count: int) -> list[Any]:
     """Run a schedule with one thread per rank; return the outputs."""
-    net = Rendezvous(schedule.size)
     outputs: list[Any] = [None] * schedule.size
-    errors: list[BaseException] = []
 
-    def run_rank(rank: int) -> None:
-        try:
-            program = program_for(schedule, rank, count)
-            result = np.empty(program.output_count, inputs[rank].dtype)
-            operand = inputs[rank] if program.input_count else None
-            execute(program, net.end(rank), operand, result)
-            outputs[rank] = result
-        except BaseException as error:
-            errors.append(error)
+    def run_rank(end: End) -> None:
+        program = program_for(schedule, end.rank, count)
+        result = np.empty(program.output_count, inputs[end.rank].dtype)
+        execute(program, end, inputs[end.rank] if program.input_count else None, result)
+        outputs[end.rank] = result
 
-    threads = [threading.Thread(target=run_rank, args=(rank,), daemon=True) for rank in range(schedule.size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert not errors, errors[0]
+    run_ranks(schedule.size, run_rank)
     return outputs
 
 
@@ -115,13 +56,13 @@ def test_receives_are_posted_before_sends() -> None:
 
 def run_in_place(schedule: Schedule, buffers: list[Any], views: Any) -> None:
     """Run a schedule whose operands and results are views of one buffer per rank."""
-    runs = []
-    for rank in range(schedule.size):
-        count = len(buffers[rank])
-        program = compile_program(schedule, rank, schedule.chunk_elements(count))
-        operand, result = views(rank, program)
-        runs.append(run_rounds(program, operand, result, np.add))
-    pass_messages(runs)
+
+    def run_rank(end: End) -> None:
+        program = compile_program(schedule, end.rank, schedule.chunk_elements(len(buffers[end.rank])))
+        operand, result = views(end.rank, program)
+        execute(program, end, operand, result)
+
+    run_ranks(schedule.size, run_rank)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 6, 8])
@@ -173,17 +114,13 @@ def test_chunks_are_swapped_in_place() -> None:
         yield [send(1 - rank, [0, 1]), recv(1 - rank, [0, 1])]
 
     schedule = make_schedule(from_function(swap, "all_reduce", chunks="2"), 2)
-    net, buffers = Rendezvous(2), [np.array([1, 2]), np.array([3, 4])]
+    buffers = [np.array([1, 2]), np.array([3, 4])]
 
-    def run_rank(rank: int) -> None:
-        program = compile_program(schedule, rank, [1, 1])
-        execute(program, net.end(rank), buffers[rank], buffers[rank])
+    def run_rank(end: End) -> None:
+        buffer = buffers[end.rank]
+        execute(compile_program(schedule, end.rank, [1, 1]), end, buffer, buffer)
 
-    threads = [threading.Thread(target=run_rank, args=(rank,), daemon=True) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    run_ranks(2, run_rank)
     assert [b.tolist() for b in buffers] == [[3, 4], [1, 2]]
 
 
@@ -191,9 +128,12 @@ def test_given_work_memory_is_used() -> None:
     schedule = schedule_of("all_reduce", "ring", 2)
     work = [np.full(8, -7), np.full(8, -7)]
     outputs = [np.empty(6, int), np.empty(6, int)]
-    pass_messages(
-        [run_rounds(program_for(schedule, r, 6), np.arange(6), outputs[r], np.add, work[r]) for r in range(2)]
-    )
+
+    def run_rank(end: End) -> None:
+        program, rank = program_for(schedule, end.rank, 6), end.rank
+        execute(program, end, np.arange(6), outputs[rank], work=work[rank])
+
+    run_ranks(2, run_rank)
     np.testing.assert_array_equal(outputs[1], 2 * np.arange(6))
     assert (work[0] != -7).any()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections import defaultdict, deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ from spmdsim.collectives import (
     schedule_of,
     send,
 )
-from spmdsim.collectives.formats.goal_format import GoalOperation, GoalProgram, goal_of, read_goal
+from spmdsim.collectives.formats.goal_format import goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
 from spmdsim.errors import InputError, ScheduleError
 
@@ -77,13 +78,23 @@ def test_goal_files_of_other_programs_are_read() -> None:
     }
     """
     program = read_goal(text)
-    assert program.ranks[0] == [
-        GoalOperation("send", 16, 2, 7, cpu=1, nic=255),
-        GoalOperation("calc", 100, cpu=1, irequires=(0,)),
-    ]
-    assert program.ranks[1] == []
-    assert program.ranks[2] == [GoalOperation("recv", 16, 0, 7)]
-    assert read_goal(program.to_text()) == program
+    written = """\
+num_ranks 3
+
+rank 0 {
+l1: send 16b to 2 tag 7 cpu 1 nic 255
+l2: calc 100 cpu 1
+l2 irequires l1
+}
+
+rank 1 {
+}
+
+rank 2 {
+l1: recv 16b from 0 tag 7
+}
+"""
+    assert program.to_text() == written and read_goal(written) == program
 
 
 @pytest.mark.parametrize(
@@ -115,7 +126,7 @@ def test_a_goal_program_has_the_published_makespan() -> None:
     goal = goal_of(schedule, 0)
     for operations in goal.ranks:
         for i, one in enumerate(operations):
-            operations[i] = GoalOperation(one.kind, 1, one.peer, one.tag, requires=one.requires)
+            operations[i] = replace(one, amount=1)
     program = goal.fill(EventProgram(16))
     assert simulate_program(program).makespan == 22000
 
@@ -279,17 +290,30 @@ def test_wrong_schedules_are_refused() -> None:
 
 def test_a_reduction_waits_for_its_operands() -> None:
     """A reduction waits for its message, or for all earlier operations if it reduces local chunks."""
-    (ring, _) = goal_of(schedule_of("all_reduce", "ring", 2), 12, 4, 2.0).ranks
-    assert ring == [
-        GoalOperation("send", 4, 1, 0),
-        GoalOperation("recv", 8, 1, 0),
-        GoalOperation("calc", 16, requires=(1,)),
-        GoalOperation("send", 8, 1, 1, requires=(0, 1, 2)),
-        GoalOperation("recv", 4, 1, 1, requires=(0, 1, 2)),
-    ]
+    ring = goal_of(schedule_of("all_reduce", "ring", 2), 12, 4, 2.0).to_text()
+    assert ring.startswith("""\
+num_ranks 2
+
+rank 0 {
+l1: send 4b to 1 tag 0
+l2: recv 8b from 1 tag 0
+l3: calc 16
+l3 requires l2
+l4: send 8b to 1 tag 1
+l4 requires l1
+l4 requires l2
+l4 requires l3
+l5: recv 4b from 1 tag 1
+l5 requires l1
+l5 requires l2
+l5 requires l3
+}
+""")
     goal = goal_of(schedule_of("all_reduce", "all_gather_reduce", 3), 12, 4, 2.0)
     last = goal.ranks[0][-2:]
-    assert last == [GoalOperation("calc", 24, requires=(2, 3)), GoalOperation("calc", 24, requires=(2, 3, 4))]
+    assert [(one.kind, one.amount, one.requires) for one in last] == [
+        ("calc", 24, (2, 3)), ("calc", 24, (2, 3, 4))
+    ]  # fmt: skip
 
     def both(rank: int, size: int) -> Any:
         others = [(rank + 1) % 3, (rank + 2) % 3]
@@ -314,10 +338,19 @@ def test_a_reduction_waits_for_its_operands() -> None:
         recv=number_of,
         require=lambda *arguments: requirements.append(arguments),
     )
-    operations = [GoalOperation("calc", 7, cpu=2), GoalOperation("send", 5, 1, 3, 1, 2, (0,), ())]
-    operations.append(GoalOperation("recv", 6, 1, 4, requires=(1,), irequires=(0,)))
-    assert GoalProgram([[], operations]).fill(program) is program
-    assert calls == [(1, 7, 2), (1, 1, 5, 3, 1, 2), (1, 1, 6, 4, 0, 0)]
+    text = """
+    num_ranks 2
+    rank 1 {
+      a: calc 7 cpu 2
+      b: send 5b to 0 tag 3 cpu 1 nic 2
+      b requires a
+      c: recv 6b from 0 tag 4
+      c requires b
+      c irequires a
+    }
+    """
+    assert read_goal(text).fill(program) is program
+    assert calls == [(1, 7, 2), (1, 0, 5, 3, 1, 2), (1, 0, 6, 4, 0, 0)]
     assert requirements == [(10, [], []), (11, [10], []), (12, [11], [10])]
 
 

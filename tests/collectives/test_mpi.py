@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collectives_reference import expected, make_inputs
+from collectives_reference import chunk_lengths, expected, make_inputs
 
 MPI = pytest.importorskip("mpi4py.MPI")
 
 from spmdsim.collectives import Schedule, algorithms, count, make_schedule  # noqa: E402
-from spmdsim.collectives.execution import chunk_lengths, execute  # noqa: E402
-from spmdsim.collectives.rank_program import program_for_sizes  # noqa: E402
+from spmdsim.collectives.execution import execute  # noqa: E402
+from spmdsim.collectives.rank_program import compile_program  # noqa: E402
 
 pytestmark = pytest.mark.mpi
 
@@ -40,8 +40,8 @@ def run(comm: Any, schedule: Schedule, length: int) -> None:
     """Run a schedule on real ranks; check this rank's result and its sent messages and bytes."""
     rng = np.random.default_rng(length)
     inputs = make_inputs(schedule, length, lambda n: rng.integers(0, 99, n))
-    sizes = tuple(chunk_lengths(schedule, inputs))
-    program = program_for_sizes(schedule, comm.rank, sizes)
+    sizes = chunk_lengths(schedule, inputs)
+    program = compile_program(schedule, comm.rank, sizes)
     result, transport = np.empty(program.output_count, np.int64), Synchronous(comm)
     execute(program, transport, inputs[comm.rank] if program.input_count else None, result)
     wanted = expected(schedule, inputs)[comm.rank]

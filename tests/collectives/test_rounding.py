@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import algorithms, emulate, make_schedule, reduction_trees, schedule_of
-from spmdsim.collectives.execution import Array
 from spmdsim.collectives.instructions import cut
-from spmdsim.collectives.reduction_order import list_candidates, matching_schedules, same_bits
-from spmdsim.collectives.verification import Tree
+from spmdsim.collectives.reduction_order import list_candidates, matching_schedules
 from spmdsim.errors import ScheduleError
 
 
-def evaluate_tree(
-    tree: Tree, leaf: Callable[[int], Array], op: Callable[[Array, Array], Array] = np.add
-) -> Array:
+def same_bits(a: Any, b: Any) -> bool:
+    """Return True if two arrays have one type, one shape and equal bits."""
+    return bool((a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes()))
+
+
+def evaluate_tree(tree: Any, leaf: Callable[[int], Any], op: Callable[[Any, Any], Any] = np.add) -> Any:
     """Apply an operator along a reduction tree; `leaf(rank)` returns a rank's operand."""
-    done: list[Array] = []
-    stack: list[tuple[Tree, bool]] = [(tree, False)]
+    done: list[Any] = []
+    stack: list[tuple[Any, bool]] = [(tree, False)]
     while stack:
         node, joined = stack.pop()
         if isinstance(node, int):
@@ -127,10 +128,15 @@ def test_only_algorithms_with_several_chunks_are_candidates_with_two_roundings()
         assert len(roundings) == len({*roundings}) == 1 + roundings[0][1], name
 
 
-def test_same_bits_compares_bits_and_not_values() -> None:
-    assert not same_bits(np.array([0.0]), np.array([-0.0]))
-    assert same_bits(np.array([np.nan]), np.array([np.nan]))
-    assert not same_bits(np.zeros(2, np.int32), np.zeros(2, np.float32))
+def test_schedules_match_by_bits_and_not_by_values() -> None:
+    def matching(observed: Any, inputs: list[Any]) -> list[Any]:
+        return matching_schedules(observed, inputs, [schedule_of("all_reduce", "ring", 2)])
+
+    zeros, nans = [np.array([0.0])] * 2, [np.array([np.nan])] * 2
+    assert matching(np.array([0.0]), zeros) and not matching(np.array([-0.0]), zeros)
+    assert matching(np.array([np.nan]), nans)
+    whole = [np.zeros(2, np.int32)] * 2
+    assert matching(np.zeros(2, np.int32), whole) and not matching(np.zeros(2, np.float32), whole)
 
 
 def test_a_rank_without_a_result_raises() -> None:

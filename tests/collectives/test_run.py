@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collectives_reference import expected, make_inputs
+from collectives_reference import chunk_lengths, expected, make_inputs
+from rendezvous import End, run_ranks
 
 from spmdsim.collectives import Algorithm, algorithms, count, make_schedule, run_lock_step, verify
-from spmdsim.collectives.execution import chunk_lengths
+from spmdsim.collectives.execution import execute
+from spmdsim.collectives.rank_program import compile_program
 
 ALL = algorithms()
 #: Small rank counts, powers of two and not, with all kinds of remainders.
@@ -212,31 +214,20 @@ def test_options_change_the_schedule_not_the_result() -> None:
 @by_name
 def test_sent_bytes_equal_the_counts(chosen: Algorithm) -> None:
     """Recorded messages between ranks have the counted number and bytes."""
-    from spmdsim.collectives.execution import pass_messages, run_rounds
-    from spmdsim.collectives.rank_program import compile_program
-
     for size in filter(chosen.fits, (2, 5, 6, 8)):
         schedule = make_schedule(chosen, size)
         inputs = make_inputs(schedule, 26, lambda n: np.ones(n, np.uint8))
         sizes = chunk_lengths(schedule, inputs)
-        sent, messages = np.zeros(size, int), np.zeros(size, int)
 
-        def recorded(run: Any, rank: int, sent: Any = sent, messages: Any = messages) -> Any:
-            for receives, sends in run:
-                messages[rank] += len(sends)
-                sent[rank] += sum(buffer.nbytes for _, buffer in sends)
-                yield receives, sends
-
-        runs = []
-        for rank in range(size):
-            program = compile_program(schedule, rank, sizes)
+        def run_rank(end: End, schedule: Any = schedule, inputs: Any = inputs, sizes: Any = sizes) -> None:
+            program = compile_program(schedule, end.rank, sizes)
             result = np.empty(program.output_count, np.uint8)
-            operand = inputs[rank] if program.input_count else None
-            runs.append(recorded(run_rounds(program, operand, result, np.add), rank))
-        pass_messages(runs)
+            execute(program, end, inputs[end.rank] if program.input_count else None, result)
+
+        ends = run_ranks(size, run_rank)
         counted = count(schedule, sum(sizes), sizes=sizes)
-        assert sent.tolist() == counted.bytes_sent.tolist()
-        assert messages.tolist() == counted.messages_sent.tolist()
+        assert [end.nbytes for end in ends] == counted.bytes_sent.tolist()
+        assert [end.messages for end in ends] == counted.messages_sent.tolist()
 
 
 def test_inputs_of_ranks_without_input_are_ignored() -> None:

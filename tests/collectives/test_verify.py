@@ -32,8 +32,7 @@ from spmdsim.collectives import (
     unroll,
     verify,
 )
-from spmdsim.collectives.round_table import RoundTable, match_messages
-from spmdsim.collectives.verification import Symbols, members
+from spmdsim.collectives.round_table import RoundTable, checked_matching
 from spmdsim.errors import InputError, ScheduleError
 
 Generator = Callable[..., Iterator[Any]]
@@ -610,24 +609,20 @@ def test_messages_without_partners_and_waiting_ranks_are_found(
     rounds: dict[int, list[list[Any]]], expected_findings: list[tuple[Any, ...]]
 ) -> None:
     """Findings are sorted by round, then by rank; a scratch chunk counts as its original."""
-    schedule = make_schedule(from_function(by_rank(rounds), "all_reduce", chunks="4"), 4)
-    faults = match_messages(RoundTable(schedule)).findings
+    schedule = make_schedule(from_function(by_rank(rounds), "all_reduce", chunks="4", ports="2"), 4)
+    faults = [one for one in verify(schedule).findings if one.round is not None]  # not of the final state
     assert [(str(f), f.round, f.rank, f.chunk) for f in faults] == expected_findings
 
 
 def test_rounds_start_and_end_in_the_right_steps() -> None:
     """A round ends in the step in which its last partner's round starts; local rounds need no step."""
     late = {0: [[copy(0, 1)], [send(1, 0)], [recv(2, 0)]], 1: [[recv(0, 0)], [send(2, 0)]], 2: [[recv(1, 0)], [send(0, 0)]]}  # fmt: skip
-    matching = match_messages(
-        RoundTable(make_schedule(from_function(by_rank(late), "all_reduce", chunks="4"), 3))
-    )
+    _, matching = checked_matching(make_schedule(from_function(by_rank(late), "all_reduce", chunks="4"), 3))
     assert not matching.aligned and matching.steps == 3
     assert matching.starts == [[0, 0, 1], [0, 1], [0, 2]] and matching.ends == [[0, 0, 2], [0, 1], [1, 2]]
     assert matching.travels == {(0, 1): [0], (1, 2): [1], (2, 0): [2]}
     equal = {0: [[send(1, 0)], [copy(0, 1)], [recv(1, 0)]], 1: [[recv(0, 0)], [], [send(0, 0)], [copy(0, 1)]]}
-    matching = match_messages(
-        RoundTable(make_schedule(from_function(by_rank(equal), "all_reduce", chunks="4"), 2))
-    )
+    _, matching = checked_matching(make_schedule(from_function(by_rank(equal), "all_reduce", chunks="4"), 2))
     assert matching.aligned and matching.steps == 2 and matching.starts == [[0, 1, 2], [0, 1, 2, 3]]
     assert matching.order[-2:] == [(1, 3, True), (1, 3, False)] and len(matching.order) == 14
 
@@ -645,29 +640,49 @@ def test_invalid_sizes_and_roots_are_refused() -> None:
     assert "root" not in schedule_of("all_gather", "ring", 4).name
 
 
-def test_symbols_number_reduction_trees() -> None:
-    """Equal operands have one value; mirrored trees share a shape; values know their rank order."""
-    symbols = Symbols()
-    a, b, c, d = (symbols.leaf(rank, 5) for rank in (1, 2, 4, 6))
-    assert symbols.leaf(2, 5) == b != symbols.leaf(2, 6)
-    left, mirrored, other = symbols.combine(a, b), symbols.combine(b, a), symbols.combine(a, c)
-    assert symbols.combine(a, b) == left != mirrored
-    assert symbols.shape[left] == symbols.shape[mirrored] != symbols.shape[other]
-    assert (
-        len({symbols.shape[symbols.combine(one, two)] for one, two in ((a, c), (b, c), (a, d), (c, d))}) == 4
-    )
-    all_ranks = symbols.combine(left, symbols.combine(c, d))
-    assert symbols.tree(all_ranks) == ((1, 2), (4, 6)) and symbols.depth[all_ranks] == 2
-    assert members(symbols.ranks[all_ranks]) == [1, 2, 4, 6] and symbols.chunk[all_ranks] == 5
-    ordered = [
-        left,
-        mirrored,
-        other,
-        all_ranks,
-        symbols.combine(other, b),
-        symbols.combine(a, symbols.combine(b, c)),
-    ]
-    assert [symbols.sorted[value] for value in ordered] == [True, False, True, True, False, True]
+def combine_along(*trees: Any) -> Schedule:
+    """Return a schedule in which each rank collects all inputs and combines them along its own tree."""
+
+    def generate(rank: int, size: int) -> Iterator[Any]:
+        for i in range(1, size):
+            peer = (rank - i) % size
+            yield [send((rank + i) % size, 0), recv(peer, 1 + peer)]
+        moves = [copy(0, 1 + rank)]
+
+        def place(tree: Any) -> int:
+            """Combine a tree into the scratch chunk of its first rank; return the chunk."""
+            if isinstance(tree, int):
+                return 1 + tree
+            left, right = map(place, tree)
+            moves.append(combine(right, left, left=False))
+            return left
+
+        moves.append(copy(place(trees[rank]), 0))
+        yield moves
+
+    return make_schedule(from_function(generate, chunks="1"), len(trees))
+
+
+@pytest.mark.parametrize(
+    ("trees", "facts"),
+    [
+        (((0, 1), (0, 1)), (True, True, 1)),
+        (((0, 1), (1, 0)), (False, True, 1)),
+        (((0, (1, 2)),) * 3, (True, True, 2)),
+        ((((0, 2), 1),) * 3, (False, True, 2)),
+        ((((0, 1), 2), (2, (1, 0)), ((1, 0), 2)), (False, True, 2)),
+        ((((0, 1), 2), (0, (1, 2)), ((0, 1), 2)), (True, False, 2)),
+        ((((0, 1), (2, 3)),) * 4, (True, True, 2)),
+        (((((0, 1), 2), 3),) * 4, (True, True, 3)),
+        ((((0, 2), (1, 3)), ((1, 2), (0, 3)), ((0, 2), (1, 3)), ((0, 2), (1, 3))), (False, False, 2)),
+    ],
+)
+def test_reduction_trees_have_an_order_a_shape_and_a_depth(trees: Any, facts: tuple[Any, ...]) -> None:
+    """Mirrored trees have one shape; operands are in order if they are so from left to right."""
+    schedule = combine_along(*trees)
+    verdict = verify(schedule)
+    assert (verdict.in_order, verdict.same_tree, verdict.depth) == facts and verdict.ok
+    assert [reduction_trees(schedule, rank) for rank in range(len(trees))] == [{0: tree} for tree in trees]
 
 
 def test_barriers_without_all_messages_are_found() -> None:
