@@ -353,9 +353,8 @@ def drain_seconds(routes: Routes, capacity: Floats, nbytes: Floats) -> Floats:
 def round_seconds(
     topology: Topology, sources: Ints, targets: Ints, nbytes: Floats, receive_extra: Floats | float = 0.0
 ) -> float:
-    """Return the seconds of one round of messages on a topology; 0 if there are none.
+    """Return the seconds of one round of messages that share the links of a topology; 0 if there are none.
 
-    - On :class:`Nodes`, each message is priced by its busiest link.
     - If all messages have equal size: the bytes on the busiest link divided by its capacity, plus the largest sum of
       latency and extra of any message. The first term is exact, because the messages of this link get the smallest
       share and arrive last.
@@ -365,7 +364,7 @@ def round_seconds(
     Messages without bytes take their latency only, and do not count for equal sizes.
 
     Args:
-        topology: the network.
+        topology: the network, but no :class:`Nodes`, whose messages are priced by :meth:`Nodes.arrivals`.
         sources: the sender of each message.
         targets: the receiver of each message.
         nbytes: the size of each message.
@@ -374,11 +373,6 @@ def round_seconds(
     if not len(sources):
         return 0.0
     latency = topology.latency(sources, targets)
-    if isinstance(topology, Nodes):
-        far_seconds = nbytes * (topology.rails / topology.bandwidth)
-        return float(
-            (topology.arrivals(sources, targets, nbytes, latency, far_seconds) + receive_extra).max()
-        )
     moving = nbytes[nbytes > 0]
     if not len(moving):
         return float((latency + receive_extra).max())
