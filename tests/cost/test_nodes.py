@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spmdsim.collectives import Algorithm, Schedule, algorithms, schedule_of
-from spmdsim.collectives.schedule import make_schedule
+from spmdsim.collectives import Algorithm, Schedule, algorithms, make_schedule, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.cost import Link, Machine, NodeMap, Piece, predict, price
-from spmdsim.cost.port_load import mesh_load, transfer_load
 from spmdsim.errors import InputError
 
 PLACEMENTS = {
@@ -61,11 +60,10 @@ def link_of_size(machine: Machine, nbytes: float) -> tuple[float, float]:
     return machine.alpha, machine.beta
 
 
-def seconds_by_hand(schedule: Schedule, machine: Machine, nodes: list[int], nbytes: int) -> float:
-    """Return the seconds of a schedule: ports of nodes and links of ranks, message by message."""
+def rounds_by_hand(schedule: Schedule, machine: Machine, nodes: list[int], nbytes: int) -> Iterator[float]:
+    """Yield the seconds of each round of a schedule: ports of nodes and links of ranks, message by message."""
     inside = machine.intra
     assert inside is not None
-    total = 0.0
     for messages, reduced in round_messages(schedule, nbytes):
         busy: Counter[tuple[str, int]] = Counter()
         for source, target, amount in messages:
@@ -83,8 +81,12 @@ def seconds_by_hand(schedule: Schedule, machine: Machine, nodes: list[int], nbyt
                 latencies[-1] = link_of_size(machine, amount)[0]
             arrivals.append(latencies[-1] + max(busy[link] for link in links))
         ports = max(Counter(source for source, _, _ in messages).values(), default=1)
-        total += max(arrivals) + (ports - 1) * max(latencies) / 2 + reduced * machine.gamma
-    return total
+        yield max(arrivals) + (ports - 1) * max(latencies) / 2 + reduced * machine.gamma
+
+
+def seconds_by_hand(schedule: Schedule, machine: Machine, nodes: list[int], nbytes: int) -> float:
+    """Return the seconds of a schedule, see :func:`rounds_by_hand`."""
+    return sum(rounds_by_hand(schedule, machine, nodes, nbytes))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -124,6 +126,24 @@ def test_one_rank_represents_all_on_any_placement(
     nbytes = 16 * size * size
     expected = seconds_by_hand(schedule, machine, nodes.nodes.tolist(), nbytes)
     assert price(schedule, machine, nbytes).seconds == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("n", [2, 7, 8, 12, 16, 30, 32])
+@pytest.mark.parametrize("per_node", [1, 3, 4, 5, 8, "labels"])
+def test_messages_of_every_distance_leave_their_nodes(
+    n: int, per_node: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In round k of pairwise algorithms, rank r sends to r + k, or to r ^ k if the rank count is a power of two."""
+    monkeypatch.setattr("spmdsim.cost.link_load.EXACT_UP_TO", 1)
+    labels = [(7 * rank % 5) // 2 for rank in range(n)]
+    nodes = NodeMap.consecutive(n, per_node) if isinstance(per_node, int) else NodeMap(labels)
+    for machine in machine_on(nodes, gamma=0.0), machine_on(nodes, intra=Link(3e-5, 2e-10)):
+        for collective in "all_to_all", "reduce_scatter":
+            schedule = schedule_of(collective, "pairwise", n)
+            rounds = price(schedule, machine, 100 * n).rounds
+            seconds = [one.seconds for one in rounds for _ in range(one.repeat)]
+            by_hand = [*rounds_by_hand(schedule, machine, nodes.nodes.tolist(), 100 * n)]
+            assert seconds == pytest.approx(by_hand, rel=1e-12) and len(seconds) == n - 1
 
 
 def test_the_port_is_shared_and_works_in_both_directions() -> None:
@@ -167,18 +187,26 @@ def test_loads_of_ports_are_those_of_a_count(mesh: Mesh, labels: str) -> None:
     nodes = NodeMap.of(labels, max(mesh.rank_list) + 1)
     for count in range(1, len(mesh.axes) + 1):
         for axes in itertools.combinations(mesh.axes, count):
-            assert tuple(mesh_load(nodes, mesh, axes)) == pytest.approx(
-                loads_by_hand(nodes.nodes.tolist(), mesh, axes)
-            )
+            load = machine_on(nodes).on_mesh(mesh).port_load(axes)
+            assert tuple(load) == pytest.approx(loads_by_hand(nodes.nodes.tolist(), mesh, axes))
 
 
 def test_between_two_meshes_all_that_leaves_a_node_shares_its_port() -> None:
-    nodes = NodeMap.of("x:4,y:4", 8)
+    machine = machine_on(NodeMap.of("x:4,y:4", 8))
     senders, receivers = Mesh((4,), ("a",), (0, 1, 2, 3)), Mesh((4,), ("a",), (4, 5, 6, 7))
-    assert transfer_load(nodes, senders, receivers).pairs == 4
-    assert transfer_load(nodes, senders, senders).pairs == 0
-    assert transfer_load(nodes, senders, Mesh((1,), ("a",), (4,))).pairs == 4  # four ranks send to one
-    assert transfer_load(nodes, senders, Mesh((8,), ("a",))).pairs == 4
+    one_rank = Mesh((1,), ("a",), (4,))
+    for want in receivers, one_rank, Mesh((8,), ("a",)):
+        assert machine.on_mesh(senders, want).port_load().pairs == 4
+    assert machine.on_mesh(senders, senders).port_load().pairs == 0
+    ranks = (
+        0,
+        1,
+        4,
+        5,
+    )  # each rank gets a third of its bytes from each of the others, two of them on the other node
+    both = machine.on_mesh(Mesh((4,), ("a",), ranks), Mesh((4,), ("b",), ranks))
+    assert both.port_load().pairs == pytest.approx(4 / 3)
+    assert machine.on_mesh(senders, Mesh((2,), ("a",), (2, 3))).intra is None
 
 
 def test_groups_that_communicate_at_the_same_time_share_the_port() -> None:
@@ -208,9 +236,11 @@ def test_one_group_alone_has_the_port_for_itself() -> None:
 
 def test_many_ranks_are_counted_by_arrays() -> None:
     mesh = Mesh((2048, 32), ("dp", "tp"))
-    assert mesh_load(32, mesh, ("dp",)) == (32, 32)
-    assert mesh_load(32, mesh, ("tp",)) == (0, 0)
-    assert mesh_load(NodeMap(np.arange(65_536) % 2048), mesh, ("dp", "tp")).ring == 32
+    consecutive = Machine("m", 1e-5, 1e-9, ranks_per_node=32, intra=Link(4e-7, 2e-10)).on_mesh(mesh)
+    assert consecutive.port_load(("dp",)) == (32, 32)
+    assert consecutive.port_load(("tp",)) == (0, 0)
+    by_turns = machine_on(NodeMap(np.arange(65_536) % 2048)).on_mesh(mesh)
+    assert by_turns.port_load(("dp", "tp")).ring == 32
 
 
 def test_a_map_of_fewer_ranks_is_refused() -> None:
