@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import count
 from math import inf
@@ -10,12 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spmdsim.cli.collective import bench, measure
-from spmdsim.cli.collective.bench import BenchRow, format_footer
+from spmdsim.cli.collective.measure import measure_call, noise_note
 from spmdsim.cli.collective.samples import Pace
+from spmdsim.cli.main import main
 from spmdsim.cost import Machine, calibrate, load_machine, save_machine
-from spmdsim.cost.calibration import CalibrationCheck, error_interval, fit_line, fit_pieces
-from spmdsim.cost.machine_file import machine_from_json
+from spmdsim.cost.calibration import CalibrationCheck, error_interval, fit_pieces
 from spmdsim.errors import InputError
 
 SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]
@@ -57,8 +57,9 @@ def test_a_protocol_change_gives_two_lines(seed: int) -> None:
 
 
 def test_lines_are_never_negative() -> None:
-    assert fit_line([(100, 1e-9), (1000, 1e-7), (10000, 1e-5)])[0] == 0.0
-    assert fit_line([(100, 3e-6), (1000, 2e-6), (10000, 1e-6)])[1] == 0.0
+    convex, falling = [(100, 1e-9), (1000, 1e-7), (10000, 1e-5)], [(100, 3e-6), (1000, 2e-6), (10000, 1e-6)]
+    assert [piece.alpha for piece in fit_pieces(convex).pieces] == [0.0]
+    assert [piece.beta for piece in fit_pieces(falling).pieces] == [0.0]
 
 
 def test_the_last_line_grows_unless_nothing_does() -> None:
@@ -160,53 +161,91 @@ def test_the_interval_is_kept_in_the_file_and_scales_times(tmp_path) -> None:
         ('["a", 2]', "has to be a number"),
     ],
 )
-def test_a_damaged_interval_is_named(text: str, words: str) -> None:
+def test_a_damaged_interval_is_named(tmp_path, text: str, words: str) -> None:
+    (tmp_path / "lab.json").write_text(f'{{"alpha": 1e-6, "beta": 1e-9, "interval": {text}}}')
     with pytest.raises(InputError, match=words):
-        machine_from_json(f'{{"alpha": 1e-6, "beta": 1e-9, "interval": {text}}}', "lab.json")
+        load_machine(str(tmp_path / "lab.json"))
+
+
+class OneRank:
+    """The communicator of a job of one rank."""
+
+    def Get_size(self):
+        return 1
+
+    def Get_rank(self):
+        return 0
+
+    def Barrier(self):
+        pass
+
+    def allgather(self, value):
+        return [value]
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch, capsys):
+    """Return a function that runs `bench` on one rank on which a call takes `seconds`, and returns its outputs.
+
+    The prediction is 2 us, and its interval 1 to 4 us. Programs of others work for `others` seconds in the 2 seconds of
+    the measurement.
+    """
+
+    def run(seconds, *words, others=0.0, interval=(0.5, 2.0)):
+        save_machine(Machine("lab", 1e-6, 1e-9, call_seconds=2e-6, interval=interval), tmp_path / "lab.json")
+        work = iter([(5.0, 10.0), (7.0, 10.0 + others)])
+        module = "spmdsim.cli.collective.measure."
+        monkeypatch.setattr(module + "require_communicator", OneRank)
+        monkeypatch.setattr(module + "measure_call", lambda call, *_: (call(), seconds)[1])
+        monkeypatch.setattr(module + "read_other_seconds", lambda comm: next(work))
+        command = ["collective", "bench", "all_reduce", "-b", "64", "-e", "64", "--algorithms", "ring"]
+        assert main([*command, "--machine", str(tmp_path / "lab.json"), *words]) == 0
+        return capsys.readouterr()
+
+    return run
 
 
 @pytest.mark.parametrize(
     ("seconds", "outside"), [(0.9e-6, True), (1e-6, False), (4e-6, False), (4.1e-6, True)]
 )
-def test_a_measured_time_outside_of_the_interval_is_marked(seconds: float, outside: bool) -> None:
-    row = BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
-    assert row.outside is outside
-    assert BenchRow("ring", 64, 16, "float32", "sum", -1, seconds, 1.0, 1.0, 0, None).outside is None
+def test_a_measured_time_outside_of_the_interval_is_marked(bench, seconds: float, outside: bool) -> None:
+    (row,) = json.loads(bench(seconds, "--json").out)["rows"]
+    assert (row["predicted"], row["interval"], row["outside"]) == (2e-6, [1e-6, 4e-6], outside)
+    assert ("1.0..4.0 outside" in bench(seconds).out) is outside
+    (row,) = json.loads(bench(seconds, "--json", interval=None).out)["rows"]
+    assert row["predicted"] == 2e-6 and row["outside"] is row["interval"] is None
 
 
-class OneRank:
-    def allgather(self, value):
-        return [value]
-
-
-def test_a_note_separates_a_loaded_machine_from_a_wrong_prediction(monkeypatch) -> None:
-    """Other programs work for 3 s in the first second and not in the next; a rank uses one core."""
-    now = iter([(0.0, 10.0), (1.0, 13.0), (2.0, 13.0)])
-    monkeypatch.setattr(measure, "read_other_seconds", lambda comm: next(now))
-    cores = measure.watch_other_programs(OneRank())
-    assert cores() == 3.0 and cores() == 1.5
+def test_a_note_separates_a_loaded_machine_from_a_wrong_prediction(bench) -> None:
+    """Other programs keep all cores busy while a rank uses one."""
     core_count = len(os.sched_getaffinity(0))
-    assert measure.noise_note(OneRank(), core_count - 1.0) == ""
-    note = measure.noise_note(OneRank(), float(core_count))
-    assert f"kept {core_count}.0 of the {core_count} cores busy" in note
+    assert noise_note(OneRank(), core_count - 1.0) == ""
+    words = f"kept {core_count}.0 of the {core_count} cores busy"
+    assert words in noise_note(OneRank(), float(core_count))
     cores = [frozenset({0}), frozenset({1})]  # each rank is bound to one core
     on_two = SimpleNamespace(allgather=lambda value: [(value[0], core_set) for core_set in cores])
-    assert measure.noise_note(on_two) == ""
+    assert noise_note(on_two) == ""
     cores.append(cores[0])
-    assert measure.noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
-    row = BenchRow("ring", 64, 16, "float32", "sum", -1, 9e-6, 1.0, 1.0, 0, 2e-6, (1e-6, 4e-6))
-    lines = list(format_footer([row], 0, note))
+    assert noise_note(on_two).startswith("times are noise: 3 ranks share 2 cores;")
+    loaded = bench(9e-6, others=2.0 * core_count)
+    lines = loaded.out.splitlines()
     assert "1 of 1 times lie outside" in lines[-2] and "says nothing against the predictions" in lines[-1]
-    lines = list(format_footer([row], 0, ""))
-    assert "1 of 1 times lie outside" in lines[-1]
+    assert words in loaded.err
+    alone = bench(9e-6)
+    assert "1 of 1 times lie outside" in alone.out.splitlines()[-1] and not alone.err
 
 
-def test_the_columns_of_a_bench_fit_narrow_terminals() -> None:
-    every = [column.name for column in bench._select_columns(True, None)]
+def test_the_columns_of_a_bench_fit_narrow_terminals(bench, monkeypatch) -> None:
+    def heading() -> list[str]:
+        lines = bench(2e-6).out.splitlines()
+        assert all(len(line) < int(os.environ["COLUMNS"]) for line in lines)
+        return next(line for line in lines if "predicted" in line).split()[1:]
+
+    monkeypatch.setenv("COLUMNS", "200")
+    every = heading()
     assert every[-3:] == ["predicted", "error", "interval"] and len(every) == 12
-    narrow = bench._select_columns(True, 80)
-    assert [column.name for column in narrow] == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
-    assert sum(column.width + 1 for column in narrow) < 80
+    monkeypatch.setenv("COLUMNS", "80")
+    assert heading() == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
 
 
 def test_measurements_are_repeated_until_the_time_is_over() -> None:
@@ -234,5 +273,5 @@ def test_fewer_slow_calls_are_timed() -> None:
     slow = SimpleNamespace(
         Barrier=lambda: None, allgather=lambda value: [value, [9.0] if isinstance(value, list) else 0.1]
     )
-    measure.measure_call(call, slow, 2, 60, 5, min, most=0.3)  # the other rank's last call took 0.1 s
+    measure_call(call, slow, 2, 60, 5, min, most=0.3)  # the other rank's last call took 0.1 s
     assert len(calls) == 2 + 3

@@ -5,66 +5,19 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.cli.collective.detect import draw_wide_range, format_names
-from spmdsim.cli.collective.measure import PERIOD, MeasuredCase
 from spmdsim.cli.main import main
-from spmdsim.collectives import COLLECTIVES, algorithms, emulate, make_schedule, run_lock_step, schedule_of
-from spmdsim.collectives.reduction_order import list_candidates, matching_schedules
+from spmdsim.collectives import COLLECTIVES, algorithms
 from spmdsim.cost import load_machine
 
 real_ranks = pytest.mark.usefixtures("launcher")
 
 
-# ------------------------------------------------------------------------------ the check of results
-
-
-@pytest.mark.parametrize("name", [name for name in COLLECTIVES if name != "barrier"])
-@pytest.mark.parametrize("n", [2, 3, 4])
-def test_right_results_pass_and_every_wrong_element_is_counted(name: str, n: int) -> None:
-    """The rule of expected values agrees with an algorithm in one process."""
-    chosen = next(a for a in algorithms(name) if a.fits(n))
-    count = n * (3 * PERIOD + 2)
-    cases = [MeasuredCase(name, n, rank, count, np.dtype(np.float32)) for rank in range(n)]
-    inputs = [case.source if case.input_count else None for case in cases]
-    outputs = run_lock_step(make_schedule(chosen, n), inputs)
-    for case, output in zip(cases, outputs):
-        if not case.output_count:
-            continue
-        assert len(output) == case.output_count
-        assert case.wrong(output) == 0
-        spoiled = output.copy()
-        spoiled[[0, len(spoiled) // 2, -1]] += 1
-        assert case.wrong(spoiled) == 3
-
-
-def test_swapped_blocks_are_noticed() -> None:
-    case = MeasuredCase("all_gather", 2, 0, 2 * 14, np.dtype(np.float32))
-    other = MeasuredCase("all_gather", 2, 1, 2 * 14, np.dtype(np.float32))
-    assert case.wrong(np.concatenate([case.source, other.source])) == 0
-    assert case.wrong(np.concatenate([other.source, case.source])) == 28
-
-
-# ------------------------------------------------------------------------------ detection without MPI
-
-
-@pytest.mark.parametrize("name", ["ring", "ring_openmpi", "rabenseifner", "linear"])
-def test_bits_identify_the_algorithm(name: str) -> None:
-    n = 6
-    vectors = [draw_wide_range((0, rank), 2048, np.dtype(np.float32)) for rank in range(n)]
-    observed = emulate(schedule_of("all_reduce", name, n), vectors)
-    names = format_names(matching_schedules(observed, vectors, list_candidates("all_reduce", n)))
-    assert name in names
-    others = {"ring", "ring_openmpi", "linear", "rabenseifner"} - {name}
-    assert not others & set(names)
-
-
 # ------------------------------------------------------------------------------ on real ranks
 
-#: A program that runs commands in turn on the ranks of one job.
+#: A program that runs commands in turn on the ranks of one job. Argument: the commands.
 SEVERAL = """\
 import json, sys
 from mpi4py import MPI
@@ -76,12 +29,17 @@ for words in json.loads(sys.argv[1]):
 """
 
 
-def run_commands(folder: Path, ranks: int, commands: list[str]) -> list[str]:
-    """Run commands in one job; return the output of each command."""
+def run_commands(
+    folder: Path, ranks: int, commands: list[str], fault: str = "", codes: tuple[int, ...] = (0,)
+) -> list[str]:
+    """Run commands in one job after the statements of a `fault`; return the output of each command.
+
+    The job has one of the exit `codes`.
+    """
     script = folder / "several.py"
-    script.write_text(SEVERAL)
+    script.write_text(fault + SEVERAL)
     done = run_python("-m", "spmdsim", "launch", "-n", ranks, script, json.dumps(commands), cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in codes, done.stderr
     *outputs, remaining_output = done.stdout.split("END OF COMMAND\n")
     assert len(outputs) == len(commands) and not remaining_output.strip()
     return outputs
@@ -161,6 +119,70 @@ def test_every_kind_is_right_and_detected_on_three_ranks(tmp_path) -> None:
     for finding in data["findings"]:
         assert finding["same_on_all"]
         assert finding["table"] in finding["bits"], finding
+
+
+#: Statements after which the runs of algorithms have faults, one for each run: "none", "wrong" or "swapped".
+FAULTS = """\
+from unittest.mock import patch
+from spmdsim.collectives.execution import execute
+faults = iter(THESE)
+def run(program, transport, source, result, *more, **options):
+    execute(program, transport, source, result, *more, **options)
+    fault = next(faults)
+    if fault == "wrong" and len(result):
+        result[[0, len(result) // 2, -1]] += 1
+    if fault == "swapped":
+        result[:] = [*result[14:], *result[:14]]
+patch("spmdsim.cli.collective.measure.execute", run).start()
+"""
+
+
+@real_ranks
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_right_results_pass_and_every_wrong_element_is_counted(tmp_path, n: int) -> None:
+    """Blocks have 23 elements, which is no multiple of the period of the inputs."""
+    names = [name for name in COLLECTIVES if name != "barrier"]
+    label = {name: next(a for a in algorithms(name) if a.fits(n)).name for name in names}
+    size = f"-b {4 * 23 * n} -e {4 * 23 * n} -n 1 -w 0 --json"
+    commands = [f"bench {name} {size} --algorithms {label[name]}" for name in names]
+    faults = FAULTS.replace("THESE", str(["none"] * len(names) + ["wrong"] * len(names)))
+    texts = run_commands(tmp_path, n, commands * 2, faults, (1,))
+    receivers = {"reduce": 1, "gather": 1, "exscan": n - 1}
+    for name, right, wrong in zip(names, texts[: len(names)], texts[len(names) :], strict=True):
+        (row,) = json.loads(right)["rows"]
+        assert (row["count"], row["wrong"]) == (23 * n, 0), name
+        assert json.loads(wrong)["wrong"] == 3 * receivers.get(name, n), name
+
+
+@real_ranks
+def test_swapped_blocks_are_noticed(tmp_path) -> None:
+    command = "bench all_gather -b 112 -e 112 -n 1 -w 0 --algorithms ring --json"
+    right, wrong = run_commands(
+        tmp_path, 2, [command] * 2, FAULTS.replace("THESE", "['none', 'swapped']"), (1,)
+    )
+    assert [json.loads(text)["wrong"] for text in (right, wrong)] == [0, 2 * 28]
+
+
+@real_ranks
+def test_bits_identify_the_algorithm(tmp_path) -> None:
+    """The library's call is replaced by one algorithm after the other."""
+    names = ["ring", "ring_openmpi", "rabenseifner", "linear"]
+    replaced = f"""\
+from unittest.mock import patch
+from spmdsim.collectives import emulate, schedule_of
+names = iter({names})
+def bind(case, comm, result, source):
+    schedule = schedule_of("all_reduce", next(names), case.size)
+    def call():
+        result[:] = emulate(schedule, comm.allgather(source))
+    return call
+patch("spmdsim.cli.collective.measure.bind_native_call", bind).start()
+"""
+    commands = ["detect all_reduce -b 8K -e 8K --json"] * len(names)
+    for name, text in zip(names, run_commands(tmp_path, 6, commands, replaced, (0, 1)), strict=True):
+        (finding,) = json.loads(text)["findings"]
+        assert finding["same_on_all"] and name in finding["bits"]
+        assert not {*names} - {name} & {*finding["bits"]}
 
 
 @pytest.mark.parametrize(

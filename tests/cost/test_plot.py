@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from spmdsim.errors import InputError
-from spmdsim.figures.canvas import svg
+from spmdsim.figures.figures import Figure
 from spmdsim.figures.plot import TIME, Line, Plot, plot_canvas
 
 PLOT = Plot(
@@ -19,14 +19,18 @@ PLOT = Plot(
 )
 
 
+def draw(plot: Plot) -> ET.Element:
+    """Return the SVG image of a plot."""
+    return ET.fromstring(Figure("figure", (plot_canvas(plot),)).svg)
+
+
 def test_flat_lines_and_single_points_can_be_drawn() -> None:
     for points in (((1.0, 5.0), (10.0, 5.0)), ((3.0, 4.0),)):
-        plot = Plot("t", "x", "y", (Line("a", points),))
-        ET.fromstring(svg(plot_canvas(plot), plot.title))
+        draw(Plot("t", "x", "y", (Line("a", points),)))
 
 
 def test_svg_is_one_valid_image_with_titles() -> None:
-    root = ET.fromstring(svg(plot_canvas(PLOT), PLOT.title))
+    root = draw(PLOT)
     name = "{http://www.w3.org/2000/svg}"
     lines = list(root.iter(f"{name}polyline"))
     assert len(lines) == 2
@@ -50,8 +54,8 @@ def test_svg_is_one_valid_image_with_titles() -> None:
     ],
 )
 def test_lines_of_the_grid_are_at_round_numbers_in_units(label, low, high, words) -> None:
-    drawn = svg(plot_canvas(Plot("t", label, "y", (Line("a", ((low, 1.0), (high, 9.0))),))), "t")
-    texts = [text.text for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    drawn = draw(Plot("t", label, "y", (Line("a", ((low, 1.0), (high, 9.0))),)))
+    texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
     at = texts.index("t") + 1
     assert texts[at : at + len(words)] == words
 

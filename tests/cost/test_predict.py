@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.cli.collective.schedule_arguments import growing_counts, growing_sizes
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
@@ -19,6 +20,7 @@ from spmdsim.cost import (
     Machine,
     Measurement,
     Piece,
+    Prediction,
     load_machine,
     parse_topology,
     predict,
@@ -27,10 +29,9 @@ from spmdsim.cost import (
     save_machine,
     simulate_program,
 )
-from spmdsim.cost.pricing import emulated_seconds, least_seconds
+from spmdsim.cost.pricing import emulated_seconds
 from spmdsim.errors import InputError
 from spmdsim.figures import figure
-from spmdsim.figures.cost_figures import prediction_plot
 from spmdsim.redistribution import plan
 
 MACHINE = Machine("m", 1e-6, 1e-9, 2e-10)
@@ -87,12 +88,16 @@ def test_a_flat_network_has_the_prices_of_the_machine(machine: Machine) -> None:
 
 def test_the_bound_is_the_maximum_of_latency_bandwidth_and_reduction() -> None:
     """Two-port rounds reach three ranks, then six; the ranks receive 5/3 and add 5/6 of the bytes."""
+
+    def bound(collective: str, machine: Machine, ranks: int, nbytes: int) -> float:
+        return predict(collective, machine, [ranks], [nbytes]).points[0].bound
+
     for prices, expected in [((100.0, 0, 0), 250), ((0, 1, 0), 1000), ((0, 0, 1), 500), ((1, 2, 3), 2000)]:
-        assert least_seconds("all_reduce", Machine("m", *prices), 6, 600) == pytest.approx(expected)
-    assert least_seconds("all_to_all", Machine("m", 1.0, 0.0), 3, 0) == 1.5
+        assert bound("all_reduce", Machine("m", *prices), 6, 600) == pytest.approx(expected)
+    assert bound("all_to_all", Machine("m", 1.0, 0.0), 3, 0) == 1.5
     # Messages of 10 bytes are cheapest: half of alpha is 0.05 per byte, and each byte takes 0.1.
     ranges = Machine("m", 9.0, 1.0, pieces=(Piece(10, 1.0, 0.1),))
-    assert least_seconds("broadcast", ranges, 2, 1000) == pytest.approx(150)
+    assert bound("broadcast", ranges, 2, 1000) == pytest.approx(150)
 
 
 def test_loggops_warns_that_it_has_one_latency(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,24 +222,37 @@ def test_emulated_time_is_less_for_buffers_that_were_not_written() -> None:
     assert emulated_seconds(scatter, machine, 2000, 1) == pytest.approx(2e-6 + 1e-7 + 1e-6)
 
 
-def test_growing_ranges_are_parsed() -> None:
-    assert growing_counts("2..16x2") == [2, 4, 8, 16]
-    assert growing_counts("3,5..7") == [3, 5, 6, 7]
-    assert growing_sizes(8, 64, 2) == [8, 16, 32, 64]
-    assert growing_sizes(1, 3, 1.1) == [1, 2, 3]
+def test_growing_ranges_are_parsed(capsys) -> None:
+    def points(*words: str) -> list[tuple[int, int]]:
+        command = ["collective", "predict", "all_reduce", "--algorithms", "ring", "--json", *words]
+        assert main(command) == 0
+        return [(one["ranks"], one["nbytes"]) for one in json.loads(capsys.readouterr().out)["points"]]
+
+    assert points("-n", "2..16x2", "-b", "8", "-e", "8") == [(2, 8), (4, 8), (8, 8), (16, 8)]
+    assert points("-n", "3,5..7", "-b", "8", "-e", "8") == [(3, 8), (5, 8), (6, 8), (7, 8)]
+    assert points("-n", "2", "-b", "8", "-e", "64", "-f", "2") == [(2, 8), (2, 16), (2, 32), (2, 64)]
+    assert points("-n", "2", "-b", "1", "-e", "3", "-f", "1.1") == [(2, 1), (2, 2), (2, 3)]
     for wrong in ("x2", "4..2x2", "2..8x1", "a..8x2", "0..8x2"):
-        with pytest.raises(InputError):
-            growing_counts(wrong)
-    with pytest.raises(InputError, match="do not grow"):
-        growing_sizes(8, 4, 2)
+        assert main(["collective", "predict", "all_reduce", "-n", wrong]) == 2
+        assert f"'{wrong}'" in (error := capsys.readouterr().err) and "Traceback" not in error
+    assert main(["collective", "predict", "all_reduce", "-b", "8", "-e", "4"]) == 2
+    assert "do not grow" in capsys.readouterr().err
+
+
+def drawn_points(prediction: Prediction) -> dict[str, list[str]]:
+    """Return the points of each line of a prediction's picture, as the words of their horizontal positions."""
+    points: dict[str, list[str]] = {}
+    for title in ET.fromstring(figure(prediction).svg).iter("{http://www.w3.org/2000/svg}title"):
+        if words := re.fullmatch(r"(.+): (.+), (.+)", title.text or ""):
+            points.setdefault(words[1], []).append(words[2])
+    return points
 
 
 def test_the_plot_has_the_points() -> None:
-    plot = prediction_plot(predict("all_reduce", MACHINE, [8], [64, 4096], ["ring", "linear"]))
-    assert [line.name for line in plot.lines] == ["ring", "linear"]
-    assert [x for x, _ in plot.lines[0].points] == [64, 4096]
-    over_ranks = prediction_plot(predict("all_reduce", MACHINE, [2, 4, 8], [64], ["ring"]))
-    assert [x for x, _ in over_ranks.lines[0].points] == [2, 4, 8] and over_ranks.x_label == "ranks"
+    prediction = predict("all_reduce", MACHINE, [8], [64, 4096], ["ring", "linear"])
+    assert [*drawn_points(prediction).items()] == [("ring", ["64 B", "4 KiB"]), ("linear", ["64 B", "4 KiB"])]
+    over_ranks = predict("all_reduce", MACHINE, [2, 4, 8], [64], ["ring"])
+    assert drawn_points(over_ranks) == {"ring": ["2", "4", "8"]} and ">ranks</text>" in figure(over_ranks).svg
 
 
 def test_the_fastest_algorithms_are_drawn_and_the_others_named() -> None:
@@ -242,15 +260,18 @@ def test_the_fastest_algorithms_are_drawn_and_the_others_named() -> None:
     prediction = predict("reduce", load_machine("laptop"), [6], sizes)
     fastest = {min(point.seconds, key=point.seconds.__getitem__) for point in prediction.points}
     assert len(prediction.algorithms) > 8 and "pipelined_chain" in fastest
-    plot = prediction_plot(prediction, 8)
-    drawn = {line.name for line in plot.lines}
+    drawn = {*drawn_points(prediction)}
     assert fastest <= drawn and len(drawn) == 8
-    assert set(plot.undrawn) == {*prediction.algorithms} - drawn
-    words = f"drawn are the 8 fastest; not drawn: {', '.join(plot.undrawn)}"
+    undrawn = [name for name in prediction.algorithms if name not in drawn]
+    words = f"drawn are the 8 fastest; not drawn: {', '.join(undrawn)}"
     assert words in figure(prediction).svg and words in figure(prediction).html
-    assert not prediction_plot(prediction).undrawn
-    few = [line.name for line in prediction_plot(prediction, 1).lines]
-    assert {*few} == fastest  # every algorithm that is fastest at a point is drawn
+    # Of 12 lines, 10 are the fastest at a point; these are drawn.
+    names = [f"line {k}" for k in range(12)]
+    points = [
+        replace(point, nbytes=2**k, seconds={name: 2e-6 - (name == names[k]) * 1e-6 for name in names})
+        for k, point in enumerate([prediction.points[0]] * 10)
+    ]
+    assert {*drawn_points(replace(prediction, points=tuple(points)))} == {*names[:10]}
 
 
 def test_times_beyond_the_measured_sizes_have_a_note(tmp_path, capsys) -> None:
