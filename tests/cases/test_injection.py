@@ -100,8 +100,8 @@ def whole_numbers_of(data):
         return case.build(world, inputs)
 
     run_case(replace(case, build=build_recorded), LockStep(2))
-    (whole,) = {id(inputs): inputs for inputs in received if inputs is not data}.values()
-    return whole
+    (exact_inputs,) = {id(inputs): inputs for inputs in received if inputs is not data}.values()
+    return exact_inputs
 
 
 @pytest.mark.parametrize(

@@ -330,8 +330,8 @@ def test_names_in_formulas_have_their_defined_values() -> None:
         assert {name: evaluate(name, size, options) for name in named} == named
     with pytest.raises(ScheduleError, match="must be arithmetic with") as refused:
         from_function(lambda rank, size: iter(()), chunks="n +")
-    known = str(refused.value).split("arithmetic with ")[1].split(", such as")[0]
-    assert {*known.split(", ")} == {*named}
+    listed_names = str(refused.value).split("arithmetic with ")[1].split(", such as")[0]
+    assert {*listed_names.split(", ")} == {*named}
     assert evaluate("s + g", 4) == 2 and evaluate("s*10 + g", 4, {"group": "3"}) == 13
 
 

@@ -155,11 +155,14 @@ def test_an_error_is_raised_after_the_rounds_before_it():
     assert next(theirs) == [send(1, 0)]
     with pytest.raises(Exception, match=r"^KeyError: 'gone' \(line \d+, in fails\)$"):
         next(theirs)
-    own, foreign_findings = (
+    local_findings, foreign_findings = (
         [*map(str, verify(make_schedule(from_function(one, chunks="1"), 2)).findings)]
         for one in (fails, foreign_fails)
     )
-    assert any("KeyError: 'gone' (line" in text for text in own) and foreign_findings == own
+    assert (
+        any("KeyError: 'gone' (line" in text for text in local_findings)
+        and foreign_findings == local_findings
+    )
 
 
 @pytest.mark.parametrize(

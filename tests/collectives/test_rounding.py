@@ -135,8 +135,8 @@ def test_schedules_match_by_bits_and_not_by_values() -> None:
     zeros, nans = [np.array([0.0])] * 2, [np.array([np.nan])] * 2
     assert matching(np.array([0.0]), zeros) and not matching(np.array([-0.0]), zeros)
     assert matching(np.array([np.nan]), nans)
-    whole = [np.zeros(2, np.int32)] * 2
-    assert matching(np.zeros(2, np.int32), whole) and not matching(np.zeros(2, np.float32), whole)
+    integers = [np.zeros(2, np.int32)] * 2
+    assert matching(np.zeros(2, np.int32), integers) and not matching(np.zeros(2, np.float32), integers)
 
 
 def test_a_rank_without_a_result_raises() -> None:

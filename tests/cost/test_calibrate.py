@@ -185,9 +185,9 @@ class OneRank:
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch, capsys):
-    """Return a function that runs `bench` on one rank on which a call takes `seconds`, and returns its outputs.
+    """Return a function that runs `bench` on one rank and returns its outputs.
 
-    The prediction is 2 us, and its interval 1 to 4 us. Programs of others work for `others` seconds in the 2 seconds of
+    A call takes the `seconds` of its first argument. The prediction is 2 us, and its interval 1 to 4 us. Programs of others work for `others` seconds in the 2 seconds of
     the measurement.
     """
 

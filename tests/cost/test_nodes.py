@@ -61,7 +61,7 @@ def link_of_size(machine: Machine, nbytes: float) -> tuple[float, float]:
 
 
 def rounds_by_hand(schedule: Schedule, machine: Machine, nodes: list[int], nbytes: int) -> Iterator[float]:
-    """Yield the seconds of each round of a schedule: ports of nodes and links of ranks, message by message."""
+    """Yield the seconds of each round: ports of nodes and links of ranks, message by message."""
     inside = machine.intra
     assert inside is not None
     for messages, reduced in round_messages(schedule, nbytes):
@@ -133,7 +133,10 @@ def test_one_rank_represents_all_on_any_placement(
 def test_messages_of_every_distance_leave_their_nodes(
     n: int, per_node: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In round k of pairwise algorithms, rank r sends to r + k, or to r ^ k if the rank count is a power of two."""
+    """In round k of pairwise algorithms, rank r sends to r + k, or to r ^ k.
+
+    The second form is that of rank counts that are powers of two.
+    """
     monkeypatch.setattr("spmdsim.cost.link_load.EXACT_UP_TO", 1)
     labels = [(7 * rank % 5) // 2 for rank in range(n)]
     nodes = NodeMap.consecutive(n, per_node) if isinstance(per_node, int) else NodeMap(labels)

@@ -240,7 +240,7 @@ def test_growing_ranges_are_parsed(capsys) -> None:
 
 
 def drawn_points(prediction: Prediction) -> dict[str, list[str]]:
-    """Return the points of each line of a prediction's picture, as the words of their horizontal positions."""
+    """Return the words of the horizontal positions of each line of a prediction's picture."""
     points: dict[str, list[str]] = {}
     for title in ET.fromstring(figure(prediction).svg).iter("{http://www.w3.org/2000/svg}title"):
         if words := re.fullmatch(r"(.+): (.+), (.+)", title.text or ""):

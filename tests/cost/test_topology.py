@@ -200,7 +200,7 @@ def test_nodes_share_their_ports() -> None:
 
 
 def test_shares_are_max_min_fair_and_messages_speed_up_when_others_arrive() -> None:
-    """A round takes as long as flows that share links max-min fairly, and never less than its busiest link."""
+    """A round takes as long as flows that share links fairly, and not less than its busiest link."""
     longer = 0
     for topology in SHARING:
         for seed in range(3):

@@ -36,8 +36,8 @@ def read_answers(task, text):
     blocks = re.compile(r"^```python\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
     solution, wrong = split_at("###", text)
     answers = [
-        WrongAnswer(sentence, blocks.sub("", part).strip(), "".join(blocks.findall(part)))
-        for sentence, part in wrong.items()
+        WrongAnswer(sentence, blocks.sub("", answer).strip(), "".join(blocks.findall(answer)))
+        for sentence, answer in wrong.items()
     ]
     return replace(task, solution="".join(blocks.findall(solution)), wrong=tuple(answers))
 
