@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from spmdsim.cli.simulate import main, split_rest
-from spmdsim.errors import InputError
+from spmdsim.cli.main import main
 from spmdsim.simulation import simulate
 
 pytest.importorskip("greenlet")
@@ -22,11 +20,7 @@ BUGGY = Path(__file__).parents[2] / "examples" / "buggy_programs"
 
 def command(*words: str) -> int:
     """Run `spmdsim simulate` with the given words; return the exit code."""
-
-    parser = argparse.ArgumentParser()
-    main.add_to(parser.add_subparsers(), "simulate")
-    args = parser.parse_args(["simulate", *words])
-    return int(args.run(args))
+    return main(["simulate", *words])
 
 
 def script(folder: Path, text: str, name: str = "program.py") -> str:
@@ -58,12 +52,21 @@ def test_options_stand_before_or_right_after_the_script(capsys: Any) -> None:
         assert "3 ranks, all finished" in captured.err
 
 
-def test_the_scripts_own_options_are_left_alone() -> None:
-    assert split_rest(["--strict", "x", "--json", "-n", "3"]) == (
-        ["--strict"],
-        ["x", "--json", "-n", "3"],
-    )
-    assert split_rest(["--own", "-n", "3"]) == ([], ["--own", "-n", "3"])
+@pytest.mark.parametrize(
+    "words, ranks, own_words",
+    [
+        ("--only=0 x --json -n 3", 4, "x --json -n 3"),
+        ("--own -n 3", 4, "--own -n 3"),
+        ("-n 3 -- -n 2", 3, "-n 2"),
+    ],
+)
+def test_the_scripts_own_options_are_left_alone(
+    words: str, ranks: int, own_words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = script(tmp_path, "import sys\nif comm.rank == 0: print(*sys.argv[1:])")
+    assert command(program, *words.split()) == 0
+    captured = capfd.readouterr()
+    assert captured.out == f"{own_words}\n" and captured.err.startswith(f"{ranks} ranks, all finished")
 
 
 def test_json_prints_nothing_but_the_report(capsys: Any) -> None:
@@ -77,20 +80,23 @@ def test_json_prints_nothing_but_the_report(capsys: Any) -> None:
     assert problem["places"][0]["file"].endswith("bug4_reduce.py")
 
 
-def test_the_exit_code_depends_on_problems_strict_and_the_script(tmp_path: Path) -> None:
+def test_the_exit_code_depends_on_problems_strict_and_the_script(tmp_path: Path, capfd: Any) -> None:
     assert command(str(BUGGY / "bug5_flood.py"), "-n", "2", "--quiet") == 0
     assert command(str(BUGGY / "bug5_flood.py"), "-n", "2", "--quiet", "--strict") == 1
     assert command(script(tmp_path, "raise SystemExit(9 if comm.rank == 1 else 0)"), "--quiet") == 9
     assert command(script(tmp_path, "comm.Abort(4)"), "--quiet") == 4
     assert command(script(tmp_path, "1 / comm.rank"), "--quiet") == 1
-    with pytest.raises(InputError, match="there is no script"):
-        command(str(tmp_path / "missing.py"))
-    with pytest.raises(InputError, match="is a folder, not a script"):
-        command(str(tmp_path))
-    with pytest.raises(InputError, match="n must be a number of ranks of 1 or more, got 0"):
-        command(str(FOLDER / "pi.py"), "-n", "0")
-    with pytest.raises(InputError, match="not valid Python"):
-        command(script(tmp_path, "def ("))
+    refused = {
+        (str(tmp_path / "missing.py"),): "there is no script",
+        (str(tmp_path),): "is a folder, not a script",
+        (str(FOLDER / "pi.py"), "-n", "0"): "n must be a number of ranks of 1 or more, got 0",
+        (script(tmp_path, "def ("),): "not valid Python",
+    }
+    capfd.readouterr()
+    for words, message in refused.items():
+        assert command(*words) == 2
+        error = capfd.readouterr().err
+        assert message in error and error.count("\n") == 1
 
 
 def test_prefix_names_the_rank_and_only_selects_it(tmp_path: Path, capsys: Any) -> None:
