@@ -92,10 +92,10 @@ def test_a_watch_ends_no_process_that_adopts_it():
 
 def test_memory_stays_while_an_unreadable_process_may_use_it(monkeypatch):
     """The test runs as an ordinary user, because root may read every process."""
-    folder = Path(tempfile.mkdtemp(dir=processes.SHARED))
-    monkeypatch.setattr(processes, "SHARED", folder)
-    monkeypatch.setattr(processes, "YOUNG", -1.0)
-    monkeypatch.setattr(processes, "SETTLED", -1.0)
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    monkeypatch.setattr("spmdsim.shutdown.processes.SHARED", folder)
+    monkeypatch.setattr("spmdsim.shutdown.processes.YOUNG", -1.0)
+    monkeypatch.setattr("spmdsim.shutdown.processes.SETTLED", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     folder.chmod(0o777)
     child = os.fork()
