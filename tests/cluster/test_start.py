@@ -10,8 +10,6 @@ from collections import Counter
 
 import pytest
 
-from spmdsim.launch.mpi import find_launcher
-
 pytestmark = pytest.mark.cluster
 
 PLACES = """\
@@ -86,13 +84,13 @@ def test_an_unknown_host_is_named(launch):
     assert result.returncode not in (0, None) and "node9" in result.stderr
 
 
-def test_mpirun_of_open_mpi_that_passes_no_variables(shared_folder):
-    if find_launcher().vendor != "Open MPI":
+def test_mpirun_of_open_mpi_that_passes_no_variables(shared_folder, launcher):
+    if launcher.vendor != "Open MPI":
         pytest.skip("other launchers pass all variables")
     script = shared_folder / "program.py"
     script.write_text("import spmdsim\nspmdsim.world()\n")
-    command = [find_launcher().path, "-n", "2", "--host", "node1,node2", sys.executable, str(script)]
-    environment = {**os.environ, "SPMDSIM_DEADLINE": "20", **find_launcher().choose_variables()}
+    command = [launcher.path, "-n", "2", "--host", "node1,node2", sys.executable, str(script)]
+    environment = {**os.environ, "SPMDSIM_DEADLINE": "20", **launcher.choose_variables()}
     result = subprocess.run(
         command, env=environment, capture_output=True, text=True, errors="replace", timeout=120
     )
