@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faults.case import DEADLINE, WAYS, WITHOUT, Case
 from faults.cases import CASES, HARMLESS
-from faults.running import GOOD, Result, run
+from faults.running import GOOD, Result, launcher, run
 from faults.table import PAGE, page, read
 
 
@@ -50,9 +50,7 @@ def main() -> int:
         if way in arguments.ways.split(",") and re.search(arguments.cases, f"{case.kind}: {case.name}")
     ]
     if arguments.again:
-        from spmdsim.launch.mpi import find_launcher
-
-        vendor = find_launcher().vendor
+        vendor = launcher().vendor
         good = {
             (one["case"], one["way"])
             for one in read([arguments.results])

@@ -15,11 +15,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from processes import hear_ctrl_c
 
 from faults.case import DEADLINE, LAUNCH, RANKS, Case
-from spmdsim.launch import mpi
+from spmdsim.launch.mpi import find_launcher
 
 ROOT = Path(__file__).resolve().parents[2]
 #: In the environment of every process of a job: which job it is.
@@ -80,9 +81,9 @@ class Result:
 
 
 @cache
-def launcher() -> mpi.Launcher:
+def launcher() -> Any:
     """Return the launcher of the MPI in use, which is searched once."""
-    return mpi.find_launcher()
+    return find_launcher()
 
 
 def command(case: Case, way: str, program: Path) -> tuple[list[str], dict[str, str]]:
