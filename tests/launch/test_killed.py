@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from pathlib import Path
 
 import pytest
 from processes import hear_ctrl_c, parent_of, waited_for
 
+from spmdsim.cli.main import main
 from spmdsim.launch import diagnosis
 from spmdsim.launcher import JOB_VARIABLE
 from spmdsim.shutdown import processes
@@ -56,7 +57,7 @@ def segments(word: str) -> set[Path]:
     paths = set()
     for process in processes_with(word):
         lines = Path(f"/proc/{process}/maps").read_text().splitlines()
-        paths |= {Path(line.split()[-1]) for line in lines if f" {processes.SHARED}/" in line}
+        paths |= {Path(line.split()[-1]) for line in lines if " /dev/shm/" in line}
     return {path for path in paths if path.exists()}
 
 
@@ -191,35 +192,49 @@ def test_a_rank_that_is_stopped_goes_with_the_others(job):
     assert is_gone(word) and waited_for(lambda: not folder.exists())
 
 
-def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch):
+def find_leftovers_in_doctor(capsys: pytest.CaptureFixture[str]) -> dict[str, str] | None:
+    """Return the finding of ``spmdsim doctor`` about files of killed jobs, or None."""
+    main(["doctor", "--no-trial", "--json"])
+    findings = {finding["about"]: finding for finding in json.loads(capsys.readouterr().out)["findings"]}
+    return findings.get("left behind")
+
+
+def test_what_killed_jobs_left_is_told_and_removed(tmp_path, monkeypatch, capsys):
     """Files that a running job may need stay, and so do young files and files of other programs."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     stale, running = tmp_path / f"ompi.{gone.pid}", tmp_path / f"ompi.{os.getpid()}"
     others = [tmp_path / f"ompi.host.{gone.pid}", tmp_path / f"other.{gone.pid}", running]
-    segments = [
-        tmp_path / name for name in ("sm_segment.host.0.1", "mpich_shm_2", "sm_segment.young", "mine")
-    ]
+    segments = [tmp_path / name for name in ("sm_segment.host.0.1", "mpich_shm_2", "mine")]
     for folder in (stale, *others):
         folder.mkdir()
         (folder / "contact").write_text("")
-    monkeypatch.setattr(processes, "SHARED", tmp_path)
+    monkeypatch.setattr("spmdsim.shutdown.processes.SHARED", tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(processes, "_read_birth", lambda path: math.inf if "young" in path.name else 1.0)
     for path in segments:
         path.write_bytes(b"1" * 100)
+    finding = find_leftovers_in_doctor(capsys)
+    assert finding is not None and finding["found"].startswith("1 file of jobs that were killed")
+    assert diagnosis.clean().observed == "1 file of jobs that were killed removed"
+    assert not stale.exists() and all(
+        path.exists() for path in (*others, *segments)
+    )  # all segments are young
+    stale.mkdir()
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 700)
     assert set(processes.find_leftovers()) == {stale, *segments[:2]}
-    (output,) = diagnosis._examine_leftovers()
-    assert output.state == "note" and output.observed.startswith("3 files of jobs that were killed")
+    finding = find_leftovers_in_doctor(capsys)
+    assert finding is not None and finding["found"].startswith("3 files of jobs that were killed")
+    assert finding["state"] == "note" and "spmdsim doctor --clean removes them" in finding["advice"]
     assert diagnosis.clean().observed == "3 files of jobs that were killed removed"
     assert not stale.exists() and not any(path.exists() for path in segments[:2])
     assert all(path.exists() for path in (*others, *segments[2:]))
-    assert list(diagnosis._examine_leftovers()) == []
+    assert find_leftovers_in_doctor(capsys) is None
 
 
 def test_what_cannot_be_removed_is_not_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "SHARED", tmp_path)
-    monkeypatch.setattr(processes, "SETTLED", -1.0)
+    monkeypatch.setattr("spmdsim.shutdown.processes.SHARED", tmp_path)
+    monkeypatch.setattr("spmdsim.shutdown.processes.SETTLED", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stuck = tmp_path / "mpich_shm_stuck"
     for path in (tmp_path / "mpich_shm_1", stuck):

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import hear_ctrl_c, run_python, waited_for
+from processes import MPIRUN, hear_ctrl_c, run_python, waited_for
 from trace_events import slices_of
 
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
-from spmdsim.launch.job_starter import LastCallFiles
 from spmdsim.worlds.trace.last_calls import LastCall, document, read, table
 
 PROGRAM = """\
@@ -172,32 +171,30 @@ def test_a_program_without_a_world_hears_no_signal(tmp_path, launcher, kind):
     assert not (tmp_path / "calls.json").exists()
 
 
-def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, capsys):
-    recorded = LastCallFiles({"SPMDSIM_RECORD": str(tmp_path / "calls[1].txt")}, tmp_path)
-    for name in (
-        "calls[1].txt.5.part",
-        "calls[1].rank0.txt.6.part",
-        "calls1.txt.7.part",
-        "calls[1].rank2.txt",
-    ):
-        (tmp_path / name).touch()
-    recorded.remove_partial_files()
-    recorded.print_paths()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["calls1.txt.7.part", "calls[1].rank2.txt"]
-    assert capsys.readouterr().err == f"what the ranks called last is in {tmp_path / 'calls[1].rank2.txt'}\n"
+#: Leave files as ranks do that are killed while they write, and the file of a rank on another host.
+HALF_WRITTEN = """\
+from pathlib import Path
+for name in ("calls[1].txt.5.part", "calls[1].rank0.txt.6.part", "calls1.txt.7.part", "calls[1].rank2.txt"):
+    Path(name).touch()
+raise SystemExit(3)
+"""
+
+
+def test_what_a_killed_rank_has_written_half_is_removed(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(HALF_WRITTEN)
+    (tmp_path / "calls[1].rank5.txt").write_text("of an earlier job")
+    words = ["-m", "spmdsim", "launch", "-n", 1, "--record", "calls[1].txt", "program.py"]
+    result = run_python(*words, cwd=tmp_path)
+    remaining = sorted(path.name for path in tmp_path.iterdir() if path.name != "program.py")
+    assert remaining == ["calls1.txt.7.part", "calls[1].rank2.txt", "calls[1].rank5.txt"]
+    written = tmp_path / "calls[1].rank2.txt"
+    assert result.returncode == 3 and f"what the ranks called last is in {written}\n" in result.stderr
 
 
 def test_a_plain_mpirun_writes_it_too(job):
     """The file is written although no starter can say where it is."""
-    from spmdsim.launch.mpi import find_launcher
-
-    launcher = find_launcher()
-    script = (
-        "import os, subprocess, sys; os.environ.update(OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')\n"
-        "sys.exit(subprocess.call(sys.argv[1:]))"
-    )
-    mpirun = [*launcher.make_command(3, True), sys.executable, "program.py", "differs"]
-    result = run_python("-c", script, *mpirun, cwd=job, SPMDSIM_RECORD="calls.json")
+    words = [sys.executable, "program.py", "differs"]
+    result = run_python("-c", MPIRUN, 3, *words, cwd=job, SPMDSIM_RECORD="calls.json")
     assert result.returncode != 0 and "ranks disagree about call" in result.stderr
     assert f"what the ranks called last is in {job / 'calls.json'}\n" in result.stderr
     assert "first difference: call" in table([read(job / "calls.json")])

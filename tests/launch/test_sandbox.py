@@ -17,7 +17,7 @@ from spmdsim.collectives import algorithm, from_function, make_schedule, send, v
 from spmdsim.collectives.foreign import Rounds, foreign
 from spmdsim.collectives.round_table import RoundTable
 from spmdsim.errors import NoAnswer
-from spmdsim.launch import limits, sandbox
+from spmdsim.launch import sandbox
 from spmdsim.shutdown.processes import make_unreadable
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a process apart is a fork")
@@ -224,7 +224,7 @@ def test_a_process_apart_has_nothing_of_its_parents(tmp_path: Path) -> None:
         reads = sandbox.Sandbox(lambda: lambda _: _can_read(os.getppid()))
         assert reads.ask() is False
     with pytest.raises(NoAnswer, match="ended its own process with exit code 3"):
-        sandbox.Sandbox(lambda: lambda _: limits.exit_now(3)).ask()
+        sandbox.Sandbox(lambda: lambda _: os._exit(3)).ask()
     os.close(secret)
 
 
