@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim import LockStep, Mesh, Tensor, check
+from spmdsim import LockStep, Mesh, Tensor, check, ops
 from spmdsim.arrays.checkpoint import save
-from spmdsim.arrays.ops.activations import dropout
 from spmdsim.errors import WorldError
 from spmdsim.nn import SGD, Parameter
 from spmdsim.sides import NUMBERS
@@ -314,7 +313,7 @@ TENSORS = [
     with_another(lambda x, number: x * float(number)),
     with_another(lambda x, number: x + (number - 4)),  # -2 and -1 have one hash
     with_another(lambda x, number: x * complex(0, number)),
-    with_another(lambda x, number: dropout(x, 0.5, seed=number)),
+    with_another(lambda x, number: ops.dropout(x, 0.5, seed=number)),
     with_another(trained),
 ]
 

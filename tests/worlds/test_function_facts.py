@@ -8,11 +8,31 @@ import numpy as np
 import pytest
 from processes import run_python
 
-from spmdsim.worlds.function_facts import facts_of
+from spmdsim import LockStep, Mesh, Op, Rule, Tensor
+from spmdsim.local import map_overlap
+from spmdsim.worlds.provenance import Provenance
 
 
-def comparable_facts(function):
-    return [facts.compared for facts in facts_of(function)]
+def make_tensor():
+    """Return a tensor with a provenance number, as in a program on real ranks."""
+    world = LockStep(2)
+    world.provenance = Provenance()
+    return Tensor.from_global(np.arange(8.0), Mesh((2,), ("a",))("a"), world)
+
+
+def apply(function):
+    """Return the result of an operator whose gradient function, which is not called, is ``function``."""
+    return Op("f", Rule.parse("m -> m"), np.copy, function)(make_tensor())
+
+
+def number_of(function):
+    """Return the number that ranks compare."""
+    return apply(function).provenance_number
+
+
+def describe(result):
+    """Return the description of a tensor in the errors of ranks that disagree."""
+    return dict(result.world.provenance.ancestors(result.provenance_number))[result.provenance_number]
 
 
 class Scaled:
@@ -61,7 +81,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("pair", DIFFERENT.values(), ids=DIFFERENT)
 def test_different_functions_have_different_facts(pair):
-    assert comparable_facts(pair[0]) != comparable_facts(pair[1])
+    assert number_of(pair[0]) != number_of(pair[1])
 
 
 EQUAL = {
@@ -76,16 +96,18 @@ EQUAL = {
 
 @pytest.mark.parametrize("pair", EQUAL.values(), ids=EQUAL)
 def test_closed_over_values_that_ranks_may_choose_themselves_are_not_compared(pair):
-    assert comparable_facts(closing_over(pair[0])) == comparable_facts(closing_over(pair[1]))
+    assert number_of(closing_over(pair[0])) == number_of(closing_over(pair[1]))
 
 
 def test_equal_code_on_another_line_has_equal_facts():
     first = lambda x: x * 2  # noqa: E731
     second = lambda y: y * 2  # noqa: E731
-    assert comparable_facts(first) == comparable_facts(second)
-    assert str(facts_of(first)[0]).startswith("test_function_facts.py:")
-    assert str(facts_of(first)[0]) != str(facts_of(second)[0])
-    assert str(facts_of(partial(first, k=2))[0]).endswith(", k=2")
+    assert number_of(first) == number_of(second)
+    functions = first, second, partial(with_default(1), k=2)
+    results = [Op("f", Rule.parse("m -> m"), function)(make_tensor()) for function in functions]
+    titles = [describe(result).partition(" at ")[0] for result in results]
+    assert titles[0].startswith("a tensor computed by f (test_function_facts.py:")
+    assert titles[0] != titles[1] and ", k=2" in titles[2]
 
 
 def test_a_variable_that_has_no_value_yet_is_left_out():
@@ -93,27 +115,30 @@ def test_a_variable_that_has_no_value_yet_is_left_out():
         return lambda x: x * later
 
     function = before()
-    assert len(comparable_facts(function)) == 1
+    number = number_of(function)
     later = 2.0
-    assert function(1.0) == later
+    assert function(1.0) == later and number_of(function) != number
 
 
 def test_functions_of_the_package_have_the_facts_of_the_user_functions_in_them():
-    from spmdsim.arrays.local.overlap import _make_operator
-
-    two, three = (_make_operator("f", function, None) for function in DIFFERENT["a constant"])
-    facts_of_two, facts_of_three = (facts_of(*op.user_functions()) for op in (two, three))
-    assert [facts.compared for facts in facts_of_two] != [facts.compared for facts in facts_of_three]
-    assert "test_function_facts.py" in str(facts_of_two[0])
+    results = [map_overlap(function, make_tensor(), depth=0) for function in DIFFERENT["a constant"]]
+    assert results[0].provenance_number != results[1].provenance_number
+    assert "(test_function_facts.py:" in describe(results[0])
 
 
 def test_all_processes_have_equal_facts():
     text = """
 from functools import partial
-from spmdsim.worlds.function_facts import facts_of
+import numpy as np
+from spmdsim import LockStep, Mesh, Op, Rule, Tensor
+from spmdsim.worlds.provenance import Provenance
 def function(x, k=("a", None), *, scale=2.5):
     return x in {"a", "b", "c", "d"} or x in ("e", frozenset(("f", "g"))) or (lambda y: y is None)(k)
-print([facts.compared for facts in facts_of(partial(function, {1, 2}, b=3), print)])
+world = LockStep(2)
+world.provenance = Provenance()
+x = Tensor.from_global(np.arange(8.0), Mesh((2,), ("a",))("a"), world)
+for function in (partial(function, {1, 2}, b=3), print):
+    print(Op("f", Rule.parse("m -> m"), np.copy, function)(x).provenance_number)
 """
     outputs = {run_python("-c", text, PYTHONHASHSEED=seed).stdout for seed in ("0", "1", "7")}
-    assert len(outputs) == 1 and "print" in outputs.pop()
+    assert len(outputs) == 1 and len({*outputs.pop().split()}) == 2

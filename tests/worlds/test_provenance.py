@@ -11,7 +11,7 @@ import pytest
 from spmdsim import LockStep, Mesh, Tensor, compile, matmul, ops, record
 from spmdsim.bounded import MOST
 from spmdsim.worlds.agreement.descriptions import describe_ancestors
-from spmdsim.worlds.provenance import TENSOR, Provenance
+from spmdsim.worlds.provenance import Provenance
 
 #: Functions of two square tensors.
 PAIRS = (
@@ -174,7 +174,7 @@ def test_a_gradient_is_described_with_its_forward_call():
 
 def test_the_latest_operators_and_all_source_tensors_are_known():
     world, _ = numbered()
-    world.provenance.note(3, TENSOR, parameters=("f64[8]", 1))
+    world.provenance.note(3, "tensor", parameters=("f64[8]", 1))
     for number in range(10, 10 + 3 * MOST):
         world.provenance.note(number, "relu", (3,))
     assert 3 in world.provenance and number in world.provenance and number - MOST + 1 in world.provenance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 import ml_dtypes
@@ -106,10 +107,8 @@ def test_reductions_are_right_for_every_shape(world, shape):
 @pytest.mark.parametrize("small_block", [0, 1 << 20], ids=["in chunks", "at once"])
 def test_composed_reductions_are_right(world, monkeypatch, shape, dtype, small_block):
     """Small thresholds and chunks force composed reductions in several chunks with a remainder."""
-    import spmdsim.redistribution.implementations.tuning as table
-
     if hasattr(world, "choices"):
-        small = table.replace(
+        small = replace(
             world.choices,
             compose_all_reduce=((2, 0),),
             compose_reduce_scatter=((2, 0),),

@@ -11,7 +11,7 @@ import pytest
 from spmdsim import record
 from spmdsim.core import Layout, Mesh
 from spmdsim.errors import InputError, PlanError, WorldError
-from spmdsim.redistribution.steps.row_steps import SPARSE, build_row_step, find_distinct, row_frame
+from spmdsim.redistribution.steps.row_steps import build_row_step, row_frame
 from spmdsim.worlds import LockStep, ShapeOnly
 
 
@@ -145,7 +145,7 @@ def test_rows_of_every_element_type_are_right(world, dtype):
 
 def test_rows_of_tables_much_longer_than_ids_are_right(world):
     mesh = Mesh((world.size,), ("tp",))
-    rows = 20 * SPARSE
+    rows = 1280
     table, ids = table_of(rows, 2), np.array([rows - 1, 0, 0, 13, -1, rows // 2])
     for _, target in targets(mesh, 1):
         check(world, step_of(mesh, [None], mesh("tp", None), target, rows, 2, -1)((6,)), ids, table)
@@ -280,15 +280,17 @@ def test_a_table_that_is_not_split_is_refused():
 # -- the pure part ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, 10, 500, 10**6])
-def test_find_distinct_equals_numpy_unique(count):
-    """Marks and sorting find the rows that NumPy finds."""
+@pytest.mark.parametrize("count", [2, 10, 500, 10**6])
+def test_each_row_is_requested_once(count):
+    """Marks and sorting find the rows that NumPy finds. The index of padding is that of no row."""
+    mesh = Mesh((2,), ("tp",))
+    step_for = step_of(mesh, [None], mesh("tp", None), mesh(None, None), count, 4, padding=-1)
     for size in (0, 1, 7, 300):
-        ids = random_ids((size,), count + 1, size)
-        rows, index, has_padding = find_distinct(ids, count)
-        np.testing.assert_array_equal(rows, np.unique(ids[ids < count]))
-        np.testing.assert_array_equal(np.append(rows, count)[index], ids)
-        assert has_padding == bool((ids == count).any())
+        ids = random_ids((size,), count, size, least=-1)
+        for want in row_frame(step_for((size,)), 0).wants(ids):
+            np.testing.assert_array_equal(want.rows, np.unique(ids[ids >= 0]))
+            np.testing.assert_array_equal(np.append(want.rows, -1)[want.index], ids)
+            assert want.has_padding == bool((ids == -1).any())
 
 
 def test_each_rank_requests_the_rows_that_others_send():
