@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 
 import pytest
 from processes import MPIRUN, run_python
-
-from spmdsim.shutdown import stop
 
 pytestmark = pytest.mark.usefixtures("launcher")
 
@@ -126,6 +125,21 @@ def test_the_exit_code_is_known_at_exit(ends, words):
     assert result.returncode == int(words[1])
 
 
+#: Stop the ranks of the first argument for their reasons; the other ranks still run.
+STOPPING = """\
+import json, sys, time
+from spmdsim import world
+from spmdsim.errors import DisagreementError, WorldError
+rank = str(world().rank)
+reasons = json.loads(sys.argv[1])
+world().barrier()
+if rank in reasons:
+    text, is_of_others = reasons[rank]
+    raise (DisagreementError if is_of_others else WorldError)(text)
+time.sleep(600)
+"""
+
+
 @pytest.mark.parametrize(
     ("reasons", "message"),
     [
@@ -137,9 +151,10 @@ def test_the_exit_code_is_known_at_exit(ends, words):
         ({0: ("a", False), 1: ("b", False)}, "rank 0 of 3 stopped, the job ends:\na\nrank 1 of 3 stopped, the job ends:\nb\n"),
     ],
 )  # fmt: skip
-def test_only_the_rank_that_caused_the_stop_is_reported(reasons, message, capsys):
-    stop._print_reasons({rank: stop.Reason(*reason) for rank, reason in reasons.items()}, 3)
-    assert capsys.readouterr().err == message
+def test_only_the_rank_that_caused_the_stop_is_reported(reasons, message, tmp_path):
+    (tmp_path / "program.py").write_text(STOPPING)
+    result = run_python("-m", "spmdsim", "launch", "-n", 3, "program.py", json.dumps(reasons), cwd=tmp_path)
+    assert result.returncode == 2 and result.stderr.replace("program.py: error: ", "") == message
 
 
 def test_a_rank_that_fails_before_mpi_starts_is_named_once(tmp_path):

@@ -287,6 +287,7 @@ def test_each_row_is_requested_once(count):
     step_for = step_of(mesh, [None], mesh("tp", None), mesh(None, None), count, 4, padding=-1)
     for size in (0, 1, 7, 300):
         ids = random_ids((size,), count, size, least=-1)
+        ids[3::50] = -1
         for want in row_frame(step_for((size,)), 0).wants(ids):
             np.testing.assert_array_equal(want.rows, np.unique(ids[ids >= 0]))
             np.testing.assert_array_equal(np.append(want.rows, -1)[want.index], ids)
