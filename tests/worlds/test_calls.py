@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,41 +17,18 @@ from spmdsim.nn import SGD, Parameter
 from spmdsim.sides import NUMBERS
 
 pytest.importorskip("mpi4py")
+from boards import EVERY, RING, call, call_of, log_on, make_boards
+
 from spmdsim.worlds import MPIWorld
-from spmdsim.worlds.agreement import descriptions
-from spmdsim.worlds.agreement.call import Call, CallDescription
-from spmdsim.worlds.agreement.call_log import EVERY, CallLog
-from spmdsim.worlds.agreement.descriptions import (
-    describe_absence,
-    describe_disagreement,
-    find_stuck_ranks,
-    find_stuck_ranks_twice,
-)
+from spmdsim.worlds.agreement.descriptions import find_stuck_ranks_twice
 from spmdsim.worlds.agreement.interface import CallAgreement
 from spmdsim.worlds.agreement.last_call_writer import read_last_calls
-from spmdsim.worlds.agreement.shared_board import AREA, BEGUN, RING, SharedBoard
-from spmdsim.worlds.provenance import Provenance
 
 
 @pytest.fixture
 def ranks():
     """Return the call logs of three ranks in one process."""
-    areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(3)]
-    return [log_on(SharedBoard(areas, (0, 1, 2), me)) for me in range(3)]
-
-
-def log_on(board, name="world", members=(0, 1, 2)):
-    return CallLog(board, name, members, members, Provenance(), 60.0)
-
-
-def call_of(number, is_local=True):
-    words = {7: "all_gather", 8: "all_reduce"}.get(number % NUMBERS, "exchange")
-    return Call(CallDescription(words, source_layout="a", target_layout="b"), number, (), number, is_local)
-
-
-def call(log, number=7, tensor=0):
-    """Make a call that waits for no other rank."""
-    log.write_end(log.begin(call_of(number), tensor))
+    return [log_on(board) for board in make_boards(3)]
 
 
 def test_equal_calls_never_differ(ranks):
@@ -65,7 +41,7 @@ def test_equal_calls_never_differ(ranks):
 
 
 @pytest.mark.parametrize("wrong", [0, 1, RING - 1, RING, 1000, random.Random(0).randrange(5000)])
-def test_the_first_different_call_is_found_at_any_number(ranks, wrong):
+def test_the_first_different_call_is_found_at_any_number(ranks, wrong, monkeypatch):
     for number in range(wrong + 40):
         for rank, calls in enumerate(ranks):
             call(calls, 8 if rank == 1 and number == wrong else 7)
@@ -77,11 +53,14 @@ def test_the_first_different_call_is_found_at_any_number(ranks, wrong):
     else:
         texts = [calls.find_difference() for calls in ranks]
     assert texts == [wrong] * 3
-    text = describe_disagreement(ranks[2], wrong)
+    monkeypatch.setattr("spmdsim.worlds.agreement.call_log.GRACE", 0.0)
+    with pytest.raises(WorldError) as error:
+        ranks[2].compare()
+    text = str(error.value)
     assert text.startswith(
         f"ranks disagree about call {wrong} of ranks 0, 1, 2 in its call; ranks 0, 2: all_gather"
     )
-    assert "rank 1: all_reduce" in text and text.count("test_calls.py:") >= 2
+    assert "rank 1: all_reduce" in text and text.count("boards.py:") >= 2
 
 
 def begin(log, number):
@@ -136,8 +115,9 @@ def test_a_call_with_another_tensor_differs_and_both_tensors_are_described(ranks
         assert not ranks[0].is_described(1)
         log.publish_tensor(1)
     assert ranks[0].is_described(1) and [log.find_difference() for log in ranks] == [1] * 3
-    text = describe_disagreement(ranks[0], 1)
-    assert "in its tensor" in text
+    with pytest.raises(WorldError, match="about call 1 of ranks 0, 1, 2 in its tensor") as error:
+        ranks[0].compare()
+    text = str(error.value)
     assert "computed by tanh at test_calls.py:" in text and "computed by relu at test_calls.py:" in text
 
 
@@ -180,7 +160,7 @@ def test_ranks_that_have_arrived_are_known(ranks):
     call(ranks[0])
     call(ranks[2])
     assert ranks[0].arrived(0) == [0, 2]
-    assert ranks[1].board.numbers[ranks[1].start + BEGUN] == 0
+    assert ranks[0].board.count_begun(1, ranks[0].key) == 0
 
 
 def test_ranks_that_proceed_between_two_reads_are_not_stuck(ranks, monkeypatch):
@@ -190,7 +170,7 @@ def test_ranks_that_proceed_between_two_reads_are_not_stuck(ranks, monkeypatch):
         (other if rank == 1 else one).begin(call_of(7))
     board = ranks[1].board
     assert find_stuck_ranks_twice(board) == {0, 1, 2}
-    monkeypatch.setattr(descriptions.time, "sleep", lambda _: ranks[0].begin(call_of(7)))
+    monkeypatch.setattr(time, "sleep", lambda _: ranks[0].begin(call_of(7)))
     assert find_stuck_ranks_twice(board) == set()
 
 
@@ -199,19 +179,20 @@ def test_ranks_that_wait_for_one_another_are_described_once_per_call(ranks):
     others = [log_on(one.board, "another") for one in ranks]
     for rank, (one, other) in enumerate(zip(ranks, others)):
         (other if rank == 1 else one).begin(call_of(7))
-    board = ranks[1].board
-    assert find_stuck_ranks(board) == {0, 1, 2}
-    text = describe_absence(others[1], 0)
+    with pytest.raises(WorldError) as error:
+        others[1].wait(0)
+    text = str(error.value)
     assert text.startswith("ranks wait for one another: rank 1 is in call 0 of ranks 0, 1, 2: all_gather")
     assert (
         text.count("; ranks 0, 2 are in call 0 of ranks 0, 1, 2: all_gather") == 1 and text.count("rank") == 5
     )
     for one in (ranks[0], ranks[2]):  # the calls of ranks 0 and 2 end
         one.write_end(0)
-    assert find_stuck_ranks(board) == set()
-    assert describe_absence(others[1], 0).startswith(
-        "ranks 0, 2 will not come to call 0 of ranks 0, 1, 2: all_gather"
-    )
+    others[1].deadline = 0.6
+    with pytest.raises(
+        WorldError, match=r"^ranks 0, 2 did not come within 0\.6 s to call 0 of ranks 0, 1, 2: all_gather"
+    ):
+        others[1].wait(0)
 
 
 def test_one_rank_reports_why_the_job_ends(ranks):

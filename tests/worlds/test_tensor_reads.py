@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import mmap
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,22 +10,16 @@ import pytest
 from spmdsim import LockStep, Mesh, Tensor, ops
 
 pytest.importorskip("mpi4py")
+from boards import RING, log_on, make_boards
+
 from spmdsim.worlds.agreement.call import Call
-from spmdsim.worlds.agreement.call_log import CallLog
 from spmdsim.worlds.agreement.last_call_writer import read_last_calls
-from spmdsim.worlds.agreement.read_log import WAITING
-from spmdsim.worlds.agreement.shared_board import AREA, RING, SharedBoard
 from spmdsim.worlds.provenance import Provenance
 
 
-def ranks_of(size: int, strict: bool = False) -> list[CallLog]:
+def ranks_of(size: int, strict: bool = False) -> list[Any]:
     """Return the call logs of `size` ranks in one process; each has made one call."""
-    areas = [memoryview(mmap.mmap(-1, AREA * 8)).cast("q") for _ in range(size)]
-    members = tuple(range(size))
-    ranks = [
-        CallLog(SharedBoard(areas, members, me), "world", members, members, Provenance(), 60.0, strict)
-        for me in members
-    ]
+    ranks = [log_on(board, strict=strict) for board in make_boards(size)]
     call(ranks)
     return ranks
 
@@ -150,7 +144,7 @@ def test_two_ranks_disagree_only_if_the_comparison_is_strict():
         assert any(find_disagreements(ranks)) == strict
 
 
-@pytest.mark.parametrize("wrong", [0, WAITING, 3 * RING])
+@pytest.mark.parametrize("wrong", [0, 128, 3 * RING])
 def test_each_of_many_reads_is_compared(wrong):
     ranks = ranks_of(3)
     for number in range(wrong + 1):
