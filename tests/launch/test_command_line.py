@@ -180,7 +180,7 @@ def examine_launcher(mpi: FakeMpi) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "library, version, found",
+    "library, version, vendor",
     [
         ("MPICH", "Intel(R) MPI Library for Linux* OS", "Intel MPI"),
         ("Intel MPI", MPICH, "MPICH"),
@@ -189,13 +189,13 @@ def examine_launcher(mpi: FakeMpi) -> dict[str, dict[str, str]]:
         ("Open MPI", "something else", "unknown"),
     ],
 )
-def test_a_launcher_fits_the_library_by_its_vendor(tmp_path, library, version, found):
+def test_a_launcher_fits_the_library_by_its_vendor(tmp_path, library, version, vendor):
     finding = examine_launcher(FakeMpi(tmp_path, library, mpirun=version))["launcher"]
-    if {library, found} == {"MPICH", "Intel MPI"}:
-        assert (finding["state"], finding["found"]) == ("ok", f"{tmp_path / 'mpirun'} ({found})")
+    if {library, vendor} == {"MPICH", "Intel MPI"}:
+        assert (finding["state"], finding["found"]) == ("ok", f"{tmp_path / 'mpirun'} ({vendor})")
     else:
         assert finding["state"] == "broken" and f"mpi4py is built for {library}, but" in finding["advice"]
-        assert f"{tmp_path / 'mpirun'} ({found});" in finding["advice"]
+        assert f"{tmp_path / 'mpirun'} ({vendor});" in finding["advice"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,10 @@ def test_launchers_are_recognised(variables, expected):
 
 
 def prepare_environment(ranks: int, ranks_here: int | None = None) -> dict[str, str]:
-    """Return what ``prepare`` sets for a rank of Open MPI, of a job with ``ranks_here`` ranks on this machine."""
+    """Return what ``prepare`` sets for a rank of Open MPI.
+
+    The job has ``ranks_here`` ranks on this machine; None for all.
+    """
     environ = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": str(ranks)}
     environ["OMPI_COMM_WORLD_LOCAL_SIZE"] = str(ranks_here or ranks)
     prepare(environ)

@@ -237,11 +237,17 @@ def test_the_row_of_a_host_in_doctor(can_write, launcher, tmp_path, monkeypatch)
     cores = count_cores()  # A container may have fewer.
     binding = "bound to 1 each" if cores > 1 else "not bound"
     hosts = [findings[f"host node{number}"] for number in (1, 2, 3)]
-    place = [] if can_write else ["another working folder"]
+    folder_words = [] if can_write else ["another working folder"]
     assert [host["found"].split("; ") for host in hosts] == [
-        ["rank 0", f"{many(cores, 'core')}, {binding}", "eth0 10.0.0.1", *place],
-        ["ranks 1, 2", "1 core, not bound", "eth0 10.0.0.1", *place],
-        ["rank 3", f"{many(cores, 'core')}, not bound", "eth0 10.0.0.1", *place, "2 files of killed jobs"],
+        ["rank 0", f"{many(cores, 'core')}, {binding}", "eth0 10.0.0.1", *folder_words],
+        ["ranks 1, 2", "1 core, not bound", "eth0 10.0.0.1", *folder_words],
+        [
+            "rank 3",
+            f"{many(cores, 'core')}, not bound",
+            "eth0 10.0.0.1",
+            *folder_words,
+            "2 files of killed jobs",
+        ],
     ]
     states = ["ok", "warning", "note"] if can_write else ["warning"] * 3
     assert [host["state"] for host in hosts] == states

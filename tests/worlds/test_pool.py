@@ -25,7 +25,10 @@ def address(array):
 
 
 def owned_memory(array):
-    """Return a weak reference to the pool's memory of an array; it is dead when the pool has dropped the memory."""
+    """Return a weak reference to the pool's memory of an array.
+
+    It is dead when the pool has dropped the memory.
+    """
     return weakref.ref(array.base.base.memory)
 
 
