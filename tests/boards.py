@@ -38,10 +38,11 @@ def log_on(
     members: Sequence[int] | None = None,
     deadline: float = 60.0,
     strict: bool = False,
+    history: Provenance | None = None,
 ) -> CallLog:
     """Return the call log of a group of ranks; all ranks of the board by default."""
     ranks = tuple(board.members if members is None else members)
-    return CallLog(board, name, ranks, ranks, Provenance(), deadline, strict)
+    return CallLog(board, name, ranks, ranks, history or Provenance(), deadline, strict)
 
 
 def call_of(number: int, is_local: bool = True) -> Call:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from contextlib import nullcontext
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, compile, matmul, ops, record
 from spmdsim.bounded import MOST
-from spmdsim.worlds.agreement.descriptions import describe_ancestors
+from spmdsim.errors import WorldError
 from spmdsim.worlds.provenance import Provenance
 
 #: Functions of two square tensors.
@@ -123,16 +124,31 @@ def test_selected_entries_have_the_provenance_of_operand_and_mask(select):
     assert other.provenance_number not in (first.provenance_number, 17)
 
 
+def describe_tensors(*tensors):
+    """Return the description of two tensors, each a rank's provenance and a number, in the ranks' error."""
+    pytest.importorskip("mpi4py")
+    from boards import call, log_on, make_boards
+
+    logs = [log_on(board, history=provenance) for board, (provenance, _) in zip(make_boards(2), tensors)]
+    for log, (_, number) in zip(logs, tensors):
+        call(log, tensor=number)
+    logs[1].publish_tensor(0)
+    with pytest.raises(WorldError) as error:
+        logs[0].compare()
+    name, line = r"rank \d: all_gather of  , a to b, ", r", at boards\.py:\d+"
+    match = re.fullmatch(f".* in its tensor; {name}(.*){line}; {name}(.*){line}", str(error.value))
+    assert match is not None, error.value
+    return match.groups()
+
+
 def describe_results(*programs):
     """Return a description of the differing tensor of each program; each runs in a world of its own."""
-    ancestors_by_rank, numbers = [], []
+    results = []
     for program in programs:
         world, x = numbered()
         x.provenance_number = 5
-        number = program(x).provenance_number
-        ancestors_by_rank.append(dict(world.provenance.ancestors(number)))
-        numbers.append(number)
-    return describe_ancestors([*enumerate(numbers)], lambda rank, number: ancestors_by_rank[rank].get(number))
+        results.append((world.provenance, program(x).provenance_number))
+    return describe_tensors(*results)
 
 
 def test_the_last_different_operator_is_described_with_its_line_on_all_sides():
@@ -154,8 +170,8 @@ def test_a_different_number_or_parameter_is_described():
 
 def test_unknown_tensors_are_described_by_their_provenance_numbers():
     world, _ = numbered()
-    words = describe_ancestors([(0, 0xABC), (1, 0xDEF)], lambda rank, number: "")
-    assert words == ["a tensor computed otherwise (number 0abc)", "a tensor computed otherwise (number 0def)"]
+    words = describe_tensors((world.provenance, 0xABC), (world.provenance, 0xDEF))
+    assert words == ("a tensor computed otherwise (number 0abc)", "a tensor computed otherwise (number 0def)")
     assert 0xABC not in world.provenance and [*world.provenance.ancestors(0xABC)] == [(0xABC, "")]
 
 
