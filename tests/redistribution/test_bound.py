@@ -19,7 +19,6 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.cost import Machine
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.bound.adder_shares import balance_loads, level_shares
 from spmdsim.redistribution.bound.lower_bound import lower_bound
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds import LockStep
@@ -204,30 +203,6 @@ def test_sums_of_split_tensors_are_reduced_directly(shape: tuple, src: Any, dst:
     assert route.max_sent_nbytes == max(sent)
 
 
-def test_shares_of_adders_are_an_optimum_of_a_linear_programme() -> None:
-    from scipy.optimize import linprog
-
-    for seed in range(40):
-        random_of = np.random.default_rng(seed)
-        groups, ranks = random_of.integers(1, 6), random_of.integers(2, 9)
-        extras = random_of.integers(1, 4, (groups, ranks))
-        volumes, loads = random_of.integers(1, 50, groups), random_of.integers(0, 30, ranks)
-        shares, weights = balance_loads(extras, volumes, loads)
-        assert shares.min() >= 0 and np.allclose(shares.sum(axis=1), volumes)
-        below = np.zeros((ranks, groups * ranks + 1))
-        below[:, -1] = -1
-        for rank in range(ranks):
-            below[rank, rank : groups * ranks : ranks] = extras[:, rank]
-        equal = np.hstack([np.kron(np.eye(groups), np.ones(ranks)), np.zeros((groups, 1))])
-        cost = np.append(np.zeros(groups * ranks), 1)
-        least = linprog(cost, A_ub=below, b_ub=-loads, A_eq=equal, b_eq=volumes).fun
-        assert (loads + (shares * extras).sum(axis=0)).max() == pytest.approx(least)
-        assert weights.min() > -1e-9 and weights.sum() == pytest.approx(1)
-        assert (weights * loads).sum() + (volumes * (weights * extras).min(axis=1)).sum() == pytest.approx(
-            least
-        )
-
-
 def test_the_bound_of_65536_ranks_is_computed() -> None:
     mesh = Mesh((256, 256), ("a", "b"))
     bound = lower_bound(mesh(None, partial="a"), mesh("a"), (1 << 20,))
@@ -348,18 +323,6 @@ def test_no_two_plans_receive_less_than_one_plan_of_a_sum(ranks: int) -> None:
     assert counts["many ranks: routes of two plans"] > 30
     meshes = "many ranks, between two meshes"
     assert counts[f"{meshes}: plans near the lower bound"] == counts[f"{meshes}: pending sums"] == 2
-
-
-def test_integer_shares_are_near_the_optimum_of_a_linear_programme() -> None:
-    for seed in range(30):
-        random_of = np.random.default_rng(seed)
-        groups, ranks = random_of.integers(1, 9), random_of.integers(2, 9)
-        extras = random_of.integers(1, 4, (groups, ranks))
-        volumes, loads = random_of.integers(1, 500, groups), random_of.integers(0, 300, ranks)
-        shares = level_shares(extras, volumes, loads)
-        assert shares.min() >= 0 and (shares.sum(axis=1) == volumes).all()
-        least = loads + (balance_loads(extras, volumes, loads)[0] * extras).sum(axis=0)
-        assert (loads + (shares * extras).sum(axis=0)).max() <= 1.25 * least.max() + 3, seed
 
 
 def test_the_bound_of_sums_names_its_ranks_because_idle_ranks_could_help() -> None:

@@ -8,9 +8,11 @@ import sys
 
 import pytest
 
+from spmdsim import figure
 from spmdsim.cli.main import main
 from spmdsim.core import Mesh
-from spmdsim.figures.plan_figures import transfers, transfers_list, transfers_picture
+from spmdsim.figures.plan_figures import transfers, transfers_list
+from spmdsim.redistribution import plan
 
 MESH = ("plan", "--mesh", "dp=2,tp=4")
 
@@ -59,15 +61,13 @@ def test_wrong_arguments_are_named_in_errors(capsys: pytest.CaptureFixture[str])
 def test_the_picture_shows_every_transfer_once() -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     src, dst = mesh("a", "b"), mesh(None, "a")
-    picture = transfers_picture(src, dst, (4, 6))
-    assert picture is not None
-    text = picture.to_text()
+    text = figure(plan(src, dst, (4, 6))).text
     for sender, receiver, _ in transfers(src, dst, (4, 6)):
         assert (f"{sender}>{receiver}" if sender != receiver else f"| {sender} ") in text
-    assert transfers_picture(src, dst, (400, 0)) is None
+    assert "sender>receiver" in text and "sender>receiver" not in figure(plan(src, dst, (400, 0))).text
     line = Mesh((3,), ("x",))
-    drawn = transfers_picture(line("x"), Mesh((2,), ("y",), [2, 0])("y"), (6,))
-    assert drawn is not None and "1>2" in drawn.to_text() and "2>0" in drawn.to_text()
+    drawn = figure(plan(line("x"), Mesh((2,), ("y",), [2, 0])("y"), (6,))).text
+    assert "1>2" in drawn and "2>0" in drawn
     assert transfers_list(src, dst, (4, 6), rank=0)[0].startswith("0 keeps [0:2, 0:3]")
 
 

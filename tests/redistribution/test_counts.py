@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import pytest
 
-from spmdsim.auto_parallel.costs.even_moves import price_move
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.core import Mesh
 from spmdsim.core.layout import nested_blocks
+from spmdsim.core.step import Step
 from spmdsim.cost import Machine, Measurement, Piece
 from spmdsim.errors import PlanError
 from spmdsim.redistribution import plan
-from spmdsim.redistribution.exchange.direct import receives, sends
-from spmdsim.redistribution.grid import Cuts
+from spmdsim.redistribution.exchange.direct import receives
+from spmdsim.redistribution.grid import cuts
 from spmdsim.redistribution.plans.merge import Merge, common_replica_axes, fill_buckets
-from spmdsim.redistribution.plans.reshape_plans import reshape_bound
 from spmdsim.redistribution.price import Prices, price_step
-from spmdsim.redistribution.step_counts import busiest_received, step_messages
+from spmdsim.redistribution.step_counts import busiest_received, sent_nbytes, step_messages
 from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 
 
 def test_an_exchange_refuses_reductions() -> None:
     mesh = Mesh((2, 2), ("a", "b"))
     pending, other = mesh(None, partial="a"), mesh("a")
-    for ask in (receives, sends):
-        for ends in ((pending, other), (other, pending), (pending, mesh(None, partial="b"))):
-            with pytest.raises(PlanError):
-                ask(*ends, (4,), 0)
+    for ends in ((pending, other), (other, pending), (pending, mesh(None, partial="b"))):
+        with pytest.raises(PlanError):
+            receives(*ends, (4,), 0)
+        with pytest.raises(PlanError):
+            sent_nbytes(Step("exchange", (), *ends, (4,)), 0, 1)
     assert [t.count for t in receives(pending, mesh("b", partial="a"), (4,), 1)] == [2]
 
 
@@ -77,20 +79,21 @@ def test_merged_messages_are_counted_by_hand() -> None:
     assert fill_buckets([("a", 9), ("b", 1), ("c", 1)], 10) == [["a", "b"], ["c"]]
 
 
+@pytest.mark.parametrize("machine", [Machine.laptop(), Machine.cluster()], ids=["laptop", "cluster"])
 @pytest.mark.parametrize("sizes", [(3, 2), (2, 2), (2, 2, 2), (4, 3)])
-def test_reductions_of_one_dim_are_priced_like_their_plans(sizes):
-    mesh = Mesh(sizes, ("a", "b", "c")[: len(sizes)])
+def test_reductions_of_one_dim_are_priced_like_their_plans(sizes, machine):
+    mesh, prices = Mesh(sizes, ("a", "b", "c")[: len(sizes)]), MovePrices(Settings(machine=machine))
     for pending, target in (("a", ("a", "b")), ("b", ("b", "a")), ("a", ("b",)), ("b", ())):
         src = mesh(next(axis for axis in mesh.axes if axis != pending), partial={pending: "sum"})
         for count in (12, 48, 144):
-            ours = plan(src, mesh(target), (count,), "float32").seconds
-            assert price_move(src, mesh(target), (count,), 4).seconds == pytest.approx(ours, rel=1e-9)
+            ours = plan(src, mesh(target), (count,), "float32", machine).seconds
+            assert prices.seconds(src, mesh(target), (count,), 4) == pytest.approx(ours, rel=1e-9)
 
 
 @pytest.mark.parametrize("parts", [(2, 3), (4,), (3, 2, 2)], ids=str)
 def test_cuts_equal_nested_blocks(parts):
     for size in range(14):
-        cut, blocks = Cuts(size, parts), nested_blocks(size, parts)
+        cut, blocks = cuts(size, parts), nested_blocks(size, parts)
         assert list(zip(cut.start, cut.stop - cut.start)) == blocks, size
         assert cut.edges == [start for start, length in blocks if length] + [size], size
         assert [cut.piece[cell] for cell in cut.cell if cell >= 0] == [
@@ -108,5 +111,6 @@ def test_a_reshape_that_stays_pending_receives_nothing():
     mesh = Mesh((2, 3), ("a", "b"))
     for before, after in (((6,), (3, 2)), ((5, 4), (20,))):
         src, dst = (mesh("a", *[None] * (len(shape) - 1), partial={"b": "sum"}) for shape in (before, after))
-        bound = reshape_bound(src, dst, before, after)
-        assert bound.busiest == bound.total == 0 and not bound.ranks.any()
+        route = plan(src, dst, before, to_shape=after)
+        assert route.max_lower_bound == route.total_lower_bound == 0
+        assert [route.lower_bound(rank) for rank in range(6)] == [0] * 6

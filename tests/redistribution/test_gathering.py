@@ -7,10 +7,9 @@ import warnings
 import numpy as np
 import pytest
 
-from spmdsim import LockStep, Mesh, Op, Rule, Tensor, forbid_redistribution, ops
+from spmdsim import LockStep, Mesh, Op, Rule, Tensor, forbid_redistribution, ops, record
 from spmdsim.errors import PlanError
 from spmdsim.redistribution.guard import GatheringWarning, RedistributionWarning, guards
-from spmdsim.redistribution.steps.row_steps import find_distinct
 
 MESH = Mesh((4,), ("r",))
 
@@ -61,9 +60,21 @@ def test_the_innermost_block_decides_if_operators_may_move_operands():
 
 
 @pytest.mark.parametrize("count", [1, 9, 1000])
-def test_find_distinct_equals_a_set(count):
+def test_each_distinct_row_is_received_once(count):
+    """The id `count` is padding: its row is 0, and no rank receives it."""
+    mesh, world, received = Mesh((2,), ("r",)), LockStep(2), 0
+    rows = np.arange(1.0, 2 * count + 1).reshape(count, 2)
+    table = Tensor.from_global(rows, mesh("r", None), world)
     for seed in range(12):
-        ids = np.random.default_rng(seed).integers(0, count + seed % 2, (2, 1 + seed // 2))
-        rows, index, has_padding = find_distinct(ids.reshape(-1), count)
-        assert rows.tolist() == sorted({*ids.flat} - {count}) and has_padding == (count in ids)
-        assert [[*rows, count][at] for at in index] == [*ids.flat] and index.shape == (ids.size,)
+        choices = [0, count // 3, count // 2, count - 1, count][: 4 + seed % 2]
+        ids = np.random.default_rng(seed).choice(choices, (2, 1 + seed // 2))
+        with record() as trace:
+            taken = ops.embedding(
+                Tensor.from_global(ids, mesh(None, None), world), table, rows="owned", padding=count
+            )
+        np.testing.assert_array_equal(taken.full(), np.concatenate([rows, [[0.0, 0.0]]])[ids])
+        for rank, (owned, _) in enumerate(table.layout.slices(rows.shape, rank) for rank in range(2)):
+            missing = {*ids.flat} - {count, *range(count)[owned]}
+            assert trace.nbytes(rank) == 2 * 8 * len(missing), (seed, rank)
+            received += len(missing)
+    assert received > 10 or count == 1

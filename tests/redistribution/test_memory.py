@@ -16,16 +16,16 @@ from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
-from spmdsim.redistribution.implementations import implementation
-from spmdsim.redistribution.implementations.implementation import step_memory
-from spmdsim.redistribution.implementations.tuning import TABLE
+from spmdsim.redistribution.implementations.implementation import implementation_of
+from spmdsim.redistribution.implementations.tuning import tuning
 from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 from spmdsim.redistribution.steps.halo import HALO_EXCHANGE, HaloStep
-from spmdsim.worlds import LockStep, pool
+from spmdsim.worlds import LockStep
 
 FLAT, SQUARE = Mesh((4,), ("x",)), Mesh((2, 2), ("a", "b"))
 #: Bytes of Python objects and of numpy's own buffers that a step may take besides.
 SMALL = 32 * 1024
+SOURCE = Path(__file__).parents[2] / "spmdsim/redistribution/implementations/implementation.py"
 
 
 def over(collective, src, dst, op=None, axes=("x",), shape=(512, 1024)):
@@ -73,6 +73,12 @@ IMPLEMENTATIONS = [
 ]  # fmt: skip
 
 
+def new_bytes(step, rank, kind, chosen):
+    """Return the bytes of the new shard and of the buffers of an implementation."""
+    shard_bytes = math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize
+    return shard_bytes * chosen.fresh + chosen.scratch
+
+
 @pytest.mark.ranks(4)
 @pytest.mark.parametrize(
     "name, step, dtype, change", IMPLEMENTATIONS, ids=[f"{one[0]} {one[1]}" for one in IMPLEMENTATIONS]
@@ -80,24 +86,18 @@ IMPLEMENTATIONS = [
 def test_a_step_allocates_the_predicted_memory(world, monkeypatch, name, step, dtype, change):
     if isinstance(world, LockStep):
         pytest.skip("the buffers are MPI's")
-    from spmdsim.worlds.mpi import messages
-
     change = dict(change)
-    monkeypatch.setattr(messages, "MAX_COUNT", change.pop("count", messages.MAX_COUNT))
-    tuning = replace(TABLE["Open MPI"], **change)
-    monkeypatch.setattr(world, "choices", tuning)
-    monkeypatch.setattr(pool.pool(), "limit", 0)
+    count = change.pop("count", (1 << 31) - 1)
+    monkeypatch.setattr("spmdsim.worlds.mpi.messages.MAX_COUNT", count)
+    choices = replace(tuning("Open MPI"), **change)
+    monkeypatch.setattr(world, "choices", choices)
+    monkeypatch.setattr("spmdsim.worlds.pool.SMALLEST", 1 << 62)
     rank, kind = world.rank, np.dtype(dtype)
     shape = step.src.local_shape(step.shape, rank) if rank in step.src.mesh else (0,) * len(step.shape)
     array = np.ones(shape, kind)
-    chosen = implementation.implementation_of(step, rank, kind, tuning, messages.MAX_COUNT)
+    chosen = implementation_of(step, rank, kind, choices, count)
     assert chosen.name == name
-    predicted = (
-        math.prod(step.dst.local_shape(step.shape_after, rank)) * kind.itemsize * chosen.fresh
-        + chosen.scratch
-    )
-    if name not in ("messages", "fill"):
-        assert sum(step_memory(step, rank, kind, tuning)) == predicted
+    predicted = new_bytes(step, rank, kind, chosen)
     if name != "numbered":  # FlatExchange stores indices in its first run
         world.run(step, [array])
     tracemalloc.start()
@@ -117,19 +117,14 @@ def test_a_step_allocates_the_predicted_memory(world, monkeypatch, name, step, d
 def test_only_ranks_that_add_have_a_buffer_for_sums():
     """Half floats are added in float32, 300,000 elements per rank; rank 0 adds nothing."""
     step = build_scan_step(FLAT("x", None), ("x",), (300_000,), "sum")
-    implementations = [
-        implementation.implementation_of(step, rank, np.dtype("f2"), TABLE["Open MPI"]) for rank in range(4)
-    ]
+    implementations = [implementation_of(step, rank, np.dtype("f2"), tuning("Open MPI")) for rank in range(4)]
     assert [chosen.scratch for chosen in implementations] == [2_400_000, 2_400_000, 3_600_000, 3_600_000]
 
 
 def test_the_requested_implementation_is_first():
-    step, tuning = over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), TABLE["Open MPI"]
+    step, choices = over("all_reduce", pending(FLAT, None, None), FLAT(None, None), "sum"), tuning("Open MPI")
     for first in ("native", "composed"):
-        assert (
-            implementation.implementation_of(step, 0, np.dtype("i4"), replace(tuning, first=(first,))).name
-            == first
-        )
+        assert implementation_of(step, 0, np.dtype("i4"), replace(choices, first=(first,))).name == first
 
 
 def test_a_rank_outside_of_the_mesh_gets_no_parts():
@@ -138,7 +133,7 @@ def test_a_rank_outside_of_the_mesh_gets_no_parts():
 
 
 def test_every_implementation_is_measured():
-    sources = Path(implementation.__file__).read_text().split('Implementation("')[1:]
+    sources = SOURCE.read_text().split('Implementation("')[1:]
     assert {source.split('"')[0] for source in sources} - {name for name, *_ in IMPLEMENTATIONS} == {
         "nothing",
         "same",
@@ -160,7 +155,10 @@ def test_the_peak_of_64_ranks_is_the_peak_of_the_busiest_rank():
     mesh, float32 = Mesh((8, 8), ("a", "b")), np.dtype("float32")
     route = plan(mesh(None, partial="a"), mesh(("b", "a")), (1001,), "float32")
     (step,) = route.steps
-    peaks = [4 * 1001 + sum(step_memory(step, rank, float32)) for rank in range(64)]
+    peaks = [
+        4 * 1001 + new_bytes(step, rank, float32, implementation_of(step, rank, float32, tuning("Open MPI")))
+        for rank in range(64)
+    ]
     assert route.peak_nbytes == max(peaks) > peaks[0]
 
 

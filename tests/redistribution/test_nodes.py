@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, plan
-from spmdsim.auto_parallel.costs.even_moves import price_move
+from spmdsim.auto_parallel.costs.move_prices import MovePrices
+from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.core import Layout, Partial, Replicate, Shard
 from spmdsim.cost import Link, Machine, NodeMap
 
@@ -116,10 +117,11 @@ def test_values_arrive_on_any_placement(nodes: str) -> None:
 def test_a_search_prices_moves_as_the_planner_does(nodes: str) -> None:
     sources, targets, chance = *list_layouts(), random.Random(nodes)
     machine = NETWORK.placed(NodeMap.of(nodes, 8))
+    prices = MovePrices(Settings(machine=machine))
     for _ in range(80):
         src, dst = chance.choice(sources), chance.choice(targets)
         planned = plan(src, dst, (64, 32), "float32", machine)
-        assert price_move(src, dst, (64, 32), 4, machine).seconds == pytest.approx(planned.seconds, rel=1e-9)
+        assert prices.seconds(src, dst, (64, 32), 4) == pytest.approx(planned.seconds, rel=1e-9)
 
 
 def test_many_ranks_are_planned_without_a_list_of_pairs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
@@ -16,21 +17,22 @@ import pytest
 from counted import calls
 from every_layout import every_layout
 
+from spmdsim import LockStep, Tensor, forbid_redistribution
 from spmdsim.core import Layout, Mesh, Partial, Placement, Replicate, Shard
 from spmdsim.core.step import Step
 from spmdsim.cost import Link, Machine
 from spmdsim.cost.machine import Restricted
 from spmdsim.errors import PlanError
-from spmdsim.layout.common_mesh import common_mesh, refine
+from spmdsim.layout.common_mesh import refine
 from spmdsim.redistribution import plan, step_counts
 from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
+from spmdsim.redistribution.guard import RedistributionWarning
 from spmdsim.redistribution.plans.merge import gather_of, merge_of
 from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
 from spmdsim.redistribution.price import Prices, price_step, steps_seconds
 from spmdsim.redistribution.step_counts import (
-    group_numbers,
     largest_shard,
     most_sent,
     received_elements,
@@ -167,7 +169,7 @@ def test_device_matrices_that_refine_each_other_need_no_exchange() -> None:
     assert plan(flat("x", None), CUBE(("a", "b", "c"), None), (64, 64)).steps == ()
     assert collectives(plan(flat("x", None), CUBE(None, ("a", "b", "c")), (64, 64))) == ["all_to_all"]
     assert plan(flat("x", None), CUBE(("a", "b", "c"), None), (12, 64)).max_nbytes  # cut elsewhere
-    assert common_mesh(Mesh((2, 3), ("a", "b")), Mesh((3, 2), ("a", "b"))) is None
+    assert refine(Mesh((2, 3), ("a", "b"))(None), Mesh((3, 2), ("a", "b"))(None), (6,)) is None
     refined = refine(Mesh((4, 2), ("a", "b"))("a", "b"), Mesh((2, 4), ("c", "d"))("d", None), (8, 8))
     assert refined is not None and refined[0].mesh == refined[1].mesh
     assert refined[0].mesh.shape == (2, 2, 2) and len(set(refined[0].mesh.axes)) == 3
@@ -176,16 +178,13 @@ def test_device_matrices_that_refine_each_other_need_no_exchange() -> None:
 def test_common_meshes_have_no_axis_name_twice() -> None:
     """Both meshes have axes x and y; the common mesh cuts one of them into two named parts."""
     outer, inner = Mesh((2, 4), ("x", "y")), Mesh((4, 2), ("y", "x"))
-    both, turned = common_mesh(outer, inner), common_mesh(inner, outer)
-    assert both is not None and turned is not None
-    assert both.mesh == Mesh((2, 2, 2), ("x", "y.0", "y.1"))
-    assert both.first == {"x": ("x",), "y": ("y.0", "y.1")}
-    assert both.second == {"y": ("x", "y.0"), "x": ("y.1",)}
-    assert turned.mesh == Mesh((2, 2, 2), ("y.0", "y.1", "x"))
-    assert turned.first == {"y": ("y.0", "y.1"), "x": ("x",)}
-    assert turned.second == {"x": ("y.0",), "y": ("y.1", "x")}
-    assert common_mesh(outer, Mesh((8,), ("z",), ranks=range(8, 16))) is None
-    assert common_mesh(outer, Mesh((4,), ("z",))) is None
+    src, dst, shape = outer("x", "y"), inner("y", "x"), (8, 8)
+    both = Mesh((2, 2, 2), ("x", "y.0", "y.1"))
+    assert refine(src, dst, shape) == (both("x", ("y.0", "y.1")), both(("x", "y.0"), "y.1"))
+    turned = Mesh((2, 2, 2), ("y.0", "y.1", "x"))
+    assert refine(dst, src, shape) == (turned(("y.0", "y.1"), "x"), turned("y.0", ("y.1", "x")))
+    assert refine(src, Mesh((8,), ("z",), ranks=range(8, 16))("z", None), shape) is None
+    assert refine(src, Mesh((4,), ("z",))("z", None), shape) is None
 
 
 def test_a_machine_with_high_latency_gets_fewer_messages() -> None:
@@ -407,20 +406,20 @@ def test_plans_need_more_memory_only_if_it_is_allowed() -> None:
 
 
 def test_unrequested_moves_raise_or_warn() -> None:
-    from spmdsim import forbid_redistribution
-    from spmdsim.redistribution.guard import RedistributionWarning, guard_redistribution
-
-    moving = plan(CUBE("a", None), CUBE(None, "a"), (8, 8))
-    free = plan(CUBE(None, None), CUBE(None, "a"), (8, 8))
-    guard_redistribution("matmul", moving)
+    mesh, world = Mesh((2,), ("a",)), LockStep(2)
+    rows, columns, replicated = (
+        Tensor.zeros((8, 8), "float32", layout=layout, world=world)
+        for layout in (mesh("a", None), mesh(None, "a"), mesh(None, None))
+    )
+    rows + columns
     with forbid_redistribution():
-        guard_redistribution("matmul", free)
-        with pytest.raises(PlanError, match=r"matmul would move .*\[a, -\].*\[-, a\].* 64 bytes"):
-            guard_redistribution("matmul", moving)
+        columns + replicated
+        with pytest.raises(PlanError, match=r"add would move .*\[-, a\].*\[a, -\].* 64 bytes"):
+            rows + columns
         with forbid_redistribution("allow"):
-            guard_redistribution("matmul", moving)
+            rows + columns
     with forbid_redistribution("warn"), pytest.warns(RedistributionWarning, match="64 bytes"):
-        guard_redistribution("matmul", moving)
+        rows + columns
     with pytest.raises(PlanError, match="mode must be 'raise'"), forbid_redistribution("shout"):
         pass
 
@@ -552,12 +551,19 @@ def test_scans_parts_and_copies_are_priced_by_hand() -> None:
 
 
 def test_positions_in_a_group_follow_the_order_of_its_ranks() -> None:
+    """Of n elements on g ranks, the first n % g ranks of a group reduce one more than the others."""
     for ranks in (None, (5, 3, 0, 1, 2, 4), (9, 8, 7, 6, 5, 4)):
         mesh = Mesh((2, 3), ("a", "b"), ranks=ranks)
-        for axes in (("a",), ("b",), ("a", "b"), ("b", "a")):
-            step = Step("all_gather", axes, mesh(axes), mesh(None), (12,))
-            expected = [sorted(step.group(rank)).index(rank) for rank in mesh.rank_list]
-            assert group_numbers(mesh, axes).tolist() == expected, (ranks, axes)
+        for axes, n in itertools.product((("a",), ("b",), ("a", "b"), ("b", "a")), range(1, 7)):
+            step = Step("all_reduce", axes, mesh(None, partial=axes), mesh(None), (n,), "sum")
+            groups = [sorted(step.group(rank)) for rank in mesh.rank_list]
+            blocks = [
+                n // len(group) + (group.index(rank) < n % len(group))
+                for group, rank in zip(groups, mesh.rank_list)
+            ]
+            # A rank receives the other addends of its block, and the other blocks.
+            expected = [(len(group) - 1) * block + n - block for group, block in zip(groups, blocks)]
+            assert received_elements(step).tolist() == expected, (ranks, axes, n)
 
 
 def test_collectives_of_operators_are_priced_if_plans_may_not_use_them() -> None:

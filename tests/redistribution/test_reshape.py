@@ -15,7 +15,6 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 from spmdsim.redistribution import plan
 from spmdsim.redistribution.exchange.flat import FlatExchange, flat_receives, flat_sends
-from spmdsim.redistribution.plans.reshape_plans import find_finer_form
 from spmdsim.redistribution.step_counts import sent_nbytes
 from spmdsim.worlds import LockStep
 
@@ -101,8 +100,8 @@ def test_reshapes_of_whole_blocks_move_nothing() -> None:
 
 def test_uneven_cuts_have_no_finer_form() -> None:
     mesh = Mesh((2,), ("x",))
-    assert find_finer_form(mesh("x", None), mesh("x", None), (4, 3), (3, 4)) is None
-    assert find_finer_form(mesh("x", None), mesh("x", None), (4, 6), (2, 12)) is not None
+    even = plan(mesh("x", None), mesh("x", None), (4, 6), "int8", to_shape=(2, 12))
+    assert [step.collective for step in even.steps] == ["reshape"]
     route = plan(mesh("x", None), mesh("x", None), (4, 3), "int8", to_shape=(3, 4))
     assert [step.collective for step in route.steps] == ["exchange"]
     assert [route.nbytes(rank) for rank in range(2)] == [2, 0]
