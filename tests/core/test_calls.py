@@ -12,7 +12,6 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, ops
 from spmdsim.arrays import Op, ShardedOp
 from spmdsim.core import Rule, bind
 from spmdsim.core.elements import fold, identity
-from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import apply
 from spmdsim.core.recipe import find_read_operands
 from spmdsim.core.tape import add_gradients
@@ -268,7 +267,7 @@ def test_factors_without_a_named_reduction_are_summed():
 
 
 def test_core_sums_gradients_of_equal_layouts():
-    world, layout = PlainLockStep(2), Mesh((2,), ("x",))("x")
+    world, layout = LockStep(2), Mesh((2,), ("x",))("x")
     ones, more = (PlainTensor.from_array(np.full(4, value), layout, world) for value in (1.0, 2.0))
     assert add_gradients([ones, more, more]).full().tolist() == [5.0] * 4
 

@@ -265,7 +265,7 @@ def test_files_of_core_name_the_next_one_and_are_short():
 
 def test_the_plain_planner_takes_the_fewest_bytes():
     from spmdsim.core import Mesh
-    from spmdsim.core.step import shortest_route
+    from spmdsim.core.lockstep import PlainLockStep
 
     mesh = Mesh((2, 2), ("x", "y"))
     for src, dst, collectives in (
@@ -275,8 +275,7 @@ def test_the_plain_planner_takes_the_fewest_bytes():
         (mesh(None, partial={"x": "sum"}), mesh("x"), ["reduce_scatter"]),
         (mesh(None, partial={"x": "sum"}), mesh(("y", "x")), ["slice", "reduce_scatter"]),
     ):
-        price = lambda step, itemsize: step.nbytes(0, itemsize)  # noqa: E731
-        route = shortest_route(src, dst, (8, 8)[: len(src.dims)], 8, price)
+        route = PlainLockStep(4).planner.plan(src, dst, (8, 8)[: len(src.dims)], np.dtype("f8"))
         assert sorted(step.collective for step in route.steps) == sorted(collectives), (src, dst)
         assert all(isinstance(step.axes, tuple) for step in route.steps)
         assert all((step.op is None) == ("reduce" not in step.collective) for step in route.steps)
@@ -285,7 +284,7 @@ def test_the_plain_planner_takes_the_fewest_bytes():
 def test_the_plain_planner_places_axes_only_where_the_target_has_them():
     # An axis takes no detour over another dim, and no axis is added behind one that is removed later.
     from spmdsim.core import Mesh
-    from spmdsim.core.step import shortest_route
+    from spmdsim.core.lockstep import PlainLockStep
 
     mesh = Mesh((4, 2, 2), ("x", "y", "z"))
     for src, dst, collectives in (
@@ -296,51 +295,72 @@ def test_the_plain_planner_places_axes_only_where_the_target_has_them():
             ["all_reduce", "all_gather", "all_to_all", "slice"],
         ),
     ):
-        route = shortest_route(src, dst, (16, 16), 8, lambda step, itemsize: step.nbytes(0, itemsize))
+        route = PlainLockStep(16).planner.plan(src, dst, (16, 16), np.dtype("f8"))
         assert [step.collective for step in route.steps] == collectives, (src, dst)
 
 
-def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps():
+def list_neighbours(layout, dst):
+    """Yield `(collective, axes, next layout)` of the steps from a layout without pending axes.
+
+    An entry grows only to a beginning of the target's entry. It loses axes only behind the beginning that both share.
+    """
+
+    def with_entries(entries):
+        return layout.mesh(*[entries.get(dim, entry) for dim, entry in enumerate(layout.dims)])
+
+    for dim, (entry, target) in enumerate(zip(layout.dims, dst.dims)):
+        for axis in layout.replicated_axes:
+            if target[: len(entry) + 1] == (*entry, axis):
+                yield "slice", (), with_entries({dim: (*entry, axis)})
+        for k in range(len(entry)):
+            if entry[: k + 1] == target[: k + 1]:
+                continue
+            yield "all_gather", entry[k:], with_entries({dim: entry[:k]})
+            for other, wanted in enumerate(dst.dims):
+                moved = (*layout.dims[other], *entry[k:])
+                if other != dim and wanted[: len(moved)] == moved:
+                    yield "all_to_all", entry[k:], with_entries({dim: entry[:k], other: moved})
+
+
+def test_the_plain_planner_takes_the_fewest_of_the_cheapest_steps(monkeypatch):
     """The route has the lowest price, and the fewest steps of routes with this price.
 
     The expected values come from a search over all layouts, repeated until no price changes. Many routes share a price.
     """
     from spmdsim.core import Mesh
-    from spmdsim.core.step import _list_next_steps, shortest_route
+    from spmdsim.core.lockstep import PlainLockStep
 
-    def price(step, itemsize):
-        return random.Random(f"{seed} {step.collective} {step.axes}").randrange(3)
+    def price(collective, axes):
+        return random.Random(f"{seed} {collective} {axes}").randrange(3)
 
     def improve_costs(best):
         costs = dict(best)
         for layout, (cost, steps) in best.items():
-            for step in _list_next_steps(layout, dst, (8, 8)):
-                end = cost + price(step, 8), steps + 1
-                costs[step.dst] = min(end, costs.get(step.dst, end))
+            for collective, axes, after in list_neighbours(layout, dst):
+                end = cost + price(collective, axes), steps + 1
+                costs[after] = min(end, costs.get(after, end))
         return costs
 
     mesh = Mesh((2, 2, 2), ("x", "y", "z"))
-    src = mesh(None, ("z", "y", "x"))
+    src, planner = mesh(None, ("z", "y", "x")), PlainLockStep(8).planner
+    monkeypatch.setattr(planner, "price", lambda step, itemsize: price(step.collective, step.axes))
     for seed, dst in itertools.product(range(6), (mesh("x", "y"), mesh(("z", "y"), "x"))):
         best, before = {src: (0, 0)}, None
         while best != before:
             before, best = best, improve_costs(best)
-        route = shortest_route(src, dst, (8, 8), 8, price)
-        assert (sum(price(step, 8) for step in route.steps), len(route.steps)) == best[dst], seed
+        route = planner.plan(src, dst, (8, 8), np.dtype("f8"))
+        prices = [price(step.collective, step.axes) for step in route.steps]
+        assert (sum(prices), len(prices)) == best[dst], seed
 
 
 def test_the_plain_choice_keeps_splits_that_leave_ranks_empty():
     from spmdsim.core import Mesh, Rule, bind
     from spmdsim.core.lockstep import PlainLockStep
 
-    class FirstRanks(PlainLockStep):
-        def price(self, step, itemsize):
-            return step.nbytes(0, itemsize)
-
     mesh, shapes = Mesh((4, 2), ("a", "b")), ((2, 64), (64, 3))
     bound = bind(Rule.parse("m k, k n -> m n", linear="each"), shapes)
     layouts = mesh("a", "b"), mesh(None, None)
-    strategy = FirstRanks(8).planner.choose(bound, layouts, [np.dtype("f4")] * 2)
+    strategy = PlainLockStep(8).planner.choose(bound, layouts, [np.dtype("f4")] * 2)
     assert bound.input_layouts(strategy) == (mesh("a", "b"), mesh("b", None))
 
 
@@ -392,13 +412,13 @@ def test_a_partial_plain_tensor_has_the_elements_of_its_array():
 
 def test_no_route_leads_to_other_meshes_dims_or_reductions():
     from spmdsim.core import Mesh
-    from spmdsim.core.step import shortest_route
+    from spmdsim.core.lockstep import PlainLockStep
     from spmdsim.errors import PlanError
 
     mesh, other = Mesh((2, 2), ("a", "b")), Mesh((2, 2), ("a", "c"))
     for dst in (other("a", None), mesh("a"), mesh("a", None, partial="b")):
         with pytest.raises(PlanError, match="no steps lead from"):
-            shortest_route(mesh("a", None), dst, (8, 8), 8, lambda step, size: 1.0)
+            PlainLockStep(4).planner.plan(mesh("a", None), dst, (8, 8), np.dtype("f8"))
 
 
 def test_an_operator_of_core_is_applied_with_a_strategy():
