@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 from hypothesis import given
 
+from spmdsim import figure
 from spmdsim.core import Mesh
-from spmdsim.figures.layout_picture import choose_indices, colour, rank_grid
-from spmdsim.figures.shard_picture import draw_shards
 from spmdsim.layout.explain import Derivation, rank_shard, ranks_text
 from tests.layout.test_properties import layouts
 
@@ -65,10 +65,19 @@ def test_a_replicated_layout_is_explained():
     assert [row[1:] for row in compute.rows] == [("nothing is split", "0", "0, 1")] * 2
 
 
-def _cells(picture):
-    return {
-        cell.text.strip(): cell.shard for line in picture.lines for cell in line if cell.shard is not None
-    }
+def draw_ranks(layout, width=100):
+    """Return the grid of ranks, as a text with colours."""
+    return figure(layout).words(width)[1]
+
+
+def draw_shards(layout, shape, width=100):
+    """Return the tensor with its shards, as a text with colours."""
+    return figure(layout, shape=shape).words(width)[-1]
+
+
+def list_colours(text):
+    """Return the coloured parts of a text, as `{part: style}`."""
+    return {text.plain[span.start : span.end].strip(): str(span.style) for span in text.spans}
 
 
 def _addends(layout):
@@ -91,24 +100,27 @@ def _addends(layout):
 @given(layouts())
 def test_pictures_show_every_rank_and_shard(case):
     layout, shape = case
-    grid = _cells(rank_grid(layout, width=400))
+    grid = draw_ranks(layout, width=400)
     addends, (op,) = _addends(layout), {op for _, op in layout.partial} or {None}
     sign = {"sum": "+"}.get(op, f" {op} ") if max(addends.values()) > 1 else None
-    expected = {
+    shard_of = {
         f"{r}:{layout.shard_index(r)}" + (f"{sign}{addends[r]}" if sign else ""): layout.shard_index(r)
         for r in layout.mesh.rank_list
     }
-    assert grid == expected
+    assert sorted(re.findall(r"\d+:\S+", grid.plain)) == sorted(shard_of)
+    colours = list_colours(grid)
+    assert colours.keys() == shard_of.keys()
+    assert len({(shard_of[label], style) for label, style in colours.items()}) == layout.shard_count
     picture = draw_shards(layout, shape, width=400)
     if all(count <= 8 for count in layout.cuts) and layout.shard_count <= 8:
-        labels = {text for text in _cells(picture) if text.startswith("#")}
+        labels = {text for text in list_colours(picture) if text.startswith("#")}
         result = f" = {op} of {max(addends.values())}" if sign else ""
         assert labels == {f"#{n}{result}" for n in range(layout.shard_count)}
 
 
 def test_a_matrix_is_drawn_with_its_cuts():
     layout = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
-    text = draw_shards(layout, (32, 784)).to_text()
+    text = draw_shards(layout, (32, 784)).plain
     lines = text.splitlines()
     assert re.findall(r"\d+", lines[1]) == ["0", "196", "392", "588", "784"]
     assert re.findall(r"#\d", text) == [f"#{i}" for i in range(8)]
@@ -118,29 +130,33 @@ def test_a_matrix_is_drawn_with_its_cuts():
 
 
 def test_grids_may_have_one_or_three_dims():
-    line = rank_grid(Mesh((4,), ("x",))("x")).to_text().splitlines()
+    line = draw_ranks(Mesh((4,), ("x",))("x")).plain.splitlines()
     assert line[0].split() == ["rank:shard", "x=0", "x=1", "x=2", "x=3"]
     assert line[1].split() == ["0:0", "1:1", "2:2", "3:3"]
-    cube = rank_grid(Mesh((2, 2, 2), ("a", "b", "c"))("a")).to_text().split("\n\n")
+    cube = draw_ranks(Mesh((2, 2, 2), ("a", "b", "c"))("a")).plain.split("\n\n")
     assert len(cube) == 2 and cube[1].startswith("a=1")
 
 
 def test_large_meshes_are_abbreviated():
     layout = Mesh((64, 1024), ("x", "y"))("x", "y")
-    grid = rank_grid(layout, width=100).to_text()
+    grid = draw_ranks(layout).plain
     assert ".." in grid and len(grid.splitlines()) <= 20 and max(map(len, grid.splitlines())) <= 100
     assert "65535:65535" in grid
-    picture = draw_shards(layout, (640, 10240), width=100).to_text()
+    picture = draw_shards(layout, (640, 10240)).plain
     assert max(map(len, picture.splitlines())) <= 100 and "#65535" in picture
 
 
 def test_neighbouring_shards_have_different_colours():
-    for shards in (2, 8, 32):
-        assert all(colour(i, shards) != colour(i + 1, shards) for i in range(shards - 1))
-    assert not any(colour(i, 33) for i in range(33))  # More than 32 colours could not be distinguished.
-    rich = rank_grid(Mesh((2,), ("x",))("x")).rich()
-    assert rich.plain.split() == ["rank:shard", "x=0", "x=1", "0:0", "1:1"]
-    assert {str(span.style) for span in rich.spans if span.style} == {colour(0, 2), colour(1, 2)}
+    for sizes in ((1, 2), (1, 8), (2, 16)):
+        mesh = Mesh(sizes, ("x", "y"))
+        colours = list_colours(draw_ranks(mesh(("x", "y")), width=400))
+        in_order = [colours[f"{rank}:{rank}"] for rank in range(mesh.size)]
+        assert all(in_order) and all(one != other for one, other in itertools.pairwise(in_order))
+    # More than 32 colours could not be distinguished.
+    assert not any(list_colours(draw_ranks(Mesh((3, 11), ("x", "y"))(("x", "y")), width=400)).values())
+    two = draw_ranks(Mesh((2,), ("x",))("x"))
+    assert two.plain.split() == ["rank:shard", "x=0", "x=1", "0:0", "1:1"]
+    assert list_colours(two).keys() == {"0:0", "1:1"}
 
 
 @pytest.mark.parametrize(
@@ -159,5 +175,8 @@ def test_long_lists_of_ranks_are_abbreviated(ranks, text):
     assert ranks_text(tuple(ranks)) == text
 
 
-def test_chosen_indices_include_both_ends():
-    assert choose_indices(9, 8) == [0, 1, 2, 3, 4, 5, None, 8]
+def test_abbreviated_grids_show_both_ends():
+    """Of 17 columns, the first 14 and the last one are drawn."""
+    heads, ranks = draw_ranks(Mesh((17,), ("x",))("x"), width=400).plain.splitlines()
+    assert heads.split() == ["rank:shard", *[f"x={n}" for n in range(14)], "..", "x=16"]
+    assert ranks.split() == [*[f"{n}:{n}" for n in range(14)], "..", "16:16"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from spmdsim.cli.main import written_layout
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects import jax, torch
 from spmdsim.dialects import spelling as sp
@@ -21,10 +22,10 @@ def test_printed_layouts_are_read_back(case):
     """Printed layouts are read back in the notations of this package, JAX and torch."""
     layout, _ = case
     if layout.ndim:
-        assert sp.parse_layout(str(layout)) == layout
-        assert sp.parse_layout(repr(jax.spec_of(layout)), layout.mesh, layout.ndim) == layout
+        assert written_layout(str(layout)) == layout
+        assert written_layout(repr(jax.spec_of(layout)), layout.mesh, layout.ndim) == layout
         if 1 not in layout.mesh.shape:
-            assert sp.parse_layout(torch.text(layout), layout.mesh, layout.ndim) == layout
+            assert written_layout(torch.text(layout), layout.mesh, layout.ndim) == layout
 
 
 @pytest.mark.parametrize(
@@ -72,17 +73,17 @@ def test_printed_layouts_are_read_back(case):
 def test_spellings_of_layouts_are_read_or_refused(text, expected):
     if expected is None:
         with pytest.raises(SpmdError) as caught:
-            sp.parse_layout(text, MESH, 2)
+            written_layout(text, MESH, 2)
         assert "\n" not in str(caught.value)
         return
-    assert sp.parse_layout(text, MESH, 2) == expected
+    assert written_layout(text, MESH, 2) == expected
 
 
 def test_axes_named_like_placements_are_axes():
     mesh = Mesh((2, 2), ("S", "P"))
-    assert sp.parse_layout("S,P", mesh, 2) == mesh("S", "P")
+    assert written_layout("S,P", mesh, 2) == mesh("S", "P")
     assert (
-        sp.parse_layout("d1,None partial d0:max", Mesh((2, 2), ("d0", "d1"))).placement_text() == "P(max)S(0)"
+        written_layout("d1,None partial d0:max", Mesh((2, 2), ("d0", "d1"))).placement_text() == "P(max)S(0)"
     )
 
 
@@ -92,9 +93,9 @@ def test_an_unsplit_dim_is_written_as_none():
 
 def test_layouts_without_a_mesh_or_a_shape_are_refused():
     with pytest.raises(SpmdError, match="names no mesh"):
-        sp.parse_layout("dp,None")
+        written_layout("dp,None")
     with pytest.raises(SpmdError, match="shape must be given"):
-        sp.parse_layout("S(0)R", MESH)
+        written_layout("S(0)R", MESH)
 
 
 @pytest.mark.parametrize(
@@ -180,5 +181,6 @@ def test_tuples_of_integers_are_read_or_refused(text, expected):
 def test_empty_shapes_and_quoted_names_are_read():
     assert written.parse_ints("", "a shape") == ()
     assert written.parse_names("a, 'b'") == ("a", "b")
-    assert written.split_entries("") == [""] and written.split_entries("a,") == ["a"]
-    assert isinstance(sp.parse_layout("[dp, -] over dp=2 tp=4"), Layout)
+    assert written.parse_entries("", 1) == written.parse_entries("", 0) == []
+    assert written.parse_entries("a,", 1) == ["a"] and written.parse_entries("a,(b,),", 2) == ["a", ("b",)]
+    assert isinstance(written_layout("[dp, -] over dp=2 tp=4"), Layout)

@@ -15,7 +15,7 @@ import spmdsim.core.layout as layout_module
 from spmdsim import LockStep, Mesh, Tensor, check
 from spmdsim.cli.main import main
 from spmdsim.core import Layout
-from spmdsim.layout.pieces import Pieces, describe_misplaced, owner_coordinates
+from spmdsim.layout.pieces import Pieces, describe_misplaced
 
 MESHES = [
     Mesh((3,), ("x",)),
@@ -36,20 +36,19 @@ def dealt_coordinates(size: int, parts: int) -> list[int]:
 
 
 @pytest.mark.parametrize("parts", [(1,), (2,), (5,), (3, 2), (2, 4, 3)])
-def test_owner_coordinates_equal_dealt_elements(parts):
+def test_owned_elements_equal_dealt_elements(parts):
+    mesh = Mesh(parts, [f"a{k}" for k in range(len(parts))])
     for size in range(30):
-        tables = owner_coordinates(size, [(f"a{k}", p) for k, p in enumerate(parts)])
         blocks = [list(range(size))]
-        for level, count in enumerate(parts):
-            inner_blocks = []
-            for block in blocks:
-                coordinates = dealt_coordinates(len(block), count)
-                np.testing.assert_array_equal(tables[f"a{level}"][block], coordinates)
-                inner_blocks += [
-                    [e for e, owner in zip(block, coordinates) if owner == coordinate]
-                    for coordinate in range(count)
-                ]
-            blocks = inner_blocks
+        for count in parts:
+            blocks = [
+                [e for e, owner in zip(block, dealt_coordinates(len(block), count)) if owner == coordinate]
+                for block in blocks
+                for coordinate in range(count)
+            ]
+        pieces = Pieces(mesh(mesh.axes), (size,))
+        for rank, block in enumerate(blocks):
+            assert list(range(*pieces.bounds(rank)[0])) == block, (size, rank)
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
