@@ -82,20 +82,6 @@ def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = Fal
     return oneflow_layout(Placement("cpu", ranks, sort_ranks=sort_ranks), sbp, ndim)
 
 
-def parse_layout(text: str, mesh: Mesh | None = None, ndim: int | None = None) -> Layout:
-    """Parse a layout in any notation; see :func:`spmdsim.layout.written.parse_layout` for the arguments.
-
-    Raises:
-        SpmdError: If the text fits no notation.
-
-    >>> mesh = Mesh((2, 4), ("dp", "tp"))
-    >>> texts = ("dp,None", "1,-1", "S(0)R", "(S(0),B)", "P('dp')")
-    >>> {parse_layout(text, mesh, ndim=2) for text in texts} == {mesh("dp", None)}
-    True
-    """
-    return written.parse_layout(text, mesh, ndim, other_notation)
-
-
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:
     """Parse a layout in the notation of JAX, MindSpore, DTensor or OneFlow.
 

@@ -18,7 +18,6 @@ from spmdsim.core.element_types import is_float as is_float
 from spmdsim.core.element_types import is_half as is_half
 from spmdsim.core.element_types import promote_types as promote_types
 from spmdsim.core.element_types import storage_dtype as storage_dtype
-from spmdsim.core.element_types import typed_rule as typed_rule
 from spmdsim.core.element_types import widen_halves as widen_halves
 from spmdsim.errors import InputError, RuleError, unknown
 
