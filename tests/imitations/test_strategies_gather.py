@@ -9,8 +9,7 @@ from layout_cases import cases, tuples
 import spmdsim.dialects.mindspore as ms
 import spmdsim.ops as ops
 from spmdsim.arrays import Tensor
-from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import choose_mode
-from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
+from spmdsim.dialects.mindspore import shard
 from spmdsim.dialects.session import use_world
 from spmdsim.worlds import LockStep
 
@@ -94,7 +93,9 @@ def test_every_mode_gives_the_result_of_numpy(example):
 )
 def test_cuts_without_a_mode_are_refused(axis, param, index, words):
     with pytest.raises(RuntimeError, match=words):
-        choose_mode(axis, param, index, 8)
+        shard(
+            "Gather", ((8,) * len(param), (8,) * len(index)), (param, index), devices=8, attrs={"axis": axis}
+        )
 
 
 def test_repeated_gathers_repeat_on_the_left_if_the_axis_is_split():

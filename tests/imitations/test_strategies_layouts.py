@@ -9,8 +9,7 @@ from layout_cases import cases, tuples
 import spmdsim.ops as ops
 from spmdsim import record
 from spmdsim.arrays import Tensor
-from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
-from spmdsim.dialects.mindspore import Layout
+from spmdsim.dialects.mindspore import Layout, shard
 from spmdsim.dialects.mindspore import ops as msops
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import UsageTypeError

@@ -10,7 +10,7 @@ from layout_cases import cases, tuples
 
 import spmdsim.ops as ops
 from spmdsim.arrays import Tensor
-from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
+from spmdsim.dialects.mindspore import shard
 from spmdsim.dialects.mindspore.operators import ROWS, TABLE, find
 from spmdsim.errors import SpmdError
 from spmdsim.worlds import LockStep

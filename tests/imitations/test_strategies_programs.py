@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
-from spmdsim.dialects.mindspore import Layout, ops
+from spmdsim.dialects.mindspore import Layout, ops, shard
 from spmdsim.dialects.session import use_world
 from spmdsim.worlds import LockStep
 
