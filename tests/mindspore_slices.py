@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.imitations.mindspore.map_operators import MapOperator
 
-
-def apply(
-    ops: Mapping[int, Sequence[MapOperator]], slices: Mapping[int, np.ndarray]
-) -> dict[int, np.ndarray]:
+def apply(ops: Mapping[int, Sequence[Any]], slices: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
     """Run the operators ``ops`` of each rank on the ``slices`` and return the resulting slices by rank."""
     state = {rank: np.asarray(value) for rank, value in slices.items()}
     for level in range(max((len(rank_ops) for rank_ops in ops.values()), default=0)):
@@ -22,7 +19,7 @@ def apply(
     return state
 
 
-def _apply_operator(op: MapOperator, state: Mapping[int, np.ndarray], rank: int) -> np.ndarray:
+def _apply_operator(op: Any, state: Mapping[int, np.ndarray], rank: int) -> np.ndarray:
     """Return the slice of ``rank`` after an operator; ``state`` has the slices of all ranks before it."""
     value = state[rank]
     if op.name == "Reshape":
