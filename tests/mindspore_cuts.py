@@ -11,13 +11,14 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from spmdsim.auto_parallel.programs.graph import Operator
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.cuts import strategy_from_cuts
-from spmdsim.dialects.imitations.cost_models import MindSporeModel
 from spmdsim.dialects.imitations.mindspore.double_recursion import CutCosts
 from spmdsim.errors import InputError, RuleError
+from spmdsim.imitated import imitation
 
 Shape = tuple[int, ...]
 Cuts = tuple[tuple[int, ...], ...]
@@ -181,9 +182,9 @@ class OperatorCost:
         """The computation forward and backward, in bytes."""
         return self.forward_computation + self.backward_computation
 
-    def objective(self, model: MindSporeModel | None = None) -> float:
+    def objective(self, model: Any = None) -> float:
         """Return ``alpha * computation + beta * (forward_comm + gamma * backward_comm)``."""
-        model = model or MindSporeModel()
+        model = model or imitation("cost model", "mindspore")()
         partial = self.forward_comm + model.gamma * self.backward_comm
         return model.alpha * self.computation + model.beta * partial
 
