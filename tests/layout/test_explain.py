@@ -176,7 +176,7 @@ def test_long_lists_of_ranks_are_abbreviated(ranks, text):
 
 
 def test_abbreviated_grids_show_both_ends():
-    """Of 17 columns, the first 14 and the last one are drawn."""
+    """The first 14 of 17 columns and the last one are drawn."""
     heads, ranks = draw_ranks(Mesh((17,), ("x",))("x"), width=400).plain.splitlines()
     assert heads.split() == ["rank:shard", *[f"x={n}" for n in range(14)], "..", "x=16"]
     assert ranks.split() == [*[f"{n}:{n}" for n in range(14)], "..", "16:16"]

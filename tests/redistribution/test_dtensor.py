@@ -114,7 +114,7 @@ def test_traces_of_ordered_axes_equal_published_traces(vector: dict) -> None:
         assert theirs.planner == "greedy" and theirs.trace == vector["trace"]
         return
     with_extra = re.sub(
-        r"S\(0\)(?:\[(\d)\])?", lambda found: f"S(0)[{int(found[1] or 0) + 2}]", vector["trace"]
+        r"S\(0\)(?:\[(\d)\])?", lambda match: f"S(0)[{int(match[1] or 0) + 2}]", vector["trace"]
     )
     states = [f"{state}S(0)[1]S(0)[0]" for state in with_extra.split("->")]
     assert graph_plan(src, dst, shape).trace == "->".join(states)

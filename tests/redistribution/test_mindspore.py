@@ -60,8 +60,8 @@ def common_form(before: Sequence, after: Sequence) -> list[list[int]]:
 @cases("expand_device_matrix")
 def test_a_device_matrix_is_refined(inputs: dict, expect: dict) -> None:
     shape = inputs["shape"]
-    whole = [inputs["new_device_matrix"], [-1] * len(shape), shape]
-    form = common_form([inputs["device_matrix"], inputs["tensor_map"], shape], whole)
+    replicated = [inputs["new_device_matrix"], [-1] * len(shape), shape]
+    form = common_form([inputs["device_matrix"], inputs["tensor_map"], shape], replicated)
     assert form[:3] == [inputs["new_device_matrix"], expect["shape"], expect["tensor_map"]]
 
 

@@ -551,7 +551,7 @@ def test_scans_parts_and_copies_are_priced_by_hand() -> None:
 
 
 def test_positions_in_a_group_follow_the_order_of_its_ranks() -> None:
-    """Of n elements on g ranks, the first n % g ranks of a group reduce one more than the others."""
+    """The first n % g of g ranks reduce one more of n elements than the others."""
     for ranks in (None, (5, 3, 0, 1, 2, 4), (9, 8, 7, 6, 5, 4)):
         mesh = Mesh((2, 3), ("a", "b"), ranks=ranks)
         for axes, n in itertools.product((("a",), ("b",), ("a", "b"), ("b", "a")), range(1, 7)):
