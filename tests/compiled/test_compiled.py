@@ -12,7 +12,7 @@ import pytest
 
 import spmdsim
 from spmdsim import LockStep, Mesh, MPIWorld, ShapeOnly, Tensor, nn, ops, record
-from spmdsim.cases.network import WIDTHS, Network
+from spmdsim.cases.network import Network
 from spmdsim.errors import InputError, LayoutError, PlanError, UsageTypeError
 from spmdsim.worlds import World
 from spmdsim.worlds.pool import SMALLEST
@@ -25,7 +25,7 @@ def network(strategies):
 
     def make(world, model=None):
         model = Network(strategies, world.size, ROWS)
-        return model, model.input_layout, WIDTHS[0], lambda x, y: ops.cross_entropy(model(x), y)
+        return model, model.input_layout, 784, lambda x, y: ops.cross_entropy(model(x), y)
 
     return make
 

@@ -12,7 +12,6 @@ from spmdsim.dialects.paddle.distributed.fleet.layers import mpu
 from spmdsim.dialects.paddle.distributed.fleet.meta_parallel import ColumnParallelLinear, RowParallelLinear
 from spmdsim.dialects.session import use_world
 from spmdsim.errors import InputError
-from spmdsim.nn.module import TrainedTensor
 
 RNG = np.random.default_rng(0)
 X, W, BIAS = RNG.normal(size=(8, 4)), RNG.normal(size=(4, 6)), RNG.normal(size=6)
@@ -183,10 +182,9 @@ def test_adam_and_its_weight_decay(world, name, options, decay, decoupled):
     ours, theirs = (
         Tensor.from_global(X, Mesh((2,), ("mp",))("mp", None), world, requires_grad=True) for _ in range(2)
     )
-    parameter = TrainedTensor(theirs)
     for optimizer, x in (
         (nn.Adam([ours], 0.1, epsilon=1e-8, weight_decay=decay, decoupled=decoupled), ours),
-        (getattr(paddle.optimizer, name)(0.1, 0.9, 0.999, 1e-8, [parameter], **options), theirs),
+        (getattr(paddle.optimizer, name)(0.1, 0.9, 0.999, 1e-8, [theirs], **options), theirs),
     ):
         for _ in range(3):
             nn.backward(ops.sum(ops.square(x)))

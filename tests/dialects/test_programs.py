@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy_network import train_step
 
-from spmdsim.cases.network import Reference
 from spmdsim.dialects.session import use_world
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "documents"
@@ -47,7 +47,6 @@ def single_process_losses(steps: int, factor: int = 8) -> list[float]:
         for i, shape in enumerate([(784, 512), (512, 512), (512, 10)], 1):
             setattr(cell, f"fc{i}_weight", ms.Parameter(ms.initializer("normal", shape, ms.float32)))
         weights = [p.place(Mesh((1,), ("one",))(None, None)).full() for p in cell.get_parameters()]
-    reference = Reference(weights, factor * 1e-2)
     import operator_parallel
 
     ms.set_seed(1)
@@ -55,7 +54,7 @@ def single_process_losses(steps: int, factor: int = 8) -> list[float]:
     losses = []
     for _ in range(steps):
         image, label = next(data)
-        losses.append(reference.step(image.reshape(32, 784), label))
+        losses.append(train_step(weights, image.reshape(32, 784), label, factor * 1e-2))
     return losses
 
 

@@ -14,7 +14,7 @@ import spmdsim.ops as ops
 from spmdsim import nn, record
 from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
-from spmdsim.dialects.imitations.mindspore.sharding.strategies import shard
+from spmdsim.imitated import imitation
 from spmdsim.worlds import LockStep, ShapeOnly
 
 BATCH, WIDTH, HIDDEN = 16, 8, 32
@@ -281,7 +281,9 @@ CUTS = [(m, k, n) for m, k, n in itertools.product((1, 2, 4, 8), repeat=3) if 8 
 def test_weight_gradients_are_reduced_over_the_mirror_groups(world, cuts):
     m, k, n = cuts
     strategy = ((m, k), (k, n))
-    derived = shard("MatMul", ((16, 8), (8, 16)), strategy, devices=8)
+    derived = imitation("sharding rules", "mindspore").shard(
+        "MatMul", ((16, 8), (8, 16)), strategy, devices=8
+    )
     x = tensor_of(normal(16, 8), derived.inputs[0], world)
     w = tensor_of(normal(8, 16), derived.inputs[1], world, True)
     with record() as forward:
@@ -304,7 +306,9 @@ def test_repeated_calculation_needs_no_reduction(world, cuts):
     Axes of repeated calculation have identical gradients.
     """
     m, k, n = cuts
-    derived = shard("MatMul", ((16, 8), (8, 16)), ((m, k), (k, n)), devices=8)
+    derived = imitation("sharding rules", "mindspore").shard(
+        "MatMul", ((16, 8), (8, 16)), ((m, k), (k, n)), devices=8
+    )
     x = tensor_of(normal(16, 8), derived.inputs[0], world)
     w = tensor_of(normal(8, 16), derived.inputs[1], world, True)
     y = ops.matmul.op.shard(((m, k), (k, n)))(x, w)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
 from spmdsim.core.step import Step
 from spmdsim.worlds import LockStep, ShapeArray, ShapeOnly
-from spmdsim.worlds.trace import OperatorEvent, Trace
+from spmdsim.worlds.trace import Trace
 from spmdsim.worlds.trace import recorder as recording
 from spmdsim.worlds.trace.event_table import nbytes_text
 from spmdsim.worlds.trace.perfetto import timeline
@@ -226,8 +227,10 @@ def test_a_timeline_without_collectives_has_every_rank(world):
 
 def test_a_timeline_has_a_slice_per_event_and_arrows_that_match(world, tmp_path):
     trace, _ = program(world)
-    operator = OperatorEvent("relu", "n=a", ("R",), ("R",), ((7, 6), (7, 6)), 1e-3, trace[0].start, None)
-    trace.events.append(operator)
+    x = Tensor.from_global(np.ones((7, 6)), Mesh((world.size,), ("a",))(None, None), world)
+    with record() as computed:
+        x + x
+    trace.events.append(replace(computed.operators[0], start=trace[0].start, seconds=1e-3))
     others = [world.gather_objects([trace for _ in world.ranks])[0]] if len(world.ranks) > 1 else []
     traces = others or world.gather_objects([trace])
     events = timeline(traces)["traceEvents"]
