@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from spmdsim.auto_parallel.programs.networks import PROGRAMS, default_sizes
+from spmdsim import search
+from spmdsim.auto_parallel.programs.networks import default_sizes
 from spmdsim.cli.main import main
-from spmdsim.cli.search import EXAMPLES, SIZES
+from spmdsim.errors import InputError
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
@@ -44,11 +46,18 @@ def test_a_saved_result_is_loaded_and_runs_as_predicted(
     assert "matmul1" in capsys.readouterr().out
 
 
-def test_help_shows_the_default_sizes() -> None:
-    lines = dict(line.split(None, 1) for line in EXAMPLES.split("built-in programs:\n")[1].splitlines())
-    assert lines.keys() == set(PROGRAMS)
+def test_help_shows_the_default_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["search", "--help"]) == 0
+    text = capsys.readouterr().out
+    options = set(re.findall(r"size of the program: (\w+)", text))
+    lines = dict(line.split(None, 1) for line in text.split("built-in programs:\n")[1].strip().splitlines())
+    with pytest.raises(InputError) as refused:
+        search("nothing", 2)
+    assert lines.keys() == set(str(refused.value).split("there are ")[1].split(", "))
     for name, text in lines.items():
-        sizes = {key: size for key, size in default_sizes(name).items() if key in SIZES and size is not None}
+        sizes = {
+            key: size for key, size in default_sizes(name).items() if key in options and size is not None
+        }
         assert dict(word.split("=") for word in text.split()) == {
             key: str(size) for key, size in sizes.items()
         }

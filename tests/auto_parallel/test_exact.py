@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from typing import Any
 
@@ -10,17 +11,16 @@ import numpy as np
 import pytest
 import scipy.optimize
 from brute_force import brute_force
+from recorded_graphs import record_graph
 
-from spmdsim import search
-from spmdsim.auto_parallel import optimum
+from spmdsim import Tensor, ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.frontier import list_pareto_solutions, pareto_filter
-from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.networks import RULES, bert, chain, gpt, mlp, moe, tutorial
-from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.frontier import frontier
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
 from spmdsim.auto_parallel.solvers.integer import (
@@ -32,11 +32,6 @@ from spmdsim.auto_parallel.solvers.integer import (
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.errors import InputError
-
-
-def product(build: GraphBuilder, x: int, columns: int, name: str) -> int:
-    weight = build.parameter(f"{name}.w", (build.shape(x)[1], columns))
-    return build.apply(RULES["matmul"], x, weight, name=name, kind="matmul")
 
 
 def random_problem(seed: int) -> ChoiceProblem:
@@ -114,15 +109,6 @@ def test_the_solver_gets_more_time_until_it_finds_an_assignment(monkeypatch: pyt
     assert time_limits == [15, 30, 60]
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_frontier_equals_brute_force(seed: int) -> None:
-    problem = random_problem(seed)
-    assignments = itertools.product(*(range(n) for n in problem.sizes))
-    best = pareto_filter((problem.price(s), problem.bytes_of(s)) for s in assignments)
-    frontier = [(s.seconds, s.memory) for s in list_pareto_solutions(problem, most=100)]
-    assert frontier == best
-
-
 #: Weights of chains, rows, mesh, and operations per second. The assignments that store least have not the lowest peak.
 TIGHT = [
     ((64, 256), 64, Mesh((4,), ("a",)), 1e7),
@@ -144,8 +130,8 @@ def test_limits_of_the_peak_equal_brute_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The search meets any possible limit. Up to `most_assignments` assignments, it is also the fastest."""
-    monkeypatch.setattr(optimum, "FEW_ASSIGNMENTS", most_assignments)
-    graph = chain(widths, rows, training=True)
+    monkeypatch.setattr("spmdsim.auto_parallel.optimum.FEW_ASSIGNMENTS", most_assignments)
+    graph = build_program("chain", sizes=widths, batch=rows, training=True)
     settings = Settings(machine=Machine("m", 1e-6, 1e-10, flops=flops), partial=True, sharded_parameters=True)
     model = ChoiceModel(graph, mesh, settings)
     hubs = set(model.problem.hubs)
@@ -160,13 +146,39 @@ def test_limits_of_the_peak_equal_brute_force(
     peaks = sorted({peak for peak, _ in reports})
     assert 10 < len(reports) <= 1000 and len(peaks) > 5
     with pytest.raises(DoesNotFitError):
-        search_mesh(graph, mesh, settings, peaks[0] - 1)
+        search(graph, mesh, settings=settings, memory=peaks[0] - 1)
     for limit in (peaks[0], peaks[1], peaks[len(peaks) // 2]):
-        result = search_mesh(graph, mesh, settings, limit)
+        result = search(graph, mesh, settings=settings, memory=limit)
         best = min(seconds for peak, seconds in reports if peak <= limit)
         assert result.memory.peak <= limit
         assert result.seconds >= best * (1 - 1e-6)
         assert most_assignments == 0 or result.seconds <= best * (1 + 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("widths", "rows", "mesh", "flops"), [*TIGHT[1:], ((32, 32, 64), 16, Mesh((4,), ("a",)), 1e9)]
+)
+def test_the_frontier_equals_brute_force(
+    widths: tuple[int, ...], rows: int, mesh: Mesh, flops: float
+) -> None:
+    """Each point is the fastest choice that stores at most 96 % of the bytes of the point before."""
+    graph = build_program("chain", sizes=widths, batch=rows, training=True)
+    settings = Settings(machine=Machine("m", 1e-6, 1e-10, flops=flops), partial=True, sharded_parameters=True)
+    model = ChoiceModel(graph, mesh, settings)
+    problem, hubs = model.problem, set(model.problem.hubs)
+    assignments = itertools.product(*(range(1 if v in hubs else n) for v, n in enumerate(problem.sizes)))
+    solutions = []
+    for states in map(problem.with_best_hubs, assignments):
+        peak = peak_memory(model.choice(states), settings, model.moves).peak
+        solutions.append((problem.price(states), problem.bytes_of(states), peak))
+    assert len(solutions) > 500
+    expected, limit = [], math.inf
+    while below := [solution for solution in solutions if solution[1] <= limit]:
+        seconds, stored, peak = min(below)
+        limit = 0.96 * stored
+        if not expected or peak < expected[-1][1]:
+            expected.append((pytest.approx(seconds), peak))
+    assert [(point.seconds, point.memory) for point in frontier(graph, mesh, settings, most=100)] == expected
 
 
 def test_ties_go_to_the_first_state() -> None:
@@ -189,20 +201,20 @@ def test_empty_variables_and_too_many_combinations_are_refused() -> None:
         brute_force(ChoiceProblem([np.zeros(100)] * 5))
 
 
-PROGRAMS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "mlp": (mlp, {"layers": 4, "hidden": 256, "batch": 64}),
-    "wide mlp": (mlp, {"layers": 3, "hidden": 1024, "batch": 32}),
-    "deep batch": (mlp, {"layers": 3, "hidden": 64, "batch": 8192}),
-    "chain": (chain, {"sizes": (512, 128, 1024, 256), "batch": 128, "training": True}),
-    "gpt": (gpt, {"layers": 1, "hidden": 256, "batch": 8, "seq": 64, "heads": 4}),
-    "bert": (bert, {"layers": 1, "hidden": 256, "batch": 8, "seq": 64}),
-    "moe": (moe, {"layers": 1, "hidden": 64, "batch": 64, "seq": 16}),
+PROGRAMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mlp": ("mlp", {"layers": 4, "hidden": 256, "batch": 64}),
+    "wide mlp": ("mlp", {"layers": 3, "hidden": 1024, "batch": 32}),
+    "deep batch": ("mlp", {"layers": 3, "hidden": 64, "batch": 8192}),
+    "chain": ("chain", {"sizes": (512, 128, 1024, 256), "batch": 128, "training": True}),
+    "gpt": ("gpt", {"layers": 1, "hidden": 256, "batch": 8, "seq": 64, "heads": 4}),
+    "bert": ("bert", {"layers": 1, "hidden": 256, "batch": 8, "seq": 64}),
+    "moe": ("moe", {"layers": 1, "hidden": 64, "batch": 64, "seq": 16}),
 }
 
 
 def build(name: str) -> Graph:
-    make, sizes = PROGRAMS[name]
-    return make(**sizes)
+    program, sizes = PROGRAMS[name]
+    return build_program(program, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +242,8 @@ def test_the_price_of_the_optimum_equals_the_price_of_the_run(
 
 def test_gradients_that_share_a_message_pay_its_latency_once() -> None:
     """Under data parallelism, six gradients share an all_reduce and save the latency of five."""
-    graph, mesh = mlp(3, 64, 8192), Mesh((8,), ("dp",))
-    results = {merge: search_mesh(graph, mesh, Settings(merge=merge)) for merge in (False, True)}
+    graph, mesh = build_program("mlp", layers=3, hidden=64, batch=8192), Mesh((8,), ("dp",))
+    results = {merge: search(graph, mesh, settings=Settings(merge=merge)) for merge in (False, True)}
     assert results[False].collectives == {"all_reduce": 6} and results[True].collectives == {"all_reduce": 1}
     assert results[True].nbytes == results[False].nbytes
     machine = Machine.laptop()
@@ -246,14 +258,12 @@ def test_gradients_that_share_a_message_pay_its_latency_once() -> None:
 
 def test_shared_messages_can_change_the_optimum() -> None:
     """The latency is high: data parallelism is worth one all_reduce, but not four."""
-    build = GraphBuilder("four")
-    x = build.input("x", (64, 32))
-    for k in range(4):
-        x = product(build, x, 32, f"mm{k}")
-    graph = build.graph(x)
+    graph = build_program("chain", sizes=[32] * 5, batch=64, training=True)
     machine = Machine("slow starts", alpha=2e-4, beta=1e-10, flops=1e9)
     mesh = Mesh((4,), ("a",))
-    shared, separate = (search_mesh(graph, mesh, Settings(machine=machine, merge=m)) for m in (True, False))
+    shared, separate = (
+        search(graph, mesh, settings=Settings(machine=machine, merge=m)) for m in (True, False)
+    )
     assert shared.collectives == {"all_reduce": 1}
     assert [str(s) for s in shared.choice.strategies] == [".0:a"] * 4
     assert [str(s) for s in separate.choice.strategies] != [".0:a"] * 4
@@ -263,13 +273,11 @@ def test_shared_messages_can_change_the_optimum() -> None:
 @pytest.mark.parametrize(("layers", "width", "flops"), [(2, 509, 22e9), (2, 509, 24e9), (3, 127, 3e9)])
 def test_replicas_help_to_reduce_gradients_of_a_shared_message(layers: int, width: int, flops: float) -> None:
     """Ranks along the axis that splits nothing take part in the reduction of all gradients."""
-    build = GraphBuilder("odd")
-    x = build.input("x", (4, width))  # Only the batch divides evenly, and only along one axis.
-    for k in range(layers):
-        x = product(build, x, width, f"mm{k}")
+    # Only the batch divides evenly, and only along one axis.
+    graph = build_program("chain", sizes=[width] * (layers + 1), batch=4, training=True)
     machine = Machine("m", alpha=1e-6, beta=1e-10, flops=flops)
     settings = Settings(machine=machine)
-    model = ChoiceModel(build.graph(x), Mesh((4, 2), ("a", "b")), settings)
+    model = ChoiceModel(graph, Mesh((4, 2), ("a", "b")), settings)
     solution = eliminate(model.problem)
     states_by_variable = [
         range(n) if v not in set(model.problem.hubs) else (0,) for v, n in enumerate(model.problem.sizes)
@@ -286,15 +294,17 @@ def test_replicas_help_to_reduce_gradients_of_a_shared_message(layers: int, widt
 
 def test_gradients_fill_buckets_in_the_search_as_in_the_run() -> None:
     """Two weights of 16 MiB, or seven of 4 MiB, fill a bucket of 25 MiB."""
-    graph, mesh = mlp(10, 2048, 65536, bias=False), Mesh((8,), ("dp",))
-    result = search_mesh(graph, mesh, Settings())
+    graph, mesh = build_program("mlp", layers=10, hidden=2048, batch=65536, bias=False), Mesh((8,), ("dp",))
+    result = search(graph, mesh, settings=Settings())
     assert result.collectives["all_reduce"] == 5
-    small = search_mesh(mlp(10, 1024, 65536, bias=False), mesh, Settings())
+    small = search(
+        build_program("mlp", layers=10, hidden=1024, batch=65536, bias=False), mesh, settings=Settings()
+    )
     assert [len(message.moves) for message in small.evaluation.messages] == [7, 3]
 
 
 def test_the_tutorials_configured_cuts_are_kept() -> None:
-    result = search(tutorial(), 8)
+    result = search(build_program("tutorial"), 8)
     cuts = {
         operator.name: [layout.cuts for layout in operator.bound.input_layouts(strategy)]
         for operator, strategy in zip(result.graph.operators, result.choice.strategies)
@@ -308,10 +318,15 @@ def test_the_tutorials_configured_cuts_are_kept() -> None:
 def graph_with_unread_result(sizes: tuple[int, int, int]) -> Graph:
     """Return a graph in which one of two readers of a result has an unread result and no gradient."""
     a, b, c = sizes
-    build = GraphBuilder("abandoned")
-    x = product(build, build.input("x", (a, b)), c, "first")
-    product(build, product(build, x, b, "idle"), a, "idle too")
-    return build.graph(product(build, x, a, "last"))
+
+    def program(x: Tensor, first: Tensor, idle: Tensor, idle_too: Tensor, last: Tensor) -> Tensor:
+        x = ops.matmul(x, first)
+        ops.matmul(ops.matmul(x, idle), idle_too)
+        return ops.matmul(x, last)
+
+    return record_graph(
+        program, {"x": (a, b)}, {"first": (b, c), "idle": (c, b), "idle_too": (b, a), "last": (c, a)}
+    )
 
 
 @pytest.mark.parametrize("mesh", [Mesh((4,), ("a",)), Mesh((2, 2), ("a", "b")), Mesh((3,), ("a",))], ids=str)
@@ -321,7 +336,7 @@ def test_operators_without_readers_get_no_gradients(mesh: Mesh, sizes: tuple[int
     graph = graph_with_unread_result(sizes)
     settings = Settings(even=all(size % 4 == 0 for size in sizes) and mesh.size == 4)
     model = ChoiceModel(graph, mesh, settings)
-    result = search_mesh(graph, mesh, settings)
+    result = search(graph, mesh, settings=settings)
     # A message of several gradients is rounded to whole elements once, not once per gradient.
     assert eliminate(model.problem).seconds == pytest.approx(result.seconds, rel=1e-6)
     assert graph.reached == {0, 3}
@@ -337,7 +352,11 @@ def test_operators_without_readers_get_no_gradients(mesh: Mesh, sizes: tuple[int
 
 
 def test_rank_counts_that_divide_no_dim_get_uneven_shards() -> None:
-    result = search(chain((8, 4, 8), 4, training=True), 3, machine=Machine("slow", 1e-9, 1e-12, flops=1e3))
+    result = search(
+        build_program("chain", sizes=(8, 4, 8), batch=4, training=True),
+        3,
+        machine=Machine("slow", 1e-9, 1e-12, flops=1e3),
+    )
     assert any(strategy.splits for strategy in result.choice.strategies)
     with pytest.raises(InputError, match="7 ranks"):
-        search(chain((4, 4), 4), 7)
+        search(build_program("chain", sizes=(4, 4), batch=4), 7)

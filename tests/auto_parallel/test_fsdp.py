@@ -113,7 +113,7 @@ def products(result: SearchResult, backward: Sequence[str]) -> list[dict[str, li
 def search_fully_sharded(graph: Graph, mesh: Mesh) -> SearchResult:
     """Return the fastest result under a memory limit that needs a shard of every parameter per rank."""
     limit = 1.05 * smallest_memory(ChoiceModel(graph, mesh, SETTINGS).problem)
-    return search_mesh(graph, mesh, SETTINGS, limit)
+    return search(graph, mesh, settings=SETTINGS, memory=limit)
 
 
 def placements(layout: Layout) -> list[str]:
@@ -124,7 +124,7 @@ def placements(layout: Layout) -> list[str]:
 def test_products_are_data_parallel_on_one_axis(make) -> None:
     """A memory limit shards the parameters along dim 0 and does not change the products."""
     graph = make(ONE)
-    free, tight = search_mesh(graph, ONE, SETTINGS), search_fully_sharded(graph, ONE)
+    free, tight = search(graph, ONE, settings=SETTINGS), search_fully_sharded(graph, ONE)
     expected = next(case for case in CASES if case["mesh"] == "1D")["params"]
     for value in graph.parameters:
         assert [entry[0] for entry in map(str, free.layout(value.name).placements)] == expected

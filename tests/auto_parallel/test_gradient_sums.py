@@ -7,24 +7,21 @@ import math
 import random
 
 import pytest
+from recorded_graphs import record_graph
 
-from spmdsim import search
-from spmdsim.auto_parallel.baselines import NotPossibleError, complete_choice, data_parallel
-from spmdsim.auto_parallel.costs import gradient_sums, move_prices
+from spmdsim import Tensor, ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.evaluate import evaluate
-from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.optimum import solve
-from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.networks import RULES, mlp
-from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.programs.networks import build_program
+from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.auto_parallel.solvers.integer import solve_integer
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice, mesh_strategies
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine, Measurement, Piece, load_cost_model
-from spmdsim.redistribution.plans import merge
+from spmdsim.redistribution.plans.merge import BUCKET_BYTES
 
 MESH = Mesh((2, 3), ("a", "b"))
 
@@ -37,22 +34,20 @@ def machine(seed: int) -> Machine:
 
 def shared_tensor(seed: int, kind: str, readers: int) -> Graph:
     """Return a graph of a result or parameter with several readers, of which pairs have equal strategies."""
-    rng, build = random.Random(seed), GraphBuilder("shared")
+    rng = random.Random(seed)
     size = rng.choice((12, 24))
-    if kind == "parameter":
-        shared = build.parameter("w", (size, size))
-    else:
-        start = build.input("x", (size, size))
-        shared = build.apply(RULES["matmul"], start, build.parameter("w", (size, size)), name="producer")
-    results, strategy = [], None
-    for k in range(readers):
-        other = build.input(f"x{k}", (size, rng.choice((6, 12))))
-        results.append(build.apply("m k, m n -> k n", shared, other, name=f"reader{k}"))
-    graph = build.graph(*results)
-    for k in range(readers):
+    start = {} if kind == "parameter" else {"start": (size, size)}
+    others = {f"x{k}": (size, rng.choice((6, 12))) for k in range(readers)}
+
+    def program(w: Tensor, start: Tensor | None = None, **others: Tensor) -> list[Tensor]:
+        shared = w if start is None else ops.matmul(start, w)
+        return [ops.einsum("mk,mn->kn", shared, other) for other in others.values()]
+
+    graph, strategy = record_graph(program, start | others, {"w": (size, size)}), None
+    for k, reader in enumerate(o for o in graph.operators if o.kind == "einsum"):
         if k % 2 == 0:
-            strategy = rng.choice(mesh_strategies(graph.operator(f"reader{k}").bound, MESH))
-        graph = graph.configure(**{f"reader{k}": strategy})
+            strategy = rng.choice(mesh_strategies(reader.bound, MESH))
+        graph = graph.configure(**{reader.name: strategy})
     return graph
 
 
@@ -88,7 +83,7 @@ def test_the_optimum_has_the_lowest_price_of_the_run(kind: str, readers: int) ->
     for seed in range(8 if readers < 4 else 3):
         graph = shared_tensor(seed, kind, readers)
         settings = Settings(machine=machine(seed), merge=seed % 2 == 0)
-        result = search_mesh(graph, MESH, settings)
+        result = search(graph, MESH, settings=settings)
         assert result.optimal
         assert result.seconds == pytest.approx(cheapest(ChoiceModel(graph, MESH, settings)), rel=1e-9), seed
 
@@ -105,52 +100,55 @@ def test_states_and_integer_programmes_are_as_exact_as_tables(
         best = cheapest(model)
         assert model.problem.shared and model.complete
         assert solve_integer(model.problem).seconds == pytest.approx(best, rel=1e-6)
-        monkeypatch.setattr(gradient_sums, "MOST_TOGETHER", 0)
+        monkeypatch.setattr("spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER", 0)
         other = ChoiceModel(graph, MESH, settings)
         assert not other.problem.shared
         if other.complete:
-            assert solve(other).seconds == pytest.approx(best, rel=1e-9)
+            assert eliminate(other.problem).seconds == pytest.approx(best, rel=1e-9)
         monkeypatch.undo()
 
 
 def test_an_incomplete_search_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four readers may share two layouts, but the search has only states without shared layouts."""
-    build = GraphBuilder("free")
-    shared = build.apply(
-        RULES["matmul"], build.input("x", (12, 12)), build.parameter("w", (12, 12)), name="one"
-    )
-    graph = build.graph(*(build.apply(RULES["relu"], shared, name=f"reader{k}") for k in range(4)))
+
+    def program(x: Tensor, w: Tensor) -> list[Tensor]:
+        shared = ops.matmul(x, w)
+        return [ops.relu(shared) for _ in range(4)]
+
+    graph = record_graph(program, {"x": (12, 12)}, {"w": (12, 12)})
     settings = Settings(machine=machine(0))
-    assert search_mesh(graph, MESH, settings).optimal
-    monkeypatch.setattr(gradient_sums, "MOST_TOGETHER", 0)
-    monkeypatch.setattr(gradient_sums, "MOST_SUMS", 0)
-    result = search_mesh(graph, MESH, settings)
+    assert search(graph, MESH, settings=settings).optimal
+    monkeypatch.setattr("spmdsim.auto_parallel.costs.gradient_sums.MOST_TOGETHER", 0)
+    monkeypatch.setattr("spmdsim.auto_parallel.costs.gradient_sums.MOST_SUMS", 0)
+    result = search(graph, MESH, settings=settings)
     assert not result.optimal and result.within is None and result.gap is None
     assert "optim" not in str(result).split("\n")[1]
 
 
 def test_the_report_names_how_far_optimality_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prices are not exact if gradients fill several buckets. The report prints the remaining gap."""
-    graph = mlp(2, 24, 24)
-    exact = search_mesh(graph, MESH, Settings(machine=machine(3)))
+    graph = build_program("mlp", layers=2, hidden=24, batch=24)
+    exact = search(graph, MESH, settings=Settings(machine=machine(3)))
     assert exact.within == 0.0 and exact.to_dict()["within"] == 0.0
     assert "optimal under the model on this mesh" in str(exact)
-    monkeypatch.setattr(move_prices, "BUCKET_BYTES", 1000)
-    rough = search_mesh(graph, MESH, Settings(machine=machine(3)))
+    monkeypatch.setattr("spmdsim.auto_parallel.costs.move_prices.BUCKET_BYTES", 1000)
+    rough = search(graph, MESH, settings=Settings(machine=machine(3)))
     assert rough.within is not None and rough.within > 0
     assert f"optimal to within {rough.within:.2%} under the model on this mesh" in str(rough)
 
 
 def test_the_bound_of_memory_is_below_the_peak() -> None:
     """Readers may store copies after the tensor itself is freed, so no bound may count both."""
-    rng, build = random.Random(1), GraphBuilder("deep")
-    x = build.input("x", (64, 8))
-    for _ in range(6):
-        products = [build.apply(RULES["matmul"], x, build.parameter("w", (8, 8))) for _ in range(2)]
-        x = build.apply(RULES["add"], *products)
-    model = ChoiceModel(
-        build.graph(x), Mesh((4,), ("a",)), Settings(machine=machine(0), sharded_parameters=True)
-    )
+
+    def program(x: Tensor, **weights: Tensor) -> Tensor:
+        for k in range(6):
+            x = ops.add(ops.matmul(x, weights[f"a{k}"]), ops.matmul(x, weights[f"b{k}"]))
+        return x
+
+    weights = {f"{name}{k}": (8, 8) for k in range(6) for name in "ab"}
+    graph = record_graph(program, {"x": (64, 8)}, weights)
+    settings = Settings(machine=machine(0), sharded_parameters=True)
+    rng, model = random.Random(1), ChoiceModel(graph, Mesh((4,), ("a",)), settings)
     problem, above = model.surely_kept(), 0
     for _ in range(500):
         states = problem.with_best_hubs([rng.randrange(n) for n in problem.sizes])
@@ -175,25 +173,31 @@ def calibrated(seed: int) -> Machine:
     return Machine("jumps", start, beta, flops=1e9, pieces=pieces, measured=tuple(times))
 
 
-@pytest.mark.parametrize("bucket", [move_prices.BUCKET_BYTES, 60_000, 5_000])
+@pytest.mark.parametrize("bucket", [BUCKET_BYTES, 60_000, 5_000])
 def test_no_choice_is_below_the_proven_bound_if_prices_jump(
     bucket: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The choices are random or near the optimum. Buckets have room for all gradients, some or few."""
-    monkeypatch.setattr(move_prices, "BUCKET_BYTES", bucket)
-    monkeypatch.setattr(merge.fill_buckets, "__defaults__", (bucket,))
+    monkeypatch.setattr("spmdsim.auto_parallel.costs.move_prices.BUCKET_BYTES", bucket)
+    monkeypatch.setattr("spmdsim.redistribution.plans.merge.fill_buckets.__defaults__", (bucket,))
     checked = 0
     for seed in range(8):
         rng = random.Random(seed)
-        graph = mlp(rng.choice((2, 4)), rng.choice((24, 48, 96)), rng.choice((24, 120)), bias=seed % 2 == 0)
+        graph = build_program(
+            "mlp",
+            layers=rng.choice((2, 4)),
+            hidden=rng.choice((24, 48, 96)),
+            batch=rng.choice((24, 120)),
+            bias=seed % 2 == 0,
+        )
         mesh = rng.choice((MESH, Mesh((4,), ("a",)), Mesh((2, 4), ("a", "b"))))
         settings = Settings(machine=calibrated(seed), overlap=0.5 * (seed % 3 == 0))
-        result = search_mesh(graph, mesh, settings)
+        result = search(graph, mesh, settings=settings)
         if not result.optimal:
             assert "optim" not in str(result).split("\n")[1]
             continue
         model = ChoiceModel(graph, mesh, settings)
-        best = solve(model).states
+        best = eliminate(model.problem).states
         assert result.least is not None and result.within is not None
         assert result.seconds <= (1 + result.within + 1e-5) * result.least
         for k in range(40):
@@ -217,14 +221,14 @@ def test_the_unproven_gap_of_a_calibrated_machine_is_small() -> None:
 def test_published_models_price_shared_messages() -> None:
     """A published model prices a message of several gradients as one collective of all their bytes."""
     settings = Settings(machine=load_cost_model("alpa"), merge=True)
-    graph, mesh, prices = mlp(3, 8, 8, bias=False), Mesh((4,), ("dp",)), MovePrices(settings)
-    choice = complete_choice(graph, mesh, data_parallel(graph, mesh), settings)
-    messages = evaluate(choice, settings, prices).messages
+    graph = build_program("mlp", layers=3, hidden=8, batch=8, bias=False)
+    result = search(graph, Mesh((4,), ("dp",)), settings=settings).comparison["data parallel"]
+    messages, prices = result.evaluation.messages, result.moves
     assert [len(message.moves) for message in messages] == [3]
     nbytes = messages[0].itemsize * sum(messages[0].elements)
     assert messages[0].seconds(prices) == prices.message_seconds(messages[0].merge, nbytes) > 0
 
 
 def test_a_batch_without_rows_is_not_split() -> None:
-    with pytest.raises(NotPossibleError, match="0 rows in the batch, fewer than 4"):
-        data_parallel(mlp(2, 8, 0), Mesh((4,), ("dp",)))
+    result = search(lambda x, w: ops.sum(x @ w), 4, inputs={"x": (0, 8)}, parameters={"w": (8, 8)})
+    assert result.not_possible["data parallel"] == "matmul.w has 0 rows in the batch, fewer than 4"

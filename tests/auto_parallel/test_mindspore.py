@@ -32,7 +32,7 @@ def cases(kind: str) -> list[Any]:
 
 @pytest.mark.parametrize("inputs, expect", cases("drec_matmul"))
 def test_double_recursion_cuts_one_product_as_published(inputs: dict, expect: dict) -> None:
-    graph = chain((inputs["K"], inputs["J"]), batch=inputs["I"])
+    graph = build_program("chain", sizes=(inputs["K"], inputs["J"]), batch=inputs["I"])
     result = double_recursion(graph, inputs["devices"], inputs["version"])
     assert [FACTORS[cut] for cut in result.cuts[0]] == expect["cuts"]
     assert [list(cuts) for cuts in result.parts(0)] == expect["in_strategy"]
@@ -54,7 +54,7 @@ def test_the_number_of_candidates_is_as_published(inputs: dict, expect: dict) ->
 
 def test_three_splittable_dims_have_twenty_candidates() -> None:
     assert len(cut_strategies([(64, 32, 16)], 8)) == 20
-    assert len(operator_cuts(chain((64, 64), batch=64).operators[0], 8)) == 20
+    assert len(operator_cuts(build_program("chain", sizes=(64, 64), batch=64).operators[0], 8)) == 20
 
 
 def test_fully_used_devices_allow_all_cuts_or_none() -> None:
@@ -81,7 +81,7 @@ def test_the_cost_of_an_operator_is_as_published(inputs: dict, expect: dict) -> 
 
 
 def test_operator_cost_from_a_strategy_matches_the_slices() -> None:
-    operator = chain((304, 500), batch=200).operators[0]
+    operator = build_program("chain", sizes=(304, 500), batch=200).operators[0]
     strategy = strategy_from_cuts(operator.bound, ((2, 2), (2, 1)), 8)
     cost = strategy_cost(operator, strategy, [False, True])
     rows, columns = 4 * 100 * 152, 4 * 152 * 500
@@ -112,7 +112,7 @@ def test_pareto_filter_keeps_falling_communication() -> None:
 @pytest.mark.parametrize("version", ["r1.0", "2.x"])
 @pytest.mark.parametrize("ranks", [1, 6, 8, 12, 64])
 def test_double_recursion_gives_legal_strategies(version: str, ranks: int) -> None:
-    graph = mlp(3, sizes=(96, 48, 96, 24), batch=36)
+    graph = build_program("mlp", layers=3, sizes=(96, 48, 96, 24), batch=36)
     result = double_recursion(graph, ranks, version)
     for operator, strategy, cuts in zip(graph.operators, result.strategies(), result.cuts):
         operator.bound.check(strategy)
@@ -121,7 +121,7 @@ def test_double_recursion_gives_legal_strategies(version: str, ranks: int) -> No
 
 
 def test_double_recursion_keeps_configured_operators() -> None:
-    graph = mlp(2, 64, 64).configure(fc1=((2, 4), (4, 1)))
+    graph = build_program("mlp", layers=2, hidden=64, batch=64).configure(fc1=((2, 4), (4, 1)))
     for version in ("r1.0", "2.x"):
         result = double_recursion(graph, 8, version)
         assert result.parts(graph.operator("fc1").index) == ((2, 4), (4, 1))
@@ -151,11 +151,11 @@ def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
 
 def test_double_recursion_refuses_no_devices_and_unknown_versions() -> None:
     with pytest.raises(InputError, match="ranks must be an integer of 1 or more, got 0"):
-        double_recursion(mlp(1, 8, 8), 0)
+        double_recursion(build_program("mlp", layers=1, hidden=8, batch=8), 0)
     with pytest.raises(InputError, match="version must be one of"):
-        double_recursion(mlp(1, 8, 8), 8, "3.x")
+        double_recursion(build_program("mlp", layers=1, hidden=8, batch=8), 8, "3.x")
 
 
 def test_double_recursion_cuts_equal_layers_equally() -> None:
-    long = double_recursion(chain((64,) * 33, batch=64), 16)
+    long = double_recursion(build_program("chain", sizes=(64,) * 33, batch=64), 16)
     assert len(set(long.cuts[4:-4])) == 1

@@ -43,7 +43,7 @@ def alpa(
     graph: Graph, shape: tuple[int, ...], beta: tuple[float, ...] = (1.0, 1.0), **options: object
 ) -> SearchResult:
     mesh = Mesh(shape, ("a", "b")[: len(shape)])
-    return search_mesh(graph, mesh, assumptions(shape, beta, **options))
+    return search(graph, mesh, settings=assumptions(shape, beta, **options))
 
 
 def input_cuts(result: SearchResult, operator: str) -> tuple[tuple[int, ...], ...]:
@@ -73,7 +73,9 @@ def shard_state(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
 
 def test_large_batch_is_data_parallel() -> None:
     case = ALPA["test_mlp.py data_parallel"]
-    result = alpa(mlp(case["layers"], case["hidden"], case["batch"]), (4,))
+    result = alpa(
+        build_program("mlp", layers=case["layers"], hidden=case["hidden"], batch=case["batch"]), (4,)
+    )
     assert result.seconds == pytest.approx(case["objective"], rel=0.01)
     assert result.combined == {"all_reduce": case["all_reduce"]}
     assert all(not result.choice.layouts[v.index].split_axes for v in result.graph.parameters)
@@ -81,7 +83,7 @@ def test_large_batch_is_data_parallel() -> None:
 
 def test_large_width_is_megatron() -> None:
     # The objective of this network is published for batch 32 and width 256: layers - 1 all_reduces.
-    result = alpa(mlp(6, 256, 32), (4,))
+    result = alpa(build_program("mlp", layers=6, hidden=256, batch=32), (4,))
     assert result.seconds == pytest.approx(245765.05, rel=1e-7)
     assert result.collectives == {"all_reduce": 5}
     for layer in range(6):
@@ -90,7 +92,7 @@ def test_large_width_is_megatron() -> None:
 
 def test_two_axes_mix_both() -> None:
     case = ALPA["test_mlp.py 2d_mesh"]
-    result = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
+    result = alpa(build_program("mlp", layers=6, hidden=32, batch=256), (2, 2), (1.0, 0.1))
     assert result.seconds == pytest.approx(case["objective"], rel=0.01)
     assert result.combined == {"all_reduce": case["all_reduce"]}
     weights = [result.layout(f"w{k}").cuts for k in range(6)]
@@ -100,14 +102,14 @@ def test_two_axes_mix_both() -> None:
 
 @pytest.mark.parametrize("batch, width, megatron_wins", [(8, 64, True), (1024, 64, False), (64, 1024, True)])
 def test_crossover_follows_from_the_bytes(batch: int, width: int, megatron_wins: bool) -> None:
-    result = alpa(mlp(4, width, batch, bias=False), (4,))
+    result = alpa(build_program("mlp", layers=4, hidden=width, batch=batch, bias=False), (4,))
     split = any(result.choice.layouts[v.index].split_axes for v in result.graph.parameters)
     assert split == megatron_wins == (3 * batch * width < 4 * width * width)
 
 
 def test_reduce_scatter_never_beats_its_all_reduce() -> None:
     case = ALPA["test_mlp.py model_parallel prefer_reduce_scatter"]
-    counts = alpa(mlp(6, 256, 32), (4,), scatter=True).collectives
+    counts = alpa(build_program("mlp", layers=6, hidden=256, batch=32), (4,), scatter=True).collectives
     scattered = counts.get("reduce_scatter", 0)
     assert counts.get("all_reduce", 0) + scattered == case["all_reduce_plus_reduce_scatter"]
     assert scattered == counts.get("all_gather", 0)
@@ -116,7 +118,9 @@ def test_reduce_scatter_never_beats_its_all_reduce() -> None:
 def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
     case = ALPA["test_mlp.py Zero2 data parallel"]
     settings = assumptions((4,), (1.0, 1.0), scatter=True)
-    choice = fully_sharded(mlp(6, 32, 256), [Mesh((4,), ("a",))], settings)
+    choice = fully_sharded(
+        build_program("mlp", layers=6, hidden=32, batch=256), [Mesh((4,), ("a",))], settings
+    )
     merged = SearchResult(choice, settings, "fully sharded").combined
     assert merged == {"reduce_scatter": case["reduce_scatter"], "all_gather": case["all_gather"]}
 
@@ -124,7 +128,9 @@ def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
 def test_fully_sharded_with_recomputation_gathers_twice() -> None:
     """Parameters are gathered for the forward and for the backward pass (ZeRO stage 3)."""
     settings = assumptions((4,), (1.0, 1.0), scatter=True, recompute=True)
-    choice = fully_sharded(mlp(6, 32, 256), [Mesh((4,), ("a",))], settings)
+    choice = fully_sharded(
+        build_program("mlp", layers=6, hidden=32, batch=256), [Mesh((4,), ("a",))], settings
+    )
     merged = SearchResult(choice, settings, "fully sharded").combined
     assert merged == {"reduce_scatter": 1, "all_gather": 2}
 
@@ -132,7 +138,7 @@ def test_fully_sharded_with_recomputation_gathers_twice() -> None:
 def test_both_axes_with_sharded_state_reduce_scatter_gradients() -> None:
     """Gradients are reduce-scattered if each parameter has a shard per rank."""
     case = ALPA["test_mlp.py 2d_mesh reduce_scatter"]
-    result = alpa(mlp(6, 32, 256), (2, 2), (1.0, 0.1))
+    result = alpa(build_program("mlp", layers=6, hidden=32, batch=256), (2, 2), (1.0, 0.1))
     settings = assumptions((2, 2), (1.0, 0.1), scatter=True)
     merged = SearchResult(shard_state(result.choice, settings), settings, "sharded")
     counts = merged.combined
@@ -145,10 +151,10 @@ def test_both_axes_with_sharded_state_reduce_scatter_gradients() -> None:
 
 
 def test_masked_words_with_sharded_state_scatter_few_messages() -> None:
-    graph = bert(2, 512, 4, 4, heads=4, vocab=4096, embedding=True)
+    graph = build_program("bert", layers=2, hidden=512, batch=4, seq=4, heads=4, vocab=4096, embedding=True)
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     options = {"gather": False, "full": False}
-    result = search_mesh(graph, Mesh((2, 2), ("a", "b")), alpa_settings(model, **options))
+    result = search(graph, Mesh((2, 2), ("a", "b")), settings=alpa_settings(model, **options))
     settings = alpa_settings(model, full=False, scatter=True)
     counts = count_collectives(SearchResult(shard_state(result.choice, settings), settings, "sharded"))
     assert counts["all_reduce"] == 4 * 2 + 2 + 2
@@ -170,7 +176,7 @@ def states_of_choice(model: ChoiceModel, choice: StrategyChoice) -> list[int]:
 @pytest.mark.parametrize("share", [0.4, 0.55, 0.8])
 def test_memory_pressure_shards_parameters(share: float) -> None:
     """Under a limit between plain and fully sharded data parallelism, the time is between theirs too."""
-    graph, mesh = mlp(6, 512, 2048), Mesh((4,), ("a",))
+    graph, mesh = build_program("mlp", layers=6, hidden=512, batch=2048), Mesh((4,), ("a",))
     settings = assumptions((4,), (1.0, 1.0), scatter=True, sharded_parameters=True)
     model = ChoiceModel(graph, mesh, settings)
     free = eliminate(model.problem)
@@ -188,7 +194,9 @@ def test_memory_pressure_shards_parameters(share: float) -> None:
 @pytest.mark.parametrize("recompute, name", [(False, "model_parallel"), (True, "model_parallel remat")])
 def test_bert_layers_are_megatron(recompute: bool, name: str) -> None:
     case = ALPA[f"test_bert.py layer {name}"]
-    result = alpa(bert(2, 128, 8, 8, heads=8), (4,), recompute=recompute)
+    result = alpa(
+        build_program("bert", layers=2, hidden=128, batch=8, seq=8, heads=8), (4,), recompute=recompute
+    )
     assert result.seconds == pytest.approx(case["objective"], rel=1e-6)
     assert result.collectives == {"all_reduce": case["all_reduce"]}
     for layer in ("l0", "l1"):
@@ -200,8 +208,8 @@ def test_bert_layers_are_megatron(recompute: bool, name: str) -> None:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
-    assert alpa(bert(layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
-    graph, mesh = bert(layers), Mesh((4,), ("a",))
+    assert alpa(build_program("bert", layers=layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
+    graph, mesh = build_program("bert", layers=layers), Mesh((4,), ("a",))
     settings = assumptions((4,), (1.0, 1.0))
     by_hand = SearchResult(complete_choice(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
     assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
@@ -219,9 +227,9 @@ def count_collectives(result: SearchResult) -> dict[str, int]:
 @pytest.mark.parametrize("layers", [1, 2])
 def test_bert_layers_on_two_axes_are_data_parallel_and_megatron(layers: int) -> None:
     """The gradients of all layers share one of the 4 all_reduces per layer."""
-    graph = bert(layers, 128, 8, 8, heads=8)
+    graph = build_program("bert", layers=layers, hidden=128, batch=8, seq=8, heads=8)
     mesh, model = Mesh((2, 2), ("a", "b")), AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
-    result = search_mesh(graph, mesh, alpa_settings(model))
+    result = search(graph, mesh, settings=alpa_settings(model))
     assert count_collectives(result) == {"all_reduce": 4 * layers}
     shard_bytes = [(v, 4 * np.prod(v.shape) / np.prod(result.layout(v.name).cuts)) for v in graph.parameters]
     gradients = sum(model.seconds("all_reduce", 2, nbytes, ["a"]) for _, nbytes in shard_bytes)
@@ -237,10 +245,12 @@ def test_masked_words_on_two_axes_need_the_published_all_reduces(layers: int) ->
 
     The 5 are 2 of the loss, one each for the embedding's result and its gradient, and one for all parameters.
     """
-    graph = bert(layers, 512, 4, 4, heads=4, vocab=4096, embedding=True)
+    graph = build_program(
+        "bert", layers=layers, hidden=512, batch=4, seq=4, heads=4, vocab=4096, embedding=True
+    )
     model = AlpaModel(axes=("a", "b"), alpha=(2.0, 2.0), beta=(1.0, 0.1))
     mesh = Mesh((2, 2), ("a", "b"))
-    result = search_mesh(graph, mesh, alpa_settings(model, gather=False, full=False))
+    result = search(graph, mesh, settings=alpa_settings(model, gather=False, full=False))
     assert count_collectives(result) == {"all_reduce": 4 * layers + 5}
     assert result.layout("embedding").cuts == (2, 1), "rows of the embedding are split"
     assert result.layout("head.w").cuts == (1, 1), "the head is whole everywhere"
@@ -260,9 +270,11 @@ def test_masked_words_on_two_axes_need_the_published_all_reduces(layers: int) ->
 def test_many_rows_make_every_operator_data_parallel(make: str) -> None:
     """Weights are replicated and one all_reduce is merged, as published for the three networks."""
     graphs = {
-        "mlp": mlp(6, 32, 256),
-        "bert layers": bert(2, 32, 64, 64, heads=8),
-        "bert": bert(2, 16, 32, 32, heads=4, vocab=128, embedding=True),
+        "mlp": build_program("mlp", layers=6, hidden=32, batch=256),
+        "bert layers": build_program("bert", layers=2, hidden=32, batch=64, seq=64, heads=8),
+        "bert": build_program(
+            "bert", layers=2, hidden=16, batch=32, seq=32, heads=4, vocab=128, embedding=True
+        ),
     }
     graph = graphs[make]
     result = alpa(graph, (4,))
@@ -276,7 +288,15 @@ def test_many_rows_make_every_operator_data_parallel(make: str) -> None:
 
 def test_the_rows_of_a_tied_embedding_are_split() -> None:
     case = ALPA["test_bert.py embedding_2d_mesh (tied)"]
-    graph = gpt(0, case["hidden"], case["batch"], case["seq"], heads=1, vocab=case["vocab"])
+    graph = build_program(
+        "gpt",
+        layers=0,
+        hidden=case["hidden"],
+        batch=case["batch"],
+        seq=case["seq"],
+        heads=1,
+        vocab=case["vocab"],
+    )
     result = alpa(graph, (2, 2))
     assert result.seconds == pytest.approx(case["objective"], rel=0.01)
     assert set(result.collectives) == {"all_reduce"}
@@ -285,7 +305,15 @@ def test_the_rows_of_a_tied_embedding_are_split() -> None:
 
 def test_experts_are_split() -> None:
     case = ALPA["test_moe.py layer"]
-    graph = moe(1, case["hidden"], case["batch"], case["seq"], experts=case["E"], group=case["S"])
+    graph = build_program(
+        "moe",
+        layers=1,
+        hidden=case["hidden"],
+        batch=case["batch"],
+        seq=case["seq"],
+        experts=case["E"],
+        group=case["S"],
+    )
     result = alpa(graph, (4,))
     assert result.seconds == pytest.approx(case["objective"], rel=1e-6)
     assert result.combined == {"all_to_all": case["all_to_all"], "all_reduce": case["all_reduce"]}
@@ -297,7 +325,9 @@ def test_experts_are_split() -> None:
 def experts_on_two_axes(**options: object) -> SearchResult:
     case = ALPA["test_moe.py layer_2d"]
     sizes = {"experts": case["E"], "group": case["S"], "heads": case["heads"]}
-    graph = moe(1, case["hidden"], case["batch"], case["seq"], **sizes)
+    graph = build_program(
+        "moe", layers=1, hidden=case["hidden"], batch=case["batch"], seq=case["seq"], **sizes
+    )
     assert case["allow_mixed_mesh_shape"] and not case["allow_all_gather"]
     return alpa(graph, tuple(case["mesh"][0]), nested=True, gather=False, **options)
 
@@ -357,12 +387,14 @@ def test_experts_on_two_axes_with_sharded_state_scatter_gradients() -> None:
 
 @pytest.mark.parametrize("layers", [2, 4])
 def test_convolutions_alternate_channels(layers: int) -> None:
-    result = alpa(convolutions(layers, 64, 4, 4), (4,))
+    result = alpa(build_program("convolutions", layers=layers, channels=64, batch=4, image=4), (4,))
     assert result.collectives == {"all_reduce": layers - 1}
 
 
 def test_depthwise_convolutions_need_at_most_one_all_reduce() -> None:
-    result = alpa(convolutions(3, 64, 4, 4, depthwise=True), (4,))
+    result = alpa(
+        build_program("convolutions", layers=3, channels=64, batch=4, image=4, depthwise=True), (4,)
+    )
     assert (
         result.collectives.get("all_reduce", 0) <= ALPA["test_conv.py depthwise model_parallel"]["all_reduce"]
     )
@@ -371,7 +403,7 @@ def test_depthwise_convolutions_need_at_most_one_all_reduce() -> None:
 
 def test_a_small_network_needs_one_all_reduce() -> None:
     case = ALPA["test_basic.py dropout MLP (32,32,16)"]
-    result = alpa(mlp(sizes=(32, 32, 16), batch=64), tuple(case["mesh"][0]))
+    result = alpa(build_program("mlp", sizes=(32, 32, 16), batch=64), tuple(case["mesh"][0]))
     assert result.combined == {"all_reduce": case["all_reduce"]}
     assert result.seconds < case["objective_below"]
 
@@ -380,7 +412,7 @@ def test_argmax_splits_the_other_dim() -> None:
     build = GraphBuilder("argmax")
     x = build.input("x", (144, 144))
     y = build.apply(Rule.parse("a b -> b", whole="a"), x, name="argmax")
-    result = search_mesh(build.graph(y), Mesh((4,), ("a",)), Settings(machine=Machine.laptop()))
+    result = search(build.graph(y), Mesh((4,), ("a",)), settings=Settings(machine=Machine.laptop()))
     assert not result.collectives
     assert input_cuts(result, "argmax") == ((1, 4),)
 
@@ -406,7 +438,7 @@ def test_named_dims_have_the_published_least_memory(case: dict) -> None:
 
 
 def test_named_dims_of_a_network_have_one_split_in_all_operators() -> None:
-    graph = mlp(3, sizes=(64, 256, 256, 64), batch=8, bias=False)
+    graph = build_program("mlp", layers=3, sizes=(64, 256, 256, 64), batch=8, bias=False)
     dims = named_dims(graph)
     best = dims.best(Mesh((2, 4), ("m1", "m2")))
     assert len(best) == 2
@@ -415,7 +447,7 @@ def test_named_dims_of_a_network_have_one_split_in_all_operators() -> None:
         layouts = operator.bound.input_layouts(strategy)
         assert [x.canonical for x in layouts] == [choice.layouts[i].canonical for i in operator.inputs]
     with pytest.raises(InputError, match="cannot be split or joined"):
-        named_dims(moe())
+        named_dims(build_program("moe"))
 
 
 def test_elimination_finds_nnscalers_optimum() -> None:

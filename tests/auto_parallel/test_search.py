@@ -111,20 +111,20 @@ def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: 
 
 
 def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
-    search(mlp(2, 16, 16), 2).save(tmp_path / "s.json")
+    search(build_program("mlp", layers=2, hidden=16, batch=16), 2).save(tmp_path / "s.json")
     with pytest.raises(InputError, match="not those of"):
-        load_choice(tmp_path / "s.json", mlp(3, 16, 16))
+        load_choice(tmp_path / "s.json", build_program("mlp", layers=3, hidden=16, batch=16))
     (tmp_path / "t.json").write_text("{}")
     with pytest.raises(InputError, match="not a file of strategies"):
-        load_choice(tmp_path / "t.json", mlp(2, 16, 16))
+        load_choice(tmp_path / "t.json", build_program("mlp", layers=2, hidden=16, batch=16))
     with pytest.raises(InputError, match="there is no file"):
-        load_choice(tmp_path / "none.json", mlp(2, 16, 16))
+        load_choice(tmp_path / "none.json", build_program("mlp", layers=2, hidden=16, batch=16))
 
 
 def test_tying_repeated_layers_changes_nothing() -> None:
-    graph, mesh = gpt(3, 64, 8, 16, heads=4), Mesh((4,), ("a",))
-    tied = search_mesh(graph, mesh, Settings(tie=True, partial=True))
-    free = search_mesh(graph, mesh, Settings(partial=True))
+    graph, mesh = build_program("gpt", layers=3, hidden=64, batch=8, seq=16, heads=4), Mesh((4,), ("a",))
+    tied = search(graph, mesh, settings=Settings(tie=True, partial=True))
+    free = search(graph, mesh, settings=Settings(partial=True))
     assert tied.seconds == pytest.approx(free.seconds, rel=1e-6)
     assert len(ChoiceModel(graph, mesh, Settings(tie=True)).problem) < 0.6 * len(
         ChoiceModel(graph, mesh, Settings()).problem
@@ -132,8 +132,8 @@ def test_tying_repeated_layers_changes_nothing() -> None:
 
 
 def test_overlap_and_recomputation_change_the_total_as_stated() -> None:
-    graph, mesh = mlp(2, 32, 4096, bias=False), Mesh((8,), ("dp",))
-    plain = search_mesh(graph, mesh, Settings())
+    graph, mesh = build_program("mlp", layers=2, hidden=32, batch=4096, bias=False), Mesh((8,), ("dp",))
+    plain = search(graph, mesh, settings=Settings())
     assert not any(plain.layout(v.name).split_axes for v in graph.parameters)
     gradients = sum(cost.gradient for cost in plain.evaluation.operators)
     assert gradients > 0
@@ -148,13 +148,13 @@ def test_peak_memory_counts_every_kind_of_tensor() -> None:
     build = GraphBuilder("one")
     x, w = build.input("x", (8, 16)), build.parameter("w", (16, 4))
     y = build.apply(RULES["matmul"], x, w, name="mm", kind="matmul")
-    best = search_mesh(build.graph(y), Mesh((1,), ("a",)), Settings())
+    best = search(build.graph(y), Mesh((1,), ("a",)), settings=Settings())
     memory, operand, result = best.memory, 4 * 8 * 16, 4 * 8 * 4
     assert (memory.parameters, memory.gradients, memory.optimizer) == (256, 256, 512)
     assert memory.activations == 0 and memory.where == "update"
     assert memory.transient == operand + result + 256
     assert memory.peak == 256 + 256 + 512 + operand + result + 256
-    alone = search_mesh(replace(build.graph(y), training=False), Mesh((1,), ("a",)), Settings()).memory
+    alone = search(replace(build.graph(y), training=False), Mesh((1,), ("a",)), settings=Settings()).memory
     assert (alone.peak, alone.activations, alone.where) == (256 + operand + result, 0, "mm")
 
 
@@ -166,7 +166,7 @@ def test_peak_memory_follows_liveness() -> None:
         x = build.apply(
             RULES["matmul"], x, build.parameter(f"w{k}", (rows, columns)), name=f"mm{k}", kind="matmul"
         )
-    memory = search_mesh(build.graph(x), Mesh((1,), ("a",)), Settings()).memory
+    memory = search(build.graph(x), Mesh((1,), ("a",)), settings=Settings()).memory
     narrow, wide, weight, result = 4 * 8 * 4, 4 * 8 * 64, 4 * 64 * 4, 4 * 8
     assert memory.where == "mm1" and memory.gradients == 4 * 4
     assert memory.activations == narrow + wide
@@ -178,7 +178,7 @@ def test_peak_memory_counts_the_tensors_of_the_tape() -> None:
     x, w, stored = {"x": (64, 32)}, {"w": (32, 48)}, []
     for after in (ops.relu, ops.gelu, lambda h: ops.add(h, h), ops.log):
         graph = record_program(lambda x, w, after=after: ops.sum(after(x @ w)), 1, x, w)
-        result, most = search_mesh(graph, Mesh((1,), ("a",)), Settings()), 4 * (64 * 32 + 64 * 48)
+        result, most = search(graph, Mesh((1,), ("a",)), settings=Settings()), 4 * (64 * 32 + 64 * 48)
         step = StepMemory(result.choice, result.settings, result.moves)
         for operator in graph.operators:
             step.forward(operator)
@@ -208,7 +208,7 @@ def test_assignments_that_store_more_may_have_a_lower_peak() -> None:
 
 
 def test_a_memory_limit_is_met_or_the_smallest_possible_one_is_named() -> None:
-    graph, mesh = mlp(3, 256, 1024), Mesh((4,), ("dp",))
+    graph, mesh = build_program("mlp", layers=3, hidden=256, batch=1024), Mesh((4,), ("dp",))
     free = search(graph, mesh)
     with pytest.raises(DoesNotFitError, match="smallest limit that can be met is") as refused:
         search(graph, mesh, memory=1000)
@@ -246,7 +246,7 @@ def test_the_named_limit_is_the_lowest_peak_of_all_assignments() -> None:
 
 
 def test_frontier_falls_and_starts_at_the_optimum() -> None:
-    graph = mlp(1, 128, 512)
+    graph = build_program("mlp", layers=1, hidden=128, batch=512)
     points = frontier(graph, 4, Settings())
     assert len(points) >= 3
     assert all(a.seconds < b.seconds and a.memory > b.memory for a, b in itertools.pairwise(points))
@@ -255,7 +255,7 @@ def test_frontier_falls_and_starts_at_the_optimum() -> None:
 
 
 def test_why_prints_the_difference_of_another_strategy() -> None:
-    result = search(mlp(2, 512, 64), Mesh((2, 4), ("dp", "tp")))
+    result = search(build_program("mlp", layers=2, hidden=512, batch=64), Mesh((2, 4), ("dp", "tp")))
     answer = result.why("fc1", {".0": "tp"})
     assert answer.other.strategy("fc1").axes == {".0": ("tp",)}
     assert answer.difference > 0
@@ -284,7 +284,7 @@ def test_propagation_visits_readers_first_and_breadth_first() -> None:
 
 
 def test_propagation_reaches_producers() -> None:
-    graph = mlp(2, 16, 16, bias=False).configure(fc1={".0": "x"})
+    graph = build_program("mlp", layers=2, hidden=16, batch=16, bias=False).configure(fc1={".0": "x"})
     propagation = propagate(graph, Mesh((2,), ("x",)))
     assert [str(s) for s in propagation.strategies] == [".0:x", ".1:x", ".0:x", "b:x"]
     assert [graph.operators[i].name for i in propagation.order] == ["fc1", "loss", "relu0", "fc0"]
@@ -293,7 +293,9 @@ def test_propagation_reaches_producers() -> None:
 @pytest.mark.parametrize("layers", [2, 3, 4])
 def test_propagation_chooses_by_the_gradients_of_the_operator_itself(layers: int) -> None:
     """The operand of fc0 needs no gradient, unlike the operand of the equal fc2, which comes first."""
-    graph = mlp(layers, 64, 32, bias=False, activation=False).configure(fc1={"k": "b"})
+    graph = build_program("mlp", layers=layers, hidden=64, batch=32, bias=False, activation=False).configure(
+        fc1={"k": "b"}
+    )
     assert str(propagate(graph, Mesh((2, 4), ("a", "b"))).strategies[0]) == "n:b"
 
 
@@ -309,7 +311,9 @@ def test_propagation_prefers_a_reshape_without_communication() -> None:
 
 
 def test_propagation_remarks_on_configured_operators_that_disagree() -> None:
-    graph = mlp(2, 16, 16, bias=False).configure(fc0={".0": "x"}, relu0={".0": "x"})
+    graph = build_program("mlp", layers=2, hidden=16, batch=16, bias=False).configure(
+        fc0={".0": "x"}, relu0={".0": "x"}
+    )
     propagation = propagate(graph, Mesh((2,), ("x",)))
     assert len(propagation.remarks) == 1 and "fc0 and relu0 are both configured" in propagation.remarks[0]
     assert propagation.strategies[0].axes == {".0": ("x",)} and propagation.strategies[1].axes == {
@@ -319,7 +323,7 @@ def test_propagation_remarks_on_configured_operators_that_disagree() -> None:
 
 def test_propagation_without_a_configured_operator_is_refused() -> None:
     with pytest.raises(InputError, match=r"\.shard"):
-        search(mlp(2, 16, 16), 2, method="sharding_propagation")
+        search(build_program("mlp", layers=2, hidden=16, batch=16), 2, method="sharding_propagation")
 
 
 def test_unknown_names_are_refused() -> None:
@@ -330,13 +334,13 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(InputError, match="no size 'depth'"):
         search("mlp", 2, depth=3)
     with pytest.raises(InputError, match="no operator is called"):
-        mlp(1).operator("fc9")
+        build_program("mlp", layers=1).operator("fc9")
     with pytest.raises(InputError, match="the number of ranks must be 1 or more, got 0"):
         search("mlp", 0)
     with pytest.raises(InputError, match="no operator can use 7 ranks"):
         search("mlp", 7, hidden=5, batch=6)
     with pytest.raises(RuleError, match="operand"):
-        search(mlp(2, 16, 16).configure(fc0=((2, 2), (4, 1))), 4)
+        search(build_program("mlp", layers=2, hidden=16, batch=16).configure(fc0=((2, 2), (4, 1))), 4)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +358,7 @@ def test_sizes_of_programs_must_be_positive(name: str, sizes: dict[str, int], wo
 
 
 def test_layers_of_a_graph_are_found() -> None:
-    graph = gpt(5, 64, 4, 16, heads=2)
+    graph = build_program("gpt", layers=5, hidden=64, batch=4, seq=16, heads=2)
     bare = replace(graph, operators=tuple(replace(o, layer=None) for o in graph.operators))
     marked = mark_layers(bare)
     period = len([o for o in graph.operators if o.layer == ("layer", 0)])
@@ -371,13 +375,13 @@ def test_device_matrices_are_all_factorisations() -> None:
     ]  # fmt: skip
     assert device_matrices(1)[0].shape == (1,)
     assert binary_mesh(1).size == 1
-    bound = mlp(1, 8, 8).operators[0].bound
+    bound = build_program("mlp", layers=1, hidden=8, batch=8).operators[0].bound
     assert len(mesh_strategies(bound, Mesh((1, 2), ("a", "b")))) == 4
 
 
 @pytest.mark.parametrize("layers", [10, 40])
 def test_double_recursion_makes_one_cut_per_operator_and_step(layers: int) -> None:
-    graph = gpt(layers, 256, 64, 64, heads=4)
+    graph = build_program("gpt", layers=layers, hidden=256, batch=64, seq=64, heads=4)
     for ranks, steps in ((8, 3), (64, 6), (65536, 16)):
         result = double_recursion(graph, ranks)
         assert {len(cuts) for cuts in result.cuts} == {steps}
@@ -401,7 +405,7 @@ def test_large_searches_stay_symbolic() -> None:
 
 
 def test_the_tutorials_configured_strategies_propagate() -> None:
-    result = search(tutorial(), 8, method="sharding_propagation", polish=False)
+    result = search(build_program("tutorial"), 8, method="sharding_propagation", polish=False)
     assert len(result.remarks) == 3
     flatten = result.graph.operator("flatten")
     assert [layout.cuts[0] for layout in flatten.bound.input_layouts(result.strategy("flatten"))] == [2]
@@ -410,33 +414,37 @@ def test_the_tutorials_configured_strategies_propagate() -> None:
 def test_configured_cuts_are_repeated_on_more_ranks() -> None:
     """Cuts for 8 ranks are repeated on the right."""
     for ranks in (16, 64, 4096):
-        result = search(tutorial(), ranks, method="sharding_propagation")
+        result = search(build_program("tutorial"), ranks, method="sharding_propagation")
         first = result.graph.operator("matmul1")
         strategy = result.strategy("matmul1")
         assert [layout.cuts for layout in first.bound.input_layouts(strategy)] == [(2, 4), (4, 1)]
         assert result.mesh.size == ranks and len(result.mesh.axes) <= 4
-    recursion = double_recursion(tutorial(), 4096)
+    recursion = double_recursion(build_program("tutorial"), 4096)
     assert recursion.parts(first.index) == ((2, 4), (4, 1))
 
 
 def test_meshes_with_too_many_axes_are_refused() -> None:
     mesh = Mesh((2,) * 12, [f"a{k}" for k in range(12)])
     with pytest.raises(InputError, match="double recursion"):
-        search(mlp(1, 4096, 4096), mesh)
+        search(build_program("mlp", layers=1, hidden=4096, batch=4096), mesh)
 
 
 @pytest.mark.parametrize(
     "model", [MindSporeModel(), DTensorModel(), OneFlowModel(), AlpaModel(axes=("a", "b"))]
 )
 def test_published_models_can_price_a_search(model: CostModel) -> None:
-    result = search_mesh(mlp(3, 128, 64), Mesh((2, 2), ("a", "b")), Settings(machine=model))
+    result = search(
+        build_program("mlp", layers=3, hidden=128, batch=64),
+        Mesh((2, 2), ("a", "b")),
+        settings=Settings(machine=model),
+    )
     for other, one in result.comparison.items():
         assert one.seconds >= result.seconds * (1 - 1e-9), other
 
 
 def test_double_recursion_needs_memory_for_all_tensors() -> None:
     with pytest.raises(InputError, match="memory allows 1,000 bytes per rank"):
-        double_recursion(mlp(2, 256, 64), 8, memory=1000)
+        double_recursion(build_program("mlp", layers=2, hidden=256, batch=64), 8, memory=1000)
 
 
 def test_more_axes_are_searched_when_asked() -> None:
