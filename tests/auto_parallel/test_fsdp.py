@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recorded_graphs import record_graph
 
+from spmdsim import Tensor, ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.networks import RULES
-from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.integer import smallest_memory
-from spmdsim.core import Layout, Mesh, Rule
+from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Machine
 
 PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers.json").read_text())
@@ -27,54 +27,53 @@ ONE, TWO = Mesh((256,), ("dp",)), Mesh((32, 8), ("dp", "tp"))
 SETTINGS = Settings(machine=Machine.accelerators(), sharded_parameters=True, optimizer_words=1e5)
 
 
-class Network:
-    """A builder whose weights have the shape (outputs, inputs), like the weights of AutoParallel."""
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """Return a product with a weight of the shape (outputs, inputs), like the weights of AutoParallel."""
+    return ops.einsum("...k,nk->...n", x, weight)
 
-    def __init__(self, name: str, mesh: Mesh, shape: Sequence[int]) -> None:
-        # AutoParallel reduces gradients in their own type; spmdsim reduces gradients of two bytes in four.
-        self.build = GraphBuilder(name, itemsize=4)
-        layout = Layout(mesh, [("dp",), *[()] * (len(shape) - 1)])
-        self.x = self.build.input("x", shape, layout=layout)
-        self.batch = f".{len(shape) - 1}"
 
-    def linear(self, x: int, name: str, outputs: int) -> int:
-        dims = "b s" if len(self.build.shape(x)) == 3 else "b"
-        weight = self.build.parameter(name, (outputs, self.build.shape(x)[-1]))
-        return self.build.apply(f"{dims} k, n k -> {dims} n", x, weight, name=name, kind="linear")
+def record_network(
+    program: Callable[..., Tensor], mesh: Mesh, shape: tuple[int, ...], weights: dict[str, tuple[int, int]]
+) -> Graph:
+    """Return the graph of a network whose operand and result are split by the batch alone.
 
-    def result(self, x: int) -> Graph:
-        """Return the graph whose result is split by the batch alone. The input gets a gradient too."""
-        shard = {self.batch: "dp"}
-        out = self.build.apply(RULES["relu"], x, name="out", kind="identity", shard=shard)
-        graph = self.build.graph(out)
-        values = list(graph.values)
-        values[self.x] = replace(values[self.x], needs_gradient=True)
-        return replace(graph, values=tuple(values))
+    The operand gets a gradient, too. Elements have four bytes: AutoParallel reduces gradients in their own type, and
+    spmdsim reduces gradients of two bytes in four.
+    """
+    graph = record_graph(lambda x, **weights: ops.relu(program(x, **weights)), {"x": shape}, weights)
+    layout = Layout(mesh, [("dp",), *[()] * (len(shape) - 1)])
+    values = [
+        replace(value, layout=layout, needs_gradient=True) if value.name == "x" else value
+        for value in graph.values
+    ]
+    graph = graph.configure(**{graph.operators[-1].name: {f".{len(shape) - 1}": "dp"}})
+    return replace(graph, values=tuple(values))
 
 
 def feed_forward(mesh: Mesh) -> Graph:
-    net = Network("FFN", mesh, (2048 * mesh.shape[0], 1024))
-    return net.result(net.linear(net.linear(net.x, "w1", 4096), "w2", 1024))
+    shapes = {"w1": (4096, 1024), "w2": (1024, 4096)}
+    return record_network(
+        lambda x, w1, w2: linear(linear(x, w1), w2), mesh, (2048 * mesh.shape[0], 1024), shapes
+    )
 
 
 def block(mesh: Mesh, width: int = 6144, heads: int = 48) -> Graph:
     """Return the graph of a transformer block."""
 
-    net = Network("block", mesh, (8 * mesh.shape[0], 256, width))
-    build, x, sizes = net.build, net.x, {"n": heads, "d": width // heads}
-    split_heads = Rule.parse("b s (n d) -> b s n d", linear="all")
-    q, k, v = (
-        build.apply(split_heads, net.linear(x, w, width), name=f"{w}.heads", kind="reshape", sizes=sizes)
-        for w in ("wq", "wk", "wv")
-    )
-    weights = build.apply("b q n d, b k n d -> b n q k", q, k, name="scores")
-    weights = build.apply(RULES["softmax"], weights, name="softmax", kind="softmax")
-    mixed = build.apply("b n q k, b k n d -> b q n d", weights, v, name="mix")
-    join_heads = Rule.parse("b s n d -> b s (n d)", linear="all")
-    o = build.apply(join_heads, mixed, name="joined", kind="reshape", sizes=sizes)
-    o = build.apply(RULES["add"], net.linear(o, "wo", width), x, name="add1", kind="add")
-    h = build.apply(RULES["relu"], net.linear(o, "w1", 4 * width), name="relu", kind="relu")
-    return net.result(build.apply(RULES["add"], o, net.linear(h, "w2", width), name="add2", kind="add"))
+    def program(x: Tensor, **weights: Tensor) -> Tensor:
+        rows, length, _ = x.shape
+        q, k, v = (
+            ops.reshape(linear(x, weights[name]), (rows, length, heads, width // heads))
+            for name in ("wq", "wk", "wv")
+        )
+        scores = ops.softmax(ops.einsum("bqnd,bknd->bnqk", q, k))
+        joined = ops.reshape(ops.einsum("bnqk,bknd->bqnd", scores, v), x.shape)
+        o = ops.add(linear(joined, weights["wo"]), x)
+        return ops.add(o, linear(ops.relu(linear(o, weights["w1"])), weights["w2"]))
+
+    shapes = dict.fromkeys(("wq", "wk", "wv", "wo"), (width, width))
+    shapes |= {"w1": (4 * width, width), "w2": (width, 4 * width)}
+    return record_network(program, mesh, (8 * mesh.shape[0], 256, width), shapes)
 
 
 def matrix(layout: Layout) -> list[str]:
@@ -98,7 +97,7 @@ def products(result: SearchResult, backward: Sequence[str]) -> list[dict[str, li
     names = [v.name for v in result.graph.parameters]
     forward, back = [], {}
     for name in names:
-        bound, strategy = result.graph.operator(name).bound, result.strategy(name)
+        bound, strategy = result.graph.operator(f"einsum.{name}").bound, result.strategy(f"einsum.{name}")
         (x, w), (y,) = bound.input_layouts(strategy), bound.output_layouts(strategy)
         forward.append({"in1": matrix(x), "in2": transposed_matrix(w), "out": matrix(y)})
         dy = y.dual()

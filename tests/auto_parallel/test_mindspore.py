@@ -1,4 +1,4 @@
-"""Double recursion, enumeration, cost terms and the Pareto filter give MindSpore's published results."""
+"""Double recursion, enumeration and cost terms give MindSpore's published results."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 from mindspore_cuts import cut_strategies, operator_cost, operator_cuts, step_costs, strategy_cost
+from recorded_graphs import record_graph
 
-from spmdsim.auto_parallel.frontier import pareto_filter
-from spmdsim.auto_parallel.programs.graph import GraphBuilder
-from spmdsim.auto_parallel.programs.networks import RULES, chain, mlp
+from spmdsim import Tensor, ops
+from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.strategy_choice import prime_factors
 from spmdsim.core.cuts import strategy_from_cuts
-from spmdsim.dialects.imitations.cost_models import MindSporeModel
-from spmdsim.dialects.imitations.mindspore.double_recursion import double_recursion
 from spmdsim.errors import InputError
+from spmdsim.imitated import imitation
 
+double_recursion = imitation("search", "double_recursion")
+MindSporeModel = imitation("cost model", "mindspore")
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_mindspore.json").read_text())
 FACTORS = {".0": "i", "k": "k", "n": "j", None: None}
 
@@ -104,11 +105,6 @@ def test_short_messages_are_refined_as_published(inputs: dict, expect: dict) -> 
     assert [model.refine(x) for x in inputs["inputs"]] == expect["outputs"]
 
 
-def test_pareto_filter_keeps_falling_communication() -> None:
-    assert pareto_filter([(100, 20), (200, 10), (300, 50)]) == [(100, 20), (200, 10)]
-    assert pareto_filter([(2, 2), (1, 2), (1, 3), (3, 2)]) == [(1, 2)]
-
-
 @pytest.mark.parametrize("version", ["r1.0", "2.x"])
 @pytest.mark.parametrize("ranks", [1, 6, 8, 12, 64])
 def test_double_recursion_gives_legal_strategies(version: str, ranks: int) -> None:
@@ -127,25 +123,23 @@ def test_double_recursion_keeps_configured_operators() -> None:
         assert result.parts(graph.operator("fc1").index) == ((2, 4), (4, 1))
 
 
+def product_and_relu(x: Tensor, w: Tensor) -> Tensor:
+    return ops.relu(ops.matmul(x, w))
+
+
 @pytest.mark.parametrize("version", ["r1.0", "2.x"])
 def test_neighbours_follow_the_cuts_of_a_product(version: str) -> None:
     """A ReLU has no cost of its own and follows the cut columns of the product."""
-    build = GraphBuilder("two")
-    x = build.input("x", (64, 1024))
-    y = build.apply(RULES["matmul"], x, build.parameter("w", (1024, 4096)), name="mm", kind="matmul")
-    build.apply(RULES["relu"], y, name="relu", kind="relu")
-    result = double_recursion(build.graph(), 8, version, order="weight")
+    graph = record_graph(product_and_relu, {"x": (64, 1024)}, {"w": (1024, 4096)})
+    result = double_recursion(graph, 8, version, order="weight")
     assert result.cuts[0] == ("n", "n", "n")
     assert result.cuts[1] == (".0", ".0", ".0")
 
 
 def test_one_differing_dim_is_free_in_the_first_version_only() -> None:
     """The product is replicated after a cut of the summed dim. Version r1.0 cuts the ReLU at no cost."""
-    build = GraphBuilder("two")
-    x = build.input("x", (32, 784))
-    y = build.apply(RULES["matmul"], x, build.parameter("w", (784, 32)), name="mm", kind="matmul")
-    build.apply(RULES["relu"], y, name="relu", kind="relu")
-    result = double_recursion(build.graph(), 2, "r1.0")
+    graph = record_graph(product_and_relu, {"x": (32, 784)}, {"w": (784, 32)})
+    result = double_recursion(graph, 2, "r1.0")
     assert result.cuts == (("k",), (".1",))
 
 

@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from named_dims import NamedDims, named_dims, written
+from recorded_graphs import record_graph
 
-from spmdsim.auto_parallel.baselines import complete_choice, fully_sharded, megatron
+from spmdsim import Tensor, ops, search
+from spmdsim.arrays import Op
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
-from spmdsim.auto_parallel.programs.networks import RULES, bert, convolutions, gpt, mlp, moe
-from spmdsim.auto_parallel.search import search_mesh
+from spmdsim.auto_parallel.programs.graph import Graph
+from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import ChoiceProblem
 from spmdsim.auto_parallel.solvers.elimination import eliminate
 from spmdsim.auto_parallel.solvers.integer import solve_integer
-from spmdsim.auto_parallel.storage_layouts import split_further
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Rule, Strategy
-from spmdsim.cost import Machine
-from spmdsim.dialects.imitations.cost_models import AlpaModel, alpa_settings
+from spmdsim.cost import CostModel
 from spmdsim.errors import InputError
+from spmdsim.imitated import imitation
 
+AlpaModel = imitation("cost model", "alpa")
 PEERS = json.loads((Path(__file__).parents[1] / "vectors" / "auto_parallel_peers.json").read_text())
 ALPA = {case["test"]: case for case in PEERS["autoshard_alpa"]["vectors"]}
+
+
+def alpa_settings(machine: CostModel, **options: Any) -> Settings:
+    """Return settings with Alpa's restrictions.
+
+    Every product runs on all ranks, and one axis at most splits a dim. Sums are reduced by all_reduce only. On a mesh of
+    several axes, the first one splits the batch.
+
+    Args:
+        machine: Alpa's cost model; its ``axes`` are those of the mesh.
+        options: fields of `Settings` that replace these restrictions: ``gather`` (Alpa's ``allow_all_gather``),
+            ``full=False`` (``allow_recompute_heavy_op``), ``scatter=True`` (``prefer_reduce_scatter``), ``nested=True``
+            (``allow_mixed_mesh_shape``) and ``batch_axis`` (``force_batch_dim_to_mesh_dim``).
+    """
+    batch = machine.axes[0] if len(machine.axes) > 1 else None
+    usual = {"full": True, "partial": True, "nested": False, "scatter": False, "scatter_results": False}
+    return Settings(machine=machine, **{**usual, "batch_axis": batch, **options})
 
 
 def assumptions(shape: tuple[int, ...], beta: tuple[float, ...], **options: object) -> Settings:
@@ -53,22 +73,42 @@ def input_cuts(result: SearchResult, operator: str) -> tuple[tuple[int, ...], ..
     return tuple(layout.cuts for layout in bound.input_layouts(result.strategy(operator)))
 
 
-def shard_state(choice: StrategyChoice, settings: Settings) -> StrategyChoice:
-    """Return a choice of equal strategies with parameters, gradients and optimiser state sharded (ZeRO).
+def shard_state(result: SearchResult, settings: Settings) -> SearchResult:
+    """Return a result of equal strategies with parameters, gradients and optimiser state sharded (ZeRO).
 
     If sizes allow it, a parameter has a shard per rank of its gradient's reduction. Gradients are reduce-scattered, and
     parameters are gathered for use.
     """
-    graph, stored = choice.graph, dict[int, Layout | None]()
+    graph, choice = result.graph, result.choice
+    values = list(graph.values)
     for value in graph.parameters:
         layout = choice.layouts[value.index].reduced
         for reader, operand in graph.consumers[value.index][:1]:
             bound = graph.operators[reader].bound
             pending = bound.gradient_layout(choice.strategies[reader], operand).canonical.partial_axes
             axes = [axis for axis in pending if axis not in layout.split_axes]
-            layout = split_further(layout, axes, value.shape, settings.nested) or layout
-        stored[value.index] = layout
-    return complete_choice(graph, choice.mesh, choice.strategies, settings, stored.get)
+            layout = split_further(layout, axes, value.shape, settings.nested)
+        values[value.index] = replace(value, layout=layout)
+    strategies = {operator.name: result.strategy(operator.name) for operator in graph.operators}
+    fixed = replace(graph, values=tuple(values)).configure(**strategies)
+    return search(fixed, choice.mesh, settings=settings)
+
+
+def split_further(layout: Layout, axes: list[str], shape: tuple[int, ...], nested: bool) -> Layout:
+    """Split a layout by more axes, each in the first dim whose blocks stay equal.
+
+    Dims that no axis splits come first unless `nested`. If an axis does not fit, the layout is returned unchanged.
+    """
+    longer = layout
+    for axis in axes:
+        block_counts = [cuts * layout.mesh.axis_size(axis) for cuts in longer.cuts]
+        fitting = [d for d, count in enumerate(block_counts) if shape[d] % count == 0]
+        if not fitting:
+            return layout
+        first = fitting[0] if nested else min(fitting, key=lambda d: bool(longer.dims[d]))
+        dims = [(*entry, axis) if d == first else entry for d, entry in enumerate(longer.dims)]
+        longer = Layout(layout.mesh, dims)
+    return longer
 
 
 def test_large_batch_is_data_parallel() -> None:
@@ -118,20 +158,18 @@ def test_reduce_scatter_never_beats_its_all_reduce() -> None:
 def test_fully_sharded_has_one_merged_scatter_and_gather() -> None:
     case = ALPA["test_mlp.py Zero2 data parallel"]
     settings = assumptions((4,), (1.0, 1.0), scatter=True)
-    choice = fully_sharded(
-        build_program("mlp", layers=6, hidden=32, batch=256), [Mesh((4,), ("a",))], settings
-    )
-    merged = SearchResult(choice, settings, "fully sharded").combined
+    graph = build_program("mlp", layers=6, hidden=32, batch=256)
+    result = search(graph, Mesh((4,), ("a",)), settings=settings)
+    merged = result.comparison["fully sharded"].combined
     assert merged == {"reduce_scatter": case["reduce_scatter"], "all_gather": case["all_gather"]}
 
 
 def test_fully_sharded_with_recomputation_gathers_twice() -> None:
     """Parameters are gathered for the forward and for the backward pass (ZeRO stage 3)."""
     settings = assumptions((4,), (1.0, 1.0), scatter=True, recompute=True)
-    choice = fully_sharded(
-        build_program("mlp", layers=6, hidden=32, batch=256), [Mesh((4,), ("a",))], settings
-    )
-    merged = SearchResult(choice, settings, "fully sharded").combined
+    graph = build_program("mlp", layers=6, hidden=32, batch=256)
+    result = search(graph, Mesh((4,), ("a",)), settings=settings)
+    merged = result.comparison["fully sharded"].combined
     assert merged == {"reduce_scatter": 1, "all_gather": 2}
 
 
@@ -140,7 +178,7 @@ def test_both_axes_with_sharded_state_reduce_scatter_gradients() -> None:
     case = ALPA["test_mlp.py 2d_mesh reduce_scatter"]
     result = alpa(build_program("mlp", layers=6, hidden=32, batch=256), (2, 2), (1.0, 0.1))
     settings = assumptions((2, 2), (1.0, 0.1), scatter=True)
-    merged = SearchResult(shard_state(result.choice, settings), settings, "sharded")
+    merged = shard_state(result, settings)
     counts = merged.combined
     assert counts["all_reduce"] == case["all_reduce"] and counts["reduce_scatter"] == case["reduce_scatter"]
     assert counts["all_gather"] <= case["all_gather_max"]
@@ -156,7 +194,7 @@ def test_masked_words_with_sharded_state_scatter_few_messages() -> None:
     options = {"gather": False, "full": False}
     result = search(graph, Mesh((2, 2), ("a", "b")), settings=alpa_settings(model, **options))
     settings = alpa_settings(model, full=False, scatter=True)
-    counts = count_collectives(SearchResult(shard_state(result.choice, settings), settings, "sharded"))
+    counts = count_collectives(shard_state(result, settings))
     assert counts["all_reduce"] == 4 * 2 + 2 + 2
     assert counts["reduce_scatter"] <= 3 and counts["all_gather"] <= 3
 
@@ -176,11 +214,12 @@ def states_of_choice(model: ChoiceModel, choice: StrategyChoice) -> list[int]:
 @pytest.mark.parametrize("share", [0.4, 0.55, 0.8])
 def test_memory_pressure_shards_parameters(share: float) -> None:
     """Under a limit between plain and fully sharded data parallelism, the time is between theirs too."""
-    graph, mesh = build_program("mlp", layers=6, hidden=512, batch=2048), Mesh((4,), ("a",))
+    graph, mesh = build_program("mlp", layers=6, hidden=512, batch=2048), Mesh((4,), ("dp",))
     settings = assumptions((4,), (1.0, 1.0), scatter=True, sharded_parameters=True)
     model = ChoiceModel(graph, mesh, settings)
     free = eliminate(model.problem)
-    sharded = fully_sharded(graph, [mesh], settings)
+    sharded = search(graph, mesh, settings=settings).comparison["fully sharded"].choice
+    assert sharded.mesh == mesh
     low = model.problem.bytes_of(states_of_choice(model, sharded))
     assert low < free.memory
     limit = low + share * (free.memory - low)
@@ -208,11 +247,9 @@ def test_bert_layers_are_megatron(recompute: bool, name: str) -> None:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_bert_all_reduces_grow_by_four_a_layer(layers: int) -> None:
-    assert alpa(build_program("bert", layers=layers), (4,)).collectives == {"all_reduce": 4 * layers - 1}
-    graph, mesh = build_program("bert", layers=layers), Mesh((4,), ("a",))
-    settings = assumptions((4,), (1.0, 1.0))
-    by_hand = SearchResult(complete_choice(graph, mesh, megatron(graph, mesh), settings), settings, "by hand")
-    assert by_hand.collectives == {"all_reduce": 4 * layers - 1}
+    result = alpa(build_program("bert", layers=layers), (4,))
+    assert result.collectives == {"all_reduce": 4 * layers - 1}
+    assert result.comparison["Megatron 4"].collectives == {"all_reduce": 4 * layers - 1}
 
 
 def count_collectives(result: SearchResult) -> dict[str, int]:
@@ -288,19 +325,21 @@ def test_many_rows_make_every_operator_data_parallel(make: str) -> None:
 
 def test_the_rows_of_a_tied_embedding_are_split() -> None:
     case = ALPA["test_bert.py embedding_2d_mesh (tied)"]
-    graph = build_program(
-        "gpt",
-        layers=0,
-        hidden=case["hidden"],
-        batch=case["batch"],
-        seq=case["seq"],
-        heads=1,
-        vocab=case["vocab"],
-    )
+    batch, length, width, words = (case[name] for name in ("batch", "seq", "hidden", "vocab"))
+
+    def program(tokens: Tensor, table: Tensor, scale: Tensor, shift: Tensor, target: Tensor) -> Tensor:
+        x = ops.layer_norm(ops.embedding(tokens, table), scale, shift)
+        logits = ops.einsum("bsh,vh->bsv", x, table)
+        logs = ops.log(ops.sum(ops.exp(logits), 2))
+        return ops.subtract(ops.mean(logs), ops.mean(ops.sum(ops.multiply(logits, target), 2)))
+
+    inputs = {"tokens": ((batch, length), "int32"), "target": (batch, length, words)}
+    parameters = {"table": (words, width), "scale": (width,), "shift": (width,)}
+    graph = record_graph(program, inputs, parameters)
     result = alpa(graph, (2, 2))
     assert result.seconds == pytest.approx(case["objective"], rel=0.01)
     assert set(result.collectives) == {"all_reduce"}
-    assert result.layout("embedding").cuts == (2, 1)
+    assert result.layout("table").cuts == (2, 1)
 
 
 def test_experts_are_split() -> None:
@@ -380,7 +419,7 @@ def test_experts_on_all_ranks_are_cheaper_without_a_batch_axis() -> None:
 def test_experts_on_two_axes_with_sharded_state_scatter_gradients() -> None:
     result = experts_on_two_axes()
     settings = assumptions((2, 2), (1.0, 1.0), nested=True, scatter=True)
-    merged = SearchResult(shard_state(result.choice, settings), settings, "sharded").combined
+    merged = shard_state(result, settings).combined
     assert merged["all_to_all"] == 4 and merged["reduce_scatter"] > 0
     assert merged.get("all_reduce", 0) == ALPA["test_moe.py layer_2d_reduce_scatter"]["all_reduce"]
 
@@ -409,19 +448,17 @@ def test_a_small_network_needs_one_all_reduce() -> None:
 
 
 def test_argmax_splits_the_other_dim() -> None:
-    build = GraphBuilder("argmax")
-    x = build.input("x", (144, 144))
-    y = build.apply(Rule.parse("a b -> b", whole="a"), x, name="argmax")
-    result = search(build.graph(y), Mesh((4,), ("a",)), settings=Settings(machine=Machine.laptop()))
+    result = search(lambda x: ops.argmax(x, 0), 4, inputs={"x": (144, 144)}, axes=1)
     assert not result.collectives
     assert input_cuts(result, "argmax") == ((1, 4),)
 
 
 def one_einsum(unsplittable: bool = False) -> NamedDims:
-    build = GraphBuilder("einsum", training=False)
-    x, y = build.input("x", (10, 5)), build.input("y", (5, 20))
-    build.apply(Rule.parse("a b, b c -> a c", linear="each", whole="a c" if unsplittable else ""), x, y)
-    return named_dims(build.graph())
+    rule = Rule.parse("a b, b c -> a c", linear="each", whole="a c" if unsplittable else "")
+    product = Op("product", rule, np.matmul)
+    return named_dims(
+        record_graph(lambda x, y: product(x, y), {"x": (10, 5), "y": (5, 20)}, {}, training=False)
+    )
 
 
 @pytest.mark.parametrize("case", PEERS["autoshard_mesh_tf"]["vectors"], ids=str)
@@ -461,10 +498,6 @@ def test_elimination_finds_nnscalers_optimum() -> None:
 
 
 def test_a_lookup_in_split_rows_is_partial() -> None:
-    mesh = Mesh((4,), ("a",))
-    build = GraphBuilder("lookup")
-    table, tokens = build.parameter("t", (64, 8)), build.input("i", (4, 4))
-    build.apply(RULES["lookup"], table, tokens, name="lookup")
-    bound = build.graph().operator("lookup").bound
-    strategy = Strategy.of(mesh, {"v": "a"})
+    bound = build_program("gpt", layers=1).operator("lookup").bound
+    strategy = Strategy.of(Mesh((4,), ("a",)), {"v": "a"})
     assert bound.output_layouts(strategy)[0].partial_axes == ("a",)
