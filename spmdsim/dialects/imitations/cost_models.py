@@ -9,13 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from spmdsim.cost.closed_forms import message_bytes, received_per_message
-
-if TYPE_CHECKING:
-    from spmdsim.auto_parallel.costs.search_settings import Settings
-
 
 Axes = tuple[str, ...]
 
@@ -248,31 +243,3 @@ class OneFlowModel(PublishedModel):
     def compute_seconds(self, flops: float, nbytes: float = 0.0) -> float:
         """Return the computation, in flops times ``cost_ratio``."""
         return self.cost_ratio * flops
-
-
-def alpa_settings(machine: AlpaModel, **options: Any) -> Settings:
-    """Return search settings with Alpa's restrictions.
-
-    Costs are taken from ``machine``. Every product runs on all ranks, and one axis at most splits a dim. Pending sums
-    are reduced by all_reduce only. On a mesh of several axes, the first one splits the batch.
-
-    Args:
-        machine: the cost model; its ``axes`` are those of the mesh.
-        options: fields of `Settings` that override these restrictions. Alpa's own options are here ``gather`` (Alpa's
-            ``allow_all_gather``), ``full=False`` (``allow_recompute_heavy_op``), ``scatter=True``
-            (``prefer_reduce_scatter``), ``nested=True`` (``allow_mixed_mesh_shape``: one dim over both axes) and
-            ``batch_axis`` (``force_batch_dim_to_mesh_dim``).
-
-    Raises:
-        TypeError: If `Settings` has no field of an option's name.
-
-    >>> alpa_settings(AlpaModel(axes=("a", "b"))).batch_axis
-    'a'
-    """
-    from spmdsim.auto_parallel.costs.search_settings import Settings
-
-    batch = machine.axes[0] if len(machine.axes) > 1 else None
-    usual = dict(
-        full=True, partial=True, nested=False, scatter=False, scatter_results=False, batch_axis=batch
-    )
-    return Settings(machine=machine, **{**usual, **options})
