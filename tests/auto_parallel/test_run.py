@@ -17,14 +17,13 @@ from search_once import search_once
 from spmdsim import ops, record, search
 from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.execute import Applied, Parallelised, arguments, compare_bytes, prove, run
+from spmdsim.auto_parallel.execute import Parallelised, arguments, compare_bytes, prove, run
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
 from spmdsim.cost import Link, Machine
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.worlds import LockStep, World
-from spmdsim.worlds.pool import pool
 
 
 def network(x, labels, w1, b1, w2, b2, scale, shift, w3):
@@ -132,7 +131,7 @@ def test_the_predicted_peak_is_the_measured_one(world, monkeypatch):
     In lock step the world has one rank. The arrays of a rank have 16 MiB or more, so Python objects hardly count. The
     smallest of three runs counts, because the first run fills caches.
     """
-    monkeypatch.setattr(pool(), "limit", 0)
+    monkeypatch.setattr("spmdsim.worlds.pool.SMALLEST", 2**60)  # No memory is used again.
     world = LockStep(1) if isinstance(world, LockStep) else world
     inputs = dict.fromkeys(("x", "target"), (8192, 256))
     weights = {"w1": (256, 256), "b1": (256,), "w2": (256, 256)}
@@ -255,10 +254,8 @@ def test_given_meshes_and_heuristics_run_as_predicted(world):
     ):
         start = configured if method == "sharding_propagation" else graph
         result = search_once(world, start, mesh_or_ranks, method=method)
-        with record() as trace:
-            run(program, result, world, arrays_of("network"))
-        for row in compare_bytes(result, trace, world.ranks[0]):
-            assert row.predicted == row.counted, (method, row)
+        proof = prove(program, result, world, arrays_of("network"))
+        assert proof.holds and all(row.predicted == row.counted for row in proof.rows), (method, str(proof))
         if method == "sharding_propagation":
             assert result.strategy("matmul.w1").axes == {"m": ("dp",), "n": ("tp",)}
 
@@ -272,9 +269,8 @@ def test_sharded_parameters_run_as_predicted(world):
     free = search_once(world, graph, world.size, settings=settings)
     mesh, memory = Mesh((world.size,), ("dp",)), 0.9 * free.memory.peak
     result = search_once(world, graph, mesh, memory=memory, settings=settings)
-    with record() as trace:
-        run(program, result, world, arrays_of("network"))
-    assert all(row.predicted == row.counted for row in compare_bytes(result, trace, world.ranks[0]))
+    proof = prove(program, result, world, arrays_of("network"))
+    assert proof.holds and all(row.predicted == row.counted for row in proof.rows), str(proof)
 
 
 def test_a_program_that_reads_values_is_refused():
@@ -312,7 +308,7 @@ def test_a_program_that_calls_numpy_is_refused(call):
 def test_a_result_with_recomputation_cannot_run():
     result = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)}, settings=Settings(recompute=True))
     with pytest.raises(InputError, match="can only be priced"):
-        run(lambda x: ops.relu(x), result, LockStep(2), {"x": np.ones((4, 4))})
+        prove(lambda x: ops.relu(x), result, LockStep(2), {"x": np.ones((4, 4))})
 
 
 def test_a_program_without_operators_is_refused():
@@ -328,12 +324,11 @@ def test_a_rank_count_that_divides_no_dim_is_refused():
 def test_strategies_of_another_program_are_refused():
     result = search(lambda x: ops.relu(x), 2, inputs={"x": (4, 4)})
     with pytest.raises(InputError, match="operator 0 of the program is gelu"):
-        run(lambda x: ops.gelu(x), result, LockStep(2), {"x": np.ones((4, 4))})
+        prove(lambda x: ops.gelu(x), result, LockStep(2), {"x": np.ones((4, 4))})
     with pytest.raises(InputError, match="more operators"):
-        run(lambda x: ops.relu(ops.relu(x)), result, LockStep(2), {"x": np.ones((4, 4))})
+        prove(lambda x: ops.relu(ops.relu(x)), result, LockStep(2), {"x": np.ones((4, 4))})
     with pytest.raises(InputError, match="2 ranks"):
-        run(lambda x: ops.relu(x), result, LockStep(4), {"x": np.ones((4, 4))})
-    assert Applied(result).position == 0
+        prove(lambda x: ops.relu(x), result, LockStep(4), {"x": np.ones((4, 4))})
 
 
 def test_configured_operators_and_layers_are_recorded():
@@ -447,8 +442,6 @@ def test_a_run_follows_the_nodes_of_the_search(monkeypatch: pytest.MonkeyPatch) 
     for nodes in (None, "a,b,a,b"):
         world = LockStep(4, nodes=nodes)
         optimum, machine_before = optimum_of(world, case, "levels"), world.machine
-        with record() as trace:
-            run(CASES[case][0], optimum, world, arrays_of(case))
-        rows = compare_bytes(optimum, trace, 0)
-        assert [(r.operator, r.predicted) for r in rows] == [(r.operator, r.counted) for r in rows]
+        proof = prove(CASES[case][0], optimum, world, arrays_of(case))
+        assert proof.holds and all(row.predicted == row.counted for row in proof.rows), str(proof)
         assert world.machine == machine_before
