@@ -251,7 +251,7 @@ def test_a_low_peak_may_need_two_changes_at_a_time() -> None:
     """A local search that makes one change at a time ends at 14,852 bytes."""
     mesh = Mesh((2, 2), ("a", "b"))
     graph = products(mesh, 8, 64, 8)
-    with pytest.raises(DoesNotFitError, match="can be met is 14,340$"):
+    with pytest.raises(DoesNotFitError, match=r"can be met is 14,340$"):
         search(graph, mesh, memory=100)
     assert search(graph, mesh, memory=14_340).memory.peak == 14_340
 
