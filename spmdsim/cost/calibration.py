@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import median
+from typing import Any
 
 from spmdsim.cost.closed_forms import Link, link_at_size
 from spmdsim.cost.machine import Machine, Measurement, Piece
@@ -40,6 +41,25 @@ Sample = tuple[float, float]
 _LEAST = 3
 
 
+#: Factors of Student's t for intervals that contain 95 % of all values, for 1 to 10 degrees of freedom.
+_T_FACTORS = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+#: A fit is contradicted if 1 of 20 checks is off by more than this factor in one direction.
+MOST_OFF = 4.0
+
+
+@dataclass(frozen=True)
+class LineInterval:
+    """The 95 % intervals of a fitted line ``seconds = alpha + bytes * beta``.
+
+    Attributes:
+        alpha: the lowest and the highest latency in seconds.
+        beta: the lowest and the highest seconds per byte.
+    """
+
+    alpha: tuple[float, float]
+    beta: tuple[float, float]
+
+
 @dataclass(frozen=True)
 class Fit:
     """Lines fitted to measured times.
@@ -47,10 +67,12 @@ class Fit:
     Attributes:
         pieces: one line per range of sizes.
         errors: the relative error of each sample, by ascending size.
+        intervals: the 95 % intervals of each line.
     """
 
     pieces: tuple[Piece, ...]
     errors: tuple[float, ...]
+    intervals: tuple[LineInterval, ...] = ()
 
     def seconds(self, nbytes: float) -> float:
         """Return the fitted time of a size in bytes."""
@@ -72,7 +94,8 @@ def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
     """Fit a line to samples by the least squared relative error; return ``(alpha, beta)``.
 
     The line is ``seconds = alpha + beta * bytes``. Both are at least 0: if the best line has a negative number, this
-    number is 0 and the other one is fitted alone. If all sizes are (nearly) equal, ``beta`` is 0.
+    number is 0 and the other one is fitted alone. ``beta`` is also 0 if all sizes are (nearly) equal, or if the bytes of
+    the largest sample would take less than 1e-9 of ``alpha``, which is a rounding error.
 
     Args:
         samples: pairs of bytes and seconds, at least one; all seconds are above 0.
@@ -81,20 +104,55 @@ def fit_line(samples: Sequence[Sample]) -> tuple[float, float]:
     >>> f"{alpha:.1e} {beta:.1e}"
     '2.0e-06 1.0e-09'
     """
-    # Dividing each equation by its time turns absolute into relative errors.
-    a11 = sum(1 / t**2 for _, t in samples)
-    a12 = sum(m / t**2 for m, t in samples)
-    a22 = sum((m / t) ** 2 for m, t in samples)
+    a11, a12, a22 = _normal_matrix(samples)
     b1 = sum(1 / t for _, t in samples)
     b2 = sum(m / t for m, t in samples)
     determinant = a11 * a22 - a12 * a12
     if determinant > 1e-12 * a11 * a22:
         alpha, beta = (b1 * a22 - b2 * a12) / determinant, (a11 * b2 - a12 * b1) / determinant
-        if alpha >= 0 and beta >= 0:
+        if alpha >= 0 and beta * max(m for m, _ in samples) > 1e-9 * alpha:
             return alpha, beta
         if alpha < 0:
             return 0.0, b2 / a22
     return b1 / a11, 0.0
+
+
+def _normal_matrix(samples: Sequence[Sample]) -> tuple[float, float, float]:
+    """Return the entries (1, 1), (1, 2), (2, 2) of the normal equations of a line for samples."""
+    # Dividing each equation by its time turns absolute into relative errors.
+    return (
+        sum(1 / t**2 for _, t in samples),
+        sum(m / t**2 for m, t in samples),
+        sum((m / t) ** 2 for m, t in samples),
+    )
+
+
+def line_interval(samples: Sequence[Sample]) -> LineInterval:
+    """Return the 95 % intervals of the line that :func:`fit_line` fits to samples.
+
+    They follow from the relative errors of the samples, as in a linear regression with errors of equal variance: a
+    number differs from the fitted one by up to t standard errors, with t of Student's distribution. A lower limit
+    below 0 becomes 0. The division of sizes into ranges counts as known.
+
+    Args:
+        samples: pairs of bytes and seconds, at least three, of different sizes; all seconds are above 0.
+
+    >>> interval = line_interval([(0, 2.1e-6), (1000, 2.9e-6), (2000, 4.1e-6), (4000, 5.9e-6)])
+    >>> [f"{limit:.1e}" for limit in (*interval.alpha, *interval.beta)]
+    ['1.8e-06', '2.4e-06', '7.3e-10', '1.2e-09']
+    """
+    a11, a12, a22 = _normal_matrix(samples)
+    freedom = len(samples) - 2
+    t = _T_FACTORS[freedom - 1] if freedom <= len(_T_FACTORS) else 1.96 + 2.6 / freedom
+    variance = _squared_error(samples) / freedom / (a11 * a22 - a12 * a12)
+
+    def around(value: float, entry: float) -> tuple[float, float]:
+        """Return the interval of a number with the variance ``entry * variance``."""
+        width = t * (entry * variance) ** 0.5
+        return max(0.0, value - width), value + width
+
+    alpha, beta = fit_line(samples)
+    return LineInterval(around(alpha, a22), around(beta, a11))
 
 
 def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
@@ -127,7 +185,7 @@ def fit_pieces(samples: Iterable[Sample], most: int = 4) -> Fit:
         # A protocol changes somewhere between two measured sizes: take the geometric mean.
         limit = inf if last else (max(data[stop - 1][0], 1) * data[stop][0]) ** 0.5
         pieces.append(Piece(limit, alpha, beta))
-    fit = Fit(tuple(pieces), ())
+    fit = Fit(tuple(pieces), (), tuple(line_interval(data[start:stop]) for start, stop in best))
     return replace(fit, errors=tuple(abs(fit.seconds(m) - t) / t for m, t in data))
 
 
@@ -178,7 +236,7 @@ def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
 
     A line is fitted to each range. For example, if the first 6 of 10 samples are on one line and the last 4 on
     another, the ranges are ``(0, 6)`` and ``(6, 10)``. Each range has at least :data:`_LEAST` samples, and the
-    line of the last range must grow, unless it is the only one.
+    line of the last range must grow, with its 95 % interval, unless it is the only one.
 
     Of all divisions, the one with the least Bayesian information criterion is returned: it weighs squared
     relative errors against the number of ranges. A mean error below 0.5 % counts as 0.5 %; each range counts as
@@ -190,7 +248,7 @@ def _cut_best(data: list[Sample], most: int) -> list[tuple[int, int]]:
     """
     count = len(data)
     # The last line has no limit, so it must grow: a flat one would predict one time for all larger sizes.
-    flat_end = {start for start in range(1, count - _LEAST + 1) if fit_line(data[start:])[1] == 0}
+    flat_end = {start for start in range(1, count - _LEAST + 1) if line_interval(data[start:]).beta[0] == 0}
     costs = {
         (start, stop): _squared_error(data[start:stop])
         for start in range(count)
@@ -254,6 +312,11 @@ class CalibrationCheck:
     predicted: float
     measured: float
 
+    @property
+    def ratio(self) -> float:
+        """Measured divided by predicted time."""
+        return self.measured / self.predicted
+
 
 def error_interval(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
     """Return the 5th and 95th percentile of measured / predicted, interpolated linearly.
@@ -276,7 +339,7 @@ def error_interval(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
         raise InputError(
             f"{many(len(checks), 'check is', 'checks are')} too few for an interval; at least 10 are needed"
         )
-    ratios = sorted(check.measured / check.predicted for check in checks)
+    ratios = sorted(check.ratio for check in checks)
 
     def quantile(share: float) -> float:
         """Return the quantile of the sorted ratios, interpolated linearly."""
@@ -286,6 +349,39 @@ def error_interval(checks: Sequence[CalibrationCheck]) -> tuple[float, float]:
         return ratios[low] + (position - low) * (ratios[high] - ratios[low])
 
     return quantile(0.05), quantile(0.95)
+
+
+def find_contradiction(checks: Sequence[CalibrationCheck]) -> str:
+    """Return a clause on checks that contradict the fit, or "" if they agree with it.
+
+    Of several checks of one name and size the least time counts, because other work on the machine only adds time.
+    The checks contradict the fit if the 5th or 95th percentile of measured / predicted is off by more than a factor
+    of :data:`MOST_OFF` (4). So one of twenty checks may be off by more.
+
+    Args:
+        checks: predicted and measured times, as in :func:`error_interval`.
+
+    Raises:
+        InputError: If there are fewer than ten checks of different names or sizes.
+
+    >>> checks = [CalibrationCheck("ring", 8 << k, 1.0, 2.0 if k < 6 else 9.0) for k in range(10)]
+    >>> find_contradiction(checks)
+    '4 of 10 whole collectives took more than 4 times or less than 1/4 of their predicted time (ring of 512 bytes: 9 times)'
+    >>> find_contradiction([CalibrationCheck("ring", 8 << k, 1.0, 2.0) for k in range(10)])
+    ''
+    """
+    least: dict[tuple[str, int], CalibrationCheck] = {}
+    for check in sorted(checks, key=lambda check: check.measured):
+        least.setdefault((check.name, check.nbytes), check)
+    low, high = error_interval(list(least.values()))
+    if low >= 1 / MOST_OFF and high <= MOST_OFF:
+        return ""
+    off = [check for check in least.values() if max(check.ratio, 1 / check.ratio) > MOST_OFF]
+    worst = max(off, key=lambda check: max(check.ratio, 1 / check.ratio))
+    return (
+        f"{len(off)} of {many(len(least), 'whole collective')} took more than {MOST_OFF:.2g} times or less than "
+        f"1/{MOST_OFF:.2g} of their predicted time ({worst.name} of {many(worst.nbytes, 'byte')}: {worst.ratio:.2g} times)"
+    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -299,6 +395,7 @@ class Calibration(ShortRepr):
         reductions: the fit of reductions.
         copies: the fit of local copies.
         checks: the checks from which the machine's interval was computed.
+        inside: the fit of messages inside a node, if ``messages`` are between nodes; else None.
     """
 
     machine: Machine
@@ -307,13 +404,50 @@ class Calibration(ShortRepr):
     reductions: Fit
     copies: Fit
     checks: tuple[CalibrationCheck, ...] = ()
+    inside: Fit | None = None
 
-    def notes(self) -> dict[str, float]:
-        """Return the errors of the fits by name, as they are stored in the machine file."""
-        names = ("message", "still", "reduction", "copy")
-        fits = dict(zip(names, (self.messages, self.still, self.reductions, self.copies)))
-        notes = {f"{name}_median_error": round(fit.median_error, 4) for name, fit in fits.items()}
-        return notes | {f"{name}_largest_error": round(fit.largest_error, 4) for name, fit in fits.items()}
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """The fits by name; without messages inside a node if there is no such fit."""
+        fits = {
+            "message": self.messages,
+            "message inside a node": self.inside,
+            "message sent again": self.still,
+            "reduction": self.reductions,
+            "copy": self.copies,
+        }
+        return {name: fit for name, fit in fits.items() if fit is not None}
+
+    @property
+    def contradiction(self) -> str:
+        """Clause that says why the machine is wrong, or "".
+
+        Either the 95 % interval of the seconds per byte of long messages contains 0, or checks contradict the fit
+        (:func:`find_contradiction`).
+        """
+        for name, fit in self.fits.items():
+            if fit in (self.messages, self.inside) and fit.intervals[-1].beta[0] == 0:
+                sizes = many(len(fit.errors), "size")
+                return f"{name}: the times of {sizes} do not grow with the bytes"
+        return find_contradiction(self.checks)
+
+    def notes(self) -> dict[str, Any]:
+        """Return errors of the fits and intervals of their lines, by their keys in machine files.
+
+        The intervals of a fit have one row ``[limit, [alpha, alpha], [beta, beta]]`` per line: the largest size in
+        bytes, or None for no limit, and the lowest and highest value of both parameters.
+        """
+        names = {"message sent again": "still", "message inside a node": "inside"}
+        notes: dict[str, Any] = {}
+        for name, fit in self.fits.items():
+            key = names.get(name, name)
+            notes[f"{key}_median_error"] = round(fit.median_error, 4)
+            notes[f"{key}_largest_error"] = round(fit.largest_error, 4)
+            notes[f"{key}_intervals"] = [
+                [None if piece.limit == inf else piece.limit, list(interval.alpha), list(interval.beta)]
+                for piece, interval in zip(fit.pieces, fit.intervals, strict=True)
+            ]
+        return notes
 
 
 @explained
