@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import count
 from math import inf
 from types import SimpleNamespace
 
@@ -12,11 +11,20 @@ import numpy as np
 import pytest
 
 from spmdsim.cli.collective.measure import measure_call, noise_note
-from spmdsim.cli.collective.samples import Pace
+from spmdsim.cli.collective.samples import RoundSamples
+from spmdsim.cli.collective.time_budget import TimeBudget
 from spmdsim.cli.main import main
-from spmdsim.cost import Machine, calibrate, load_machine, save_machine
-from spmdsim.cost.calibration import CalibrationCheck, error_interval, fit_pieces
+from spmdsim.cost import Machine, NodeMap, Rate, calibrate, load_machine, save_machine
+from spmdsim.cost.calibration import (
+    CalibrationCheck,
+    error_interval,
+    find_contradiction,
+    fit_line,
+    fit_pieces,
+    line_interval,
+)
 from spmdsim.errors import InputError
+from spmdsim.worlds.agreement.process_state import ProcessPlace
 
 SIZES = [int(64 * 2 ** (k / 2)) for k in range(41)]
 
@@ -120,6 +128,39 @@ def test_a_calibrated_machine_predicts_what_it_was_fitted_to() -> None:
     assert set(calibration.notes()) >= {"message_median_error", "copy_largest_error"}
 
 
+# ------------------------------------------------------------------------------ how sure parameters are
+
+
+def test_nineteen_of_twenty_intervals_contain_the_true_parameters() -> None:
+    alpha, beta = 3e-6, 2e-10
+    for sizes in (SIZES, SIZES[::8]):
+        intervals = [line_interval(samples([(inf, alpha, beta)], 0.05, seed, sizes)) for seed in range(400)]
+        for true_value, name in ((alpha, "alpha"), (beta, "beta")):
+            limits = [getattr(interval, name) for interval in intervals]
+            assert np.mean([low <= true_value <= high for low, high in limits]) == pytest.approx(
+                0.95, abs=0.03
+            )
+
+
+def test_each_line_of_a_fit_has_an_interval_that_contains_it() -> None:
+    fit = fit_pieces(samples([(8192, 1e-6, 1e-10), (inf, 2e-5, 3e-10)], 0.03, 0))
+    assert len(fit.pieces) == len(fit.intervals) == 2
+    for piece, interval in zip(fit.pieces, fit.intervals):
+        for value, (low, high) in ((piece.alpha, interval.alpha), (piece.beta, interval.beta)):
+            assert 0 <= low < value < high < 1.5 * value
+    exact = fit_pieces(samples([(inf, 3e-6, 2e-10)], 0.0, 0)).intervals[0]
+    assert exact.alpha == pytest.approx((3e-6, 3e-6)) and exact.beta == pytest.approx((2e-10, 2e-10))
+
+
+def test_the_last_line_has_a_bandwidth_that_its_samples_determine() -> None:
+    """Three disturbed samples at the end would give any slope, so the line before goes on."""
+    clean = samples([(inf, 3e-6, 2e-10)], 0.01, 0)
+    disturbed = [(m, t * factor) for (m, t), factor in zip(clean[-3:], (1.45, 1.2, 1.0))]
+    last = fit_pieces(clean[:-3] + disturbed).pieces[-1]
+    assert last.beta == pytest.approx(2e-10, rel=0.2)
+    assert fit_line([(0, 1e-6), (1, 1e-6), (2, 1e-6 + 1e-18)])[1] == 0
+
+
 # ------------------------------------------------------------------------------ how sure predictions are
 
 
@@ -134,6 +175,27 @@ def test_nine_of_ten_checks_lie_in_the_interval(seed: int) -> None:
     assert np.mean((ratios >= low) & (ratios <= high)) == pytest.approx(0.9, abs=0.01)
     assert np.mean(ratios < low) == pytest.approx(0.05, abs=0.01)
     assert error_interval(checks(ratios[::-1])) == (low, high)
+
+
+def spread_checks(ratios):
+    return [CalibrationCheck("ring", 8 << k, 2e-6, 2e-6 * ratio) for k, ratio in enumerate(ratios)]
+
+
+def test_checks_contradict_a_fit_that_is_far_off() -> None:
+    assert find_contradiction(spread_checks([1.0] * 10 + [3.9] * 10)) == ""
+    assert find_contradiction(spread_checks([1.0] * 39 + [50.0])) == ""  # one of twenty may be off
+    clause = find_contradiction(spread_checks([1.0] * 10 + [5.0, 20.0]))
+    assert clause.startswith("2 of 12 whole collectives") and clause.endswith(
+        "(ring of 16,384 bytes: 20 times)"
+    )
+    assert "ring of 8 bytes: 0.1 times" in find_contradiction(spread_checks([0.1, 0.1] + [1.0] * 10))
+
+
+def test_the_least_of_several_checks_of_one_call_counts() -> None:
+    """Other work on the machine only adds time."""
+    quiet, disturbed = spread_checks([2.0] * 12), spread_checks([90.0] * 12)
+    assert find_contradiction(disturbed + quiet) == find_contradiction(quiet + disturbed) == ""
+    assert find_contradiction(disturbed)
 
 
 def test_few_checks_are_refused() -> None:
@@ -248,20 +310,86 @@ def test_the_columns_of_a_bench_fit_narrow_terminals(bench, monkeypatch) -> None
     assert heading() == ["size", "time", "busbw", "#wrong", "predicted", "interval"]
 
 
-def test_measurements_are_repeated_until_the_time_is_over() -> None:
-    looks = count()
-    messages: list[str] = []
-    alone = SimpleNamespace(bcast=lambda value: value)
-    assert list(Pace(alone, 3, messages.append, lambda: next(looks)).passes("rounds", "abcd")) == [
-        *"abcd",
-        *"ab",
-    ]  # a second per look
-    assert messages == [
-        "rounds: pass 1 of 3",
-        "rounds: pass 2 of 3",
-        "rounds: the 3 s for more of them are over",
-    ]
-    assert list(Pace(alone, 99, messages.append).passes("rounds", "ab")) == [*"ab"] * 3
+# ------------------------------------------------------------------------------ time
+
+
+class Clock:
+    """A clock that stands still, except when a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def visit_sizes(seconds: float, cost, sizes=(0, 64, 88, 128, 176, 256, 1024, 4096), **options):
+    """Return a budget, the sizes that it yields, and its lines."""
+    lines: list[str] = []
+    clock, alone = Clock(), SimpleNamespace(bcast=lambda value: value)
+    budget = TimeBudget(alone, seconds, lines.append, clock, {"rounds": 1})
+    visited = []
+    for size, most in budget.measured_sizes("rounds", sizes, **{"kinds": 2, **options}):
+        visited.append(size)
+        assert 0 < most <= 0.3 or seconds == 0
+        clock.now += cost(size)
+    return budget, visited, lines
+
+
+def test_sizes_are_visited_coarsely_first_and_three_times_if_there_is_time() -> None:
+    budget, visited, lines = visit_sizes(1000, lambda size: 1)
+    everything = [0, 64, 88, 128, 176, 256, 1024, 4096]
+    assert visited == [0, 64, 256, 1024, 4096, 88, 128, 176, *everything, *everything]
+    assert lines == [f"rounds: pass {number} of 4" for number in (1, 2, 3, 4)]
+    assert budget.left_out == {} and budget.used_seconds == len(visited)
+
+
+def test_sizes_grow_until_the_time_is_over_and_others_are_named() -> None:
+    budget, visited, lines = visit_sizes(10, lambda size: 1 + size / 1024)
+    assert max(visited) == 1024  # 4096 bytes would have taken four times as long
+    assert budget.used_seconds <= 10
+    assert budget.left_out == {"rounds": [4096]}
+    assert lines[-1] == "rounds: no time for 1 size (4,096 bytes); more --seconds measure them"
+
+
+@pytest.mark.parametrize("least", [1, 4])
+def test_the_least_number_of_sizes_is_measured_without_time(least: int) -> None:
+    budget, visited, lines = visit_sizes(0, lambda size: 1, least=least)
+    assert visited == [0, 64, 256, 1024][:least]
+    assert len(budget.left_out["rounds"]) == 8 - least
+    assert lines[-1].startswith(f"rounds: no time for {8 - least} sizes (")
+
+
+def test_the_time_of_a_stage_that_is_short_or_left_out_goes_to_later_ones() -> None:
+    clock = Clock()
+    stages = {"first": 1, "second": 2, "third": 1}
+    budget = TimeBudget(None, 40, lambda words: None, clock, stages)
+    assert budget.stage_seconds("first") == 10
+    assert budget.stage_seconds("second") == pytest.approx(40 * 2 / 3)
+    clock.now += 4
+    assert budget.stage_seconds("third") == 36
+    clock.now += 50
+    assert budget.stage_seconds("third") == 0
+
+
+def test_all_ranks_follow_the_clock_of_rank_0() -> None:
+    sent: list[float | None] = []
+
+    def send(value):
+        sent.append(value)
+        return value
+
+    def visit(seconds: float, bcast, cost: float):
+        clock = Clock()
+        budget = TimeBudget(SimpleNamespace(bcast=bcast), seconds, lambda words: None, clock)
+        for case in budget.measured_sizes("messages", (0, 64, 256, 1024, 4096, 16384), 3):
+            yield case
+            clock.now += cost
+
+    decided = list(visit(30, send, 1))
+    received = iter(sent)
+    assert list(visit(1000, lambda value: next(received), 0)) == decided
+    assert next(received, "all used") == "all used"
 
 
 def test_fewer_slow_calls_are_timed() -> None:
@@ -275,3 +403,96 @@ def test_fewer_slow_calls_are_timed() -> None:
     )
     measure_call(call, slow, 2, 60, 5, min, most=0.3)  # the other rank's last call took 0.1 s
     assert len(calls) == 2 + 3
+
+
+# ------------------------------------------------------------------------------ the command
+
+
+FAR, NEAR = (inf, 1e-4, 8e-8), (inf, 2e-6, 2e-10)
+
+
+@pytest.fixture
+def calibrate_on(monkeypatch, tmp_path, capsys):
+    """Run ``calibrate`` with invented measurements; return its code, output, error and file."""
+
+    def run(placement: str, ratio: float = 1.0, words: tuple[str, ...] = ()):
+        nodes = NodeMap.of(placement, len(placement.split(",")))
+        comm = SimpleNamespace(
+            Get_size=lambda: nodes.size,
+            Get_rank=lambda: 0,
+            bcast=lambda value: value,
+            allgather=lambda value: [value] * nodes.size,
+        )
+        places = [ProcessPlace(nodes.hosts[node], 1, nodes.hosts[node]) for node in nodes.nodes]
+        local = samples([(inf, 1e-6, 1e-10)], 0.01, 0)
+
+        def invent_rounds(budget, stage, pair, largest, reductions):
+            first, second = nodes.nodes[list(pair)]
+            line = NEAR if first == second else FAR
+            assert stage == ("messages inside a node" if line is NEAR and nodes.count > 1 else "messages")
+            fresh = samples([line], 0.01 if line[2] else 0.0, 1)
+            return RoundSamples(fresh, fresh, reductions)
+
+        monkeypatch.setattr("spmdsim.launch.launched", lambda: True)
+        monkeypatch.setattr("spmdsim.worlds.agreement.node_memory.gather_places", lambda comm: places)
+        for name, invented in {
+            "measure.require_communicator": lambda: comm,
+            "measure.noise_note": lambda comm: "",
+            "samples.round_samples": invent_rounds,
+            "samples.local_samples": lambda budget, largest: (local, local),
+            "samples.native_table": lambda budget, largest: [],
+            "samples.call_seconds": lambda comm: 2e-6,
+            "samples.flops_per_second": lambda most: 1e11,
+            "samples.operator_rates": lambda seconds: (Rate("elements", 0.0, 1e-10),),
+            "samples.check_predictions": lambda budget, largest, machine: spread_checks([ratio] * 20),
+        }.items():
+            monkeypatch.setattr(f"spmdsim.cli.collective.{name}", invented)
+        file = tmp_path / "lab.json"
+        code = main(["collective", "calibrate", "-o", str(file), *words])
+        return code, *capsys.readouterr(), file
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "placement, ranks_per_node", [("a,a,b,b", 2), ("a,b,a,b", 2), ("a,b,b", 2), ("a,b", 0), ("a,a", 0)]
+)
+def test_calibrate_finds_both_levels_in_any_placement(calibrate_on, placement: str, ranks_per_node) -> None:
+    code, output, error, file = calibrate_on(placement)
+    assert code == 0, error
+    machine = load_machine(str(file))
+    assert machine.ranks_per_node == ranks_per_node and bool(machine.intra) is bool(ranks_per_node)
+    _, alpha, beta = FAR if "b" in placement else NEAR
+    assert machine.alpha == pytest.approx(alpha, rel=0.1) and machine.beta == pytest.approx(beta, rel=0.1)
+    if machine.intra:
+        assert machine.intra.alpha == pytest.approx(NEAR[1], rel=0.1)
+        assert f"nodes: {NodeMap.of(placement, len(placement.split(',')))}" in output
+
+
+def test_calibrate_shows_an_interval_for_each_parameter_of_the_fit(calibrate_on) -> None:
+    code, output, _, file = calibrate_on("a,a,b,b", words=("--json",))
+    data = json.loads(output)
+    assert code == 0 and data == json.loads(file.read_text())
+    for kind in ("message", "inside", "still", "reduction", "copy"):
+        ((limit, alphas, betas),) = data[f"_{kind}_intervals"]
+        assert limit is None and 0 < alphas[0] < alphas[1] and 0 < betas[0] < betas[1]
+    assert data["_message_intervals"][0][1][0] < data["alpha"] < data["_message_intervals"][0][1][1]
+    output = calibrate_on("a,a,b,b")[1]
+    (row,) = (line for line in output.splitlines() if line.startswith("message  "))
+    assert row.count(" … ") == 2 and "95 %" in output
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_calibrate_writes_no_machine_that_its_checks_contradict(calibrate_on, words) -> None:
+    code, output, error, file = calibrate_on("a,b", 20.0, words)
+    assert code == 2 and not file.exists()
+    (line,) = error.strip().splitlines()
+    assert "measurements contradict the fit, no machine is written: 20 of 20 whole collectives" in line
+    assert "1/beta (GB/s)" in output if not words else not output
+
+
+def test_calibrate_writes_no_machine_with_an_unknown_bandwidth(calibrate_on, monkeypatch) -> None:
+    monkeypatch.setitem(globals(), "FAR", (inf, 1e-4, 0.0))
+    code, _, error, file = calibrate_on("a,b")
+    assert code == 2 and not file.exists()
+    assert "message: the times of 41 sizes do not grow with the bytes" in error

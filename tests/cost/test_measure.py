@@ -22,6 +22,8 @@ SEVERAL = """\
 import json, sys
 from mpi4py import MPI
 from spmdsim.cli.main import main
+from spmdsim.cost.calibration import Calibration
+Calibration.contradiction = ""  # other programs may disturb the times of a test
 for words in json.loads(sys.argv[1]):
     assert main(["collective", *words.split()]) == 0, words
     if MPI.COMM_WORLD.rank == 0:
@@ -50,7 +52,7 @@ def on_two_ranks(launcher: object, tmp_path_factory: pytest.TempPathFactory) -> 
     """Return a folder with the files that commands wrote, and their outputs."""
     folder = tmp_path_factory.mktemp("measured")
     commands = [
-        "calibrate -e 1K -o lab.json",
+        "calibrate -e 1K --seconds 20 -o lab.json",
         "bench all_reduce -b 64 -e 1K -f 16 -n 3 -w 1 --algorithms native,ring",
         "bench -e 64 -f 8 -n 2 --algorithms native,ring --machine lab.json --json",
     ]
@@ -79,7 +81,11 @@ def test_calibrate_writes_a_machine_that_predicts(on_two_ranks, capsys) -> None:
     machine = load_machine(str(path))
     assert machine.name == "this machine" and machine.alpha > 0 and machine.pieces and machine.reduce_pieces
     assert machine.measured_seconds("all_reduce", "native", 2, 1024)
-    assert json.loads(path.read_text())["_ranks"] == 2
+    notes = json.loads(path.read_text())
+    assert notes["_ranks"] == 2 and notes["_seconds"] > 0
+    for kind in ("message", "still", "reduction", "copy"):
+        rows = notes[f"_{kind}_intervals"]
+        assert rows[-1][0] is None and all(0 <= low <= high for row in rows for low, high in row[1:])
     assert machine.interval and "checks of whole collectives" in text
     assert [rate.kind for rate in machine.rates] == ["elements", "functions", "passes", "lookup"]
     assert all(bool(rate.per_flop) != bool(rate.per_byte) for rate in machine.rates)
@@ -191,6 +197,7 @@ patch("spmdsim.cli.collective.measure.bind_native_call", bind).start()
         ("bench all_reduce -b 64 -e 8", "do not grow"),
         ("detect all_gather", "bits tell only of collectives that add"),
         ("calibrate -e 10", "fitting needs sizes up to 1K"),
+        ("calibrate --seconds 0", "--seconds must be above 0, got 0"),
     ],
 )
 def test_wrong_requests_are_refused_in_one_line(arguments: str, words: str, capsys) -> None:

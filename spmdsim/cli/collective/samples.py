@@ -1,6 +1,6 @@
 """The measurements to which ``spmdsim collective calibrate`` fits a machine.
 
-:func:`round_samples` times messages between two ranks, :func:`local_times` reductions and copies, :func:`native_table`
+:func:`round_samples` times messages between two ranks, :func:`local_samples` reductions and copies, :func:`native_table`
 the MPI library's own collectives, and :func:`operator_rates` operators. :func:`check_predictions` compares the fitted
 machine with whole collectives. A sample is a pair of bytes and seconds.
 """
@@ -8,13 +8,12 @@ machine with whole collectives. A sample is a pair of bytes and seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from math import ceil, inf
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from spmdsim.cli.collective.measure import (
     fit_case,
     measure_call,
 )
+from spmdsim.cli.collective.time_budget import MOST_SECONDS, VISITS, TimeBudget
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.execution import execute, run_rounds
 from spmdsim.collectives.rank_program import INPUT, OUTPUT, WORK, Action, ArraySpan, RankProgram, RankStep
@@ -45,55 +45,14 @@ CHECKED = (
     ("reduce_scatter", "ring"),
     ("broadcast", "binomial"),
 )
+#: Number of sizes that are measured even if there is no time, because lines need three sizes besides 0.
+LEAST_SIZES = 4
 #: Reductions or copies in one run, so that the cost of a call does not hide the cost of a short action.
 ACTIONS = 8
 #: Rounds of each kind in one run, so that the cost of a call does not hide the cost of a short round.
 ROUNDS = 4
-#: Passes through all sizes, because a disturbance may last as long as all measurements of one size.
-TIMES_THROUGH = 3
-#: Most seconds of one measurement after its first calls. On a busy machine a call may take a thousand times as long.
-MOST_SECONDS = 0.3
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Time limit and progress of the stages of a calibration.
-
-    Rank 0 decides for all ranks when the time is over.
-
-    Attributes:
-        comm: the communicator of all ranks.
-        seconds: time of each stage; measurements are repeated until it is over.
-        tell: called with a text at the start of each pass.
-        clock: returns the time in seconds.
-    """
-
-    comm: Any
-    seconds: float
-    tell: Callable[[str], None]
-    clock: Callable[[], float] = time.monotonic
-
-    def passes(self, what: str, cases: Sequence[T]) -> Iterator[T]:
-        """Yield all cases in order, up to :data:`TIMES_THROUGH` (3) times, until the time is over.
-
-        The first pass is always complete. Later passes stop when ``seconds`` have passed since the first case was
-        requested. All ranks must iterate over it, because rank 0 sends its decision before each case of a later
-        pass.
-
-        Args:
-            what: name of the cases in the texts for ``tell``, which reports progress.
-            cases: the cases; equal on all ranks.
-        """
-        end = self.clock() + self.seconds
-        for number in range(TIMES_THROUGH):
-            self.tell(f"{what}: pass {number + 1} of {TIMES_THROUGH}")
-            for case in cases:
-                if number and not self.comm.bcast(self.clock() < end):
-                    self.tell(f"{what}: the {self.seconds:.3g} s for more of them are over")
-                    return
-                yield case
+#: Number of float32 elements of all rounds in one run, at least one round: a round of 64 KiB hides the cost of a call.
+ROUND_ELEMENTS = 1 << 14
 
 
 def sample_sizes(largest: int) -> list[int]:
@@ -155,7 +114,9 @@ class RoundSamples:
     reductions: list[Sample]
 
 
-def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSamples:
+def round_samples(
+    budget: TimeBudget, stage: str, pair: tuple[int, int], largest: int, local_reductions: list[Sample]
+) -> RoundSamples:
     """Time rounds between two ranks; return the costs of emulated messages and reductions.
 
     What a message costs depends on the caches, and so on the rounds before it. So three kinds of rounds are timed as a
@@ -173,45 +134,46 @@ def round_samples(pace: Pace, pair: tuple[int, int], largest: int) -> RoundSampl
     of the two ranks the slower one.
 
     Args:
-        pace: communicator of all ranks, time limit and progress.
+        budget: communicator of all ranks, time limit and progress.
+        stage: name of the measurements in the budget.
         pair: the two ranks that exchange messages. All ranks must call the function, and the others wait.
-        largest: largest message in bytes. For the sizes see :func:`sample_sizes`; reductions have no sample of 0
-            bytes.
+        largest: largest message in bytes. For the sizes see :func:`sample_sizes`.
+        local_reductions: reductions without messages; sizes without them have no sample of a reduction.
 
     Returns:
         The samples in seconds, equal on all ranks.
     """
-    comm = pace.comm
-    local_seconds = dict(local_times(comm, largest, "reduce"))
+    comm, local_seconds = budget.comm, dict(local_reductions)
     pair_comm = comm.Split(0 if comm.Get_rank() in pair else 1, comm.Get_rank())
-    sizes = sample_sizes(largest)
-    least_seconds = dict.fromkeys(sizes, (inf, inf, inf))
-    for nbytes in pace.passes("rounds of two ranks", sizes):
+    overhead = call_seconds(comm)
+    least_seconds: dict[int, tuple[float, ...]] = {}
+    for nbytes, most in budget.measured_sizes(stage, sample_sizes(largest), 3, LEAST_SIZES):
         seconds = (0.0, 0.0, 0.0)
-        comm.Barrier()
         if comm.Get_rank() in pair:
-            seconds = _round_seconds(pair_comm, nbytes // 4)
+            seconds = _round_seconds(pair_comm, nbytes // 4, overhead, most)
         slowest_rank_seconds = map(max, zip(*comm.allgather(seconds)))
-        least_seconds[nbytes] = tuple(map(min, least_seconds[nbytes], slowest_rank_seconds))
+        least_seconds[nbytes] = tuple(map(min, least_seconds.get(nbytes, (inf,) * 3), slowest_rank_seconds))
     pair_comm.Free()
     samples = RoundSamples([], [], [])
-    for nbytes, (sending, reducing, both) in least_seconds.items():
+    for nbytes, (sending, reducing, both) in sorted(least_seconds.items()):
         samples.still.append((nbytes, sending))
         samples.fresh.append((nbytes, max(both - reducing, sending)))
-        if nbytes:
+        if nbytes in local_seconds:
             samples.reductions.append((nbytes, max(reducing - sending, local_seconds[nbytes])))
     return samples
 
 
-def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
+def _round_seconds(comm: Any, count: int, overhead: float, most: float) -> tuple[float, float, float]:
     """Time three kinds of rounds in which two ranks exchange ``count`` float32 elements.
 
     Both ranks must call it. A program repeats a kind of rounds, up to :data:`ROUNDS` times and less often for long
-    messages. The cost of a call (:func:`call_seconds`) is subtracted. A program counts as at least 1e-9 seconds.
+    messages. A program counts as at least 1e-9 seconds.
 
     Args:
         comm: an mpi4py communicator of two ranks.
         count: number of elements that each rank sends.
+        overhead: seconds of a call (:func:`call_seconds`), which are subtracted.
+        most: most seconds of each kind after its first calls.
 
     Returns:
         The seconds of three kinds:
@@ -229,8 +191,7 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
     reducing = RankStep((), ((partner, received),), ((partner, inputs),), (Action(first, received, inputs),))
     sending_sum = RankStep((), ((partner, second),), ((partner, first),), ())
     source, result, work = (np.ones(size, np.float32) for size in (count, 2 * count, count))
-    transport, rounds = Messages(comm), max(1, min(ROUNDS, (1 << 18) // max(count, 1)))
-    overhead = call_seconds(comm)
+    transport, rounds = Messages(comm), max(1, min(ROUNDS, ROUND_ELEMENTS // max(count, 1)))
 
     def seconds_of(*steps: RankStep) -> float:
         """Return the seconds of a round that runs these steps, without the cost of a call."""
@@ -238,35 +199,43 @@ def _round_seconds(comm: Any, count: int) -> tuple[float, float, float]:
         run = partial(execute, program, transport, source, result, work=work)
         # The ranks start each loop together: if they drifted, one rank would find the other's data waiting.
         repeats, calls = loops(4 * count * rounds * len(steps))
-        batches = ceil(repeats / TIMES_THROUGH)
-        seconds = measure_call(run, comm, 2, batches * calls, batches, min, MOST_SECONDS)
+        batches = ceil(repeats / VISITS)
+        seconds = measure_call(run, comm, 2, batches * calls, batches, min, most)
         return max(seconds - overhead, 1e-9) / rounds
 
     return seconds_of(sending), seconds_of(reducing), seconds_of(reducing, sending_sum)
 
 
-def local_times(comm: Any, largest: int, what: str) -> list[Sample]:
-    """Time reductions or copies as emulated algorithms run them; return a sample for each size.
+def local_samples(budget: TimeBudget, largest: int) -> tuple[list[Sample], list[Sample]]:
+    """Time reductions and copies as emulated algorithms run them; return the samples of both.
 
-    A sample is ``(bytes, seconds)``. Its time is the median over ranks, and equal on all of them. All ranks must call
-    it and run the work at once, because they share the memory. For the sizes see :func:`sample_sizes`; 0 is left out.
+    A sample is ``(bytes, seconds)``. Its time is the median over ranks, and equal on all of them; of several passes the
+    least counts. All ranks must call it and run the work at once, because they share the memory.
 
     Args:
-        comm: the mpi4py communicator of all ranks.
-        largest: largest size in bytes.
-        what: "reduce" for sums of float32 elements; "copy", or anything else, for copies.
+        budget: communicator of all ranks, time limit and progress.
+        largest: largest size in bytes. For the sizes see :func:`sample_sizes`; 0 is left out.
+
+    Returns:
+        The samples of sums of float32 elements, and those of copies.
     """
-    samples: list[Sample] = []
-    for nbytes in sample_sizes(largest)[1:]:
+    comm = budget.comm
+    least_seconds: dict[int, tuple[float, ...]] = {}
+    for nbytes, most in budget.measured_sizes(
+        "reductions and copies", sample_sizes(largest)[1:], 2, LEAST_SIZES
+    ):
         count = nbytes // 4
         arrays = [np.ones(count, np.float32) for _ in range(3)]
-        spans = [ArraySpan(which, 0, count) for which in (OUTPUT, INPUT, WORK)]
-        action = Action(*spans) if what == "reduce" else Action(*spans[:2])
-        program = RankProgram((), (action,) * ACTIONS, count, count, count, False, 0)
+        result, source, work = (ArraySpan(which, 0, count) for which in (OUTPUT, INPUT, WORK))
         comm.Barrier()
-        seconds = fastest_seconds(partial(_run_locally, program, arrays), nbytes * ACTIONS) / ACTIONS
-        samples.append((nbytes, median(comm.allgather(seconds))))
-    return samples
+        seconds = []
+        for action in (Action(result, source, work), Action(result, source)):
+            program = RankProgram((), (action,) * ACTIONS, count, count, count, False, 0)
+            fastest = fastest_seconds(partial(_run_locally, program, arrays), nbytes * ACTIONS, most)
+            seconds.append(median(comm.allgather(fastest / ACTIONS)))
+        least_seconds[nbytes] = tuple(map(min, least_seconds.get(nbytes, (inf, inf)), seconds))
+    rows = sorted(least_seconds.items())
+    return [(size, seconds[0]) for size, seconds in rows], [(size, seconds[1]) for size, seconds in rows]
 
 
 def _run_locally(program: RankProgram, arrays: list[np.ndarray]) -> None:
@@ -288,26 +257,30 @@ def call_seconds(comm: Any) -> float:
     return fastest_seconds(lambda: execute(no_rounds, transport, empty, empty), 0)
 
 
-def flops_per_second() -> float:
-    """Return the flop/s of one rank in a product of two 512 x 512 float32 matrices."""
+def flops_per_second(most: float) -> float:
+    """Return the flop/s of one rank in a product of two 512 x 512 float32 matrices.
+
+    ``most`` is the most seconds of the measurement after the first product.
+    """
     n = 512
     a, b, c = (np.ones((n, n), np.float32) for _ in range(3))
-    return 2 * n**3 / fastest_seconds(lambda: np.matmul(a, b, out=c), 4 << 20)
+    return 2 * n**3 / fastest_seconds(lambda: np.matmul(a, b, out=c), 4 << 20, most)
 
 
-def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
+def fastest_seconds(call: Callable[[], object], nbytes: int, most: float = MOST_SECONDS) -> float:
     """Return the seconds of a call in the fastest of several loops, at least 1e-9.
 
     The minimum is used because other work on the machine only adds time. One call before the loops is not timed. After
-    the first loop, no loop starts if :data:`MOST_SECONDS` (0.3) are over.
+    the first loop, no loop starts if ``most`` seconds are over.
 
     Args:
         call: the call, without arguments.
         nbytes: bytes that a call moves; they determine the numbers of loops and of calls per loop, see :func:`loops`.
+        most: most seconds of the loops (0.3).
     """
     repeats, calls = loops(nbytes)
     call()  # warms caches and connections up
-    least_seconds, end = inf, time.perf_counter() + MOST_SECONDS
+    least_seconds, end = inf, time.perf_counter() + most
     for _ in range(repeats):
         if least_seconds < inf and time.perf_counter() > end:
             break
@@ -318,14 +291,14 @@ def fastest_seconds(call: Callable[[], object], nbytes: int) -> float:
     return max(least_seconds, 1e-9)
 
 
-def native_table(pace: Pace, largest: int) -> list[Measurement]:
+def native_table(budget: TimeBudget, largest: int) -> list[Measurement]:
     """Time the MPI library's own collectives, those of :data:`NATIVE`, over all ranks.
 
     Sizes double from 8 bytes on: with ``largest`` 40 they are 8, 16 and 32, each rounded to equal blocks of float32
     elements. All ranks must call it.
 
     Args:
-        pace: communicator of all ranks, time limit and progress.
+        budget: communicator of all ranks, time limit and progress.
         largest: largest message in bytes; below 8 there are no sizes.
 
     Returns:
@@ -334,71 +307,78 @@ def native_table(pace: Pace, largest: int) -> list[Measurement]:
     # Small sizes may round to the same case; the table keeps one row per size.
     least_seconds: dict[tuple[str, int], float] = {}
     sizes = [8 << k for k in range(max(largest // 8, 1).bit_length()) if 8 << k <= largest]
-    for name, nbytes in pace.passes("the library's own calls", list(product(NATIVE, sizes))):
-        case = fit_case(name, pace.comm, nbytes, np.dtype(np.float32))
-        seconds = _native_seconds(case, pace.comm)
-        least_seconds[name, case.nbytes] = min(seconds, least_seconds.get((name, case.nbytes), inf))
-    ranks = pace.comm.Get_size()
+    for nbytes, most in budget.measured_sizes("the library's own calls", sizes, len(NATIVE)):
+        for name in NATIVE:
+            case = fit_case(name, budget.comm, nbytes, np.dtype(np.float32))
+            seconds = _native_seconds(case, budget.comm, most)
+            least_seconds[name, case.nbytes] = min(seconds, least_seconds.get((name, case.nbytes), inf))
+    ranks = budget.comm.Get_size()
     return [
         Measurement(name, "native", ranks, nbytes, call_time)
-        for (name, nbytes), call_time in least_seconds.items()
+        for (name, nbytes), call_time in sorted(least_seconds.items())
     ]
 
 
-def _native_seconds(case: MeasuredCase, comm: Any) -> float:
-    """Return the seconds of MPI's own call in the fastest of 4 to 10 batches of 4 calls."""
+def _native_seconds(case: MeasuredCase, comm: Any, most: float) -> float:
+    """Return the seconds of MPI's own call in the fastest of 4 to 10 batches of 4 calls.
+
+    ``most`` is the most seconds of all batches.
+    """
     call = bind_native_call(case, comm, np.zeros(case.output_count, case.dtype))
     batches = max(4, min(10, (64 << 20) // max(case.nbytes, 1)))
-    return measure_call(call, comm, 2, 4 * batches, batches, min, MOST_SECONDS)
+    return measure_call(call, comm, 2, 4 * batches, batches, min, most)
 
 
-def check_predictions(pace: Pace, largest: int, machine: Machine) -> list[CalibrationCheck]:
+def check_predictions(budget: TimeBudget, largest: int, machine: Machine) -> list[CalibrationCheck]:
     """Measure whole collectives; return the predicted and the measured time of each call.
 
     The calls are the algorithms of :data:`CHECKED`, and the library's own calls of :data:`NATIVE`. An algorithm is
     predicted by the cost model. A library call is predicted as the time that was measured for the machine file.
 
     Each measured time is the median over batches. The batches have 5 to 20 calls together, fewer for larger messages or
-    if they would take longer than :data:`MOST_SECONDS`. Each size is measured in several passes. Each pass gives a
-    result of its own, because changes from minute to minute are part of a prediction's uncertainty. All ranks must
-    call it.
+    if there is no time for them. Each size is measured in several passes. Each pass gives a result of its own, because
+    changes from minute to minute are part of a prediction's uncertainty. All ranks must call it.
 
     Args:
-        pace: communicator of all ranks, time limit and progress.
+        budget: communicator of all ranks, time limit and progress.
         largest: largest message in bytes; sizes are 64 bytes, 256 bytes and so on.
         machine: the machine that predicts. A library call is checked only if the machine has measured times of it for
             this number of ranks.
     """
     rows: list[CalibrationCheck] = []
-    comm, sizes = pace.comm, [size for size in (64 << 2 * k for k in range(20)) if size <= largest]
+    comm, sizes = budget.comm, [size for size in (64 << 2 * k for k in range(20)) if size <= largest]
 
-    def check(name: str, case: MeasuredCase, predicted: float, call: Callable[[], object]) -> None:
-        """Measure a call, and append its predicted and its measured time to the rows."""
+    def check(
+        name: str, case: MeasuredCase, predicted: float, call: Callable[[], object], most: float
+    ) -> None:
+        """Measure a call for ``most`` seconds, and append its predicted and its measured time to the rows."""
         iterations = max(5, min(20, (32 << 20) // case.nbytes))
-        seconds = measure_call(call, comm, 2, iterations, most=MOST_SECONDS)
+        seconds = measure_call(call, comm, 2, iterations, most=most)
         rows.append(CalibrationCheck(name, case.nbytes, predicted, seconds))
 
-    for nbytes in pace.passes("whole collectives, predicted and measured", sizes):
+    for nbytes, most in budget.measured_sizes("whole collectives", sizes, len(CHECKED) + len(NATIVE)):
         for collective, algorithm in CHECKED:
             schedule = schedule_of(collective, algorithm, comm.Get_size())
             case = fit_case(collective, comm, nbytes, np.dtype(np.float32))
             predicted = emulated_seconds(schedule, machine, case.count, case.dtype.itemsize)
             call = bind_emulated_call(schedule, case, comm, np.zeros(case.output_count, case.dtype))
-            check(schedule.name, case, predicted, call)
+            check(schedule.name, case, predicted, call, most)
         for collective in NATIVE:
             case = fit_case(collective, comm, nbytes, np.dtype(np.float32))
             measured = machine.measured_seconds(collective, "native", case.size, case.nbytes)
             if measured is not None:
                 call = bind_native_call(case, comm, np.zeros(case.output_count, case.dtype))
-                check(f"{collective} native", case, measured, call)
+                check(f"{collective} native", case, measured, call, most)
     return rows
 
 
 # ---------------------------------------------------------------- operators
 
 
-def operator_rates() -> tuple[Rate, ...]:
+def operator_rates(seconds: float) -> tuple[Rate, ...]:
     """Measure each class of operators on this rank; return its seconds per flop or per byte.
+
+    All measurements together take about ``seconds``, but each operator runs twice at least.
 
     Operators run forward and backward on arrays of 512 x 1024 float32 elements. Results and temporaries are new arrays
     as in programs, which cost more than the arithmetic of most operators.
@@ -422,15 +402,18 @@ def operator_rates() -> tuple[Rate, ...]:
         ],
         "lookup": [(ops.embedding, (5 * ids % 2048, table), {})],
     }
-    rates = []
+    rates, count = [], sum(map(len, samples.values()))
+    most = min(MOST_SECONDS, seconds / (2 * count))  # The other half is for the first calls.
     for kind, rows in samples.items():
-        timed = [_operator_rate(function.op, operands, params) for function, operands, params in rows]
+        timed = [_operator_rate(function.op, operands, params, most) for function, operands, params in rows]
         per_flop, per_byte = (median(column) for column in zip(*timed))
         rates.append(Rate(kind, per_flop, 0.0) if kind in (FUNCTIONS, PASSES) else Rate(kind, 0.0, per_byte))
     return tuple(rates)
 
 
-def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any]) -> tuple[float, float]:
+def _operator_rate(
+    op: Op, operands: tuple[np.ndarray, ...], params: dict[str, Any], most: float
+) -> tuple[float, float]:
     """Return the seconds per flop and per byte of an operator that runs forward and backward.
 
     The time of :func:`fastest_seconds` is divided by the flops, and by the bytes, that the roofline model counts for
@@ -441,6 +424,7 @@ def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, A
         op: the operator.
         operands: its operands, whole arrays that no axis splits.
         params: its keyword arguments.
+        most: most seconds of the measurement after the first call.
     """
     bound = op.bind([x.shape for x in operands], params)
     unsplit = Strategy.of(Mesh((1,), ("p",)), {})
@@ -456,5 +440,5 @@ def _operator_rate(op: Op, operands: tuple[np.ndarray, ...], params: dict[str, A
     sizes = [x.itemsize for x in operands]
     works = [work(bound, unsplit, sizes) for work in (forward_work, gradient_work)]
     nbytes = sum(work.nbytes for work in works)
-    seconds = fastest_seconds(run, int(nbytes))
+    seconds = fastest_seconds(run, int(nbytes), most)
     return seconds / sum(work.flops for work in works), seconds / nbytes
