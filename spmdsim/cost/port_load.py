@@ -119,13 +119,42 @@ def mesh_load(placement: Placement, mesh: Mesh, axes: tuple[str, ...]) -> PortLo
     >>> mesh_load(2, Mesh((2, 2), ("dp", "tp")), ("dp",))
     PortLoad(ring=2, pairs=2.0)
     """
+    return group_load(nodes_of(placement, np.sort(_group_ranks(mesh, axes), axis=1)))
+
+
+def _group_ranks(mesh: Mesh, axes: tuple[str, ...]) -> np.ndarray:
+    """Return the ranks of each group along axes of a mesh, as an array ``[group, member]``.
+
+    ``axes`` are the axes; ``()`` stands for all axes.
+    """
     ranks = np.arange(mesh.size) if mesh.ranks is None else np.asarray(mesh.ranks, np.int64)
     group_axes = axes or mesh.axes
     indices = [mesh.axis_index(axis) for axis in group_axes]
     others = [index for index in range(len(mesh.shape)) if index not in indices]
     groups = ranks.reshape(mesh.shape).transpose(others + sorted(indices))
     members = mesh.axis_size(*group_axes)
-    return group_load(nodes_of(placement, np.sort(groups.reshape(-1, members), axis=1)))
+    return groups.reshape(-1, members)
+
+
+@lru_cache(maxsize=1024)
+def has_shared_ports(placement: Placement, mesh: Mesh, axes: tuple[str, ...]) -> bool:
+    """Return True if each group along the axes is on several nodes, with several on one node.
+
+    All groups must be equally placed. Then data that are reduced inside nodes first cross the network once per node instead of once per rank. Groups are
+    equally placed if ranks at the same positions share nodes in all of them.
+
+    Args:
+        placement: a map, or the number of consecutive ranks of each node.
+        mesh: the mesh.
+        axes: the axes of the groups, in any order.
+
+    >>> square = Mesh((2, 2), ("dp", "tp"))
+    >>> [has_shared_ports(2, square, axes) for axes in (("dp", "tp"), ("dp",), ("tp",))]
+    [True, False, False]
+    """
+    groups = [NodeMap(nodes_of(placement, np.sort(ranks))) for ranks in _group_ranks(mesh, axes)]
+    are_equal = len({group.nodes.tobytes() for group in groups}) == 1
+    return are_equal and groups[0].count > 1 and int(groups[0].sizes.max()) > 1
 
 
 @lru_cache(maxsize=1024)

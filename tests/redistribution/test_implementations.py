@@ -11,6 +11,7 @@ import pytest
 
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
+from spmdsim.cost import NodeMap
 from spmdsim.errors import InputError
 from spmdsim.layout.windowed_layout import Window, Windowed
 from spmdsim.redistribution import plan
@@ -18,6 +19,7 @@ from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.flat import FlatExchange
 from spmdsim.redistribution.implementations.implementation import (
     find_threshold,
+    implementation_of,
     implementations_of,
 )
 from spmdsim.redistribution.implementations.trial import (
@@ -191,6 +193,41 @@ def test_implementations_of_reductions_have_bytes_by_hand(step, dtype, change, e
     listed = implementations_of(step, 1, np.dtype(dtype), replace(HAND, **change))
     assert len(listed) <= 3
     assert [(one.name, one.scratch) for one in listed] == expected
+
+
+@pytest.mark.parametrize(
+    "hosts, first",
+    [
+        ("a,a,b,b", "native"),
+        ("a,b,a,b", "native"),
+        ("a,b,b,b", "native"),
+        ("a,b,c,d", "composed"),  # no ranks share a port
+        ("a,a,a,a", "composed"),
+    ],
+)
+def test_many_bytes_are_reduced_by_mpi_itself_where_ranks_share_a_port(hosts, first):
+    """An all_reduce of MPI may reduce inside nodes first; a composed one sends all blocks across the network."""
+    step, nodes = replace(ALL_REDUCE, shape=(1 << 10,)), NodeMap.of(hosts, 4)
+    for rank in range(4):
+        names = [one.name for one in implementations_of(step, rank, np.dtype("i4"), HAND, nodes=nodes)]
+        assert names[0] == first and {"native", "composed"} == set(names)
+        floats = implementations_of(step, rank, np.dtype("f4"), HAND, nodes=nodes)
+        assert [one.name for one in floats] == [first]  # one order of operands
+        assert implementation_of(step, rank, np.dtype("f4"), HAND, nodes=nodes).name == first
+        others = replace(HAND, compose_on_nodes=HAND.compose_all_reduce)
+        assert implementation_of(step, rank, np.dtype("f4"), others, nodes=nodes).name == "composed"
+
+
+@pytest.mark.parametrize("hosts, first", [("a,b,a,a,b,a,a,a", "composed"), ("a,b,a,b,b,a,b,a", "native")])
+def test_groups_that_are_placed_differently_reduce_in_one_order(hosts, first):
+    """Replicas would differ if MPI reduced each group inside other nodes first."""
+    mesh = Mesh((2, 4), ("dp", "tp"))
+    step = over(
+        "all_reduce", mesh(None, partial={"tp": "sum"}), mesh(None), "sum", axes=("tp",), shape=(1 << 10,)
+    )
+    for rank in range(8):
+        (implementation,) = implementations_of(step, rank, np.dtype("f4"), HAND, nodes=NodeMap.of(hosts, 8))
+        assert implementation.name == first
 
 
 def test_reductions_of_more_elements_than_mpi_can_count_have_chunks():

@@ -302,3 +302,28 @@ def test_ranks_that_closed_a_world_exit_after_all_ranks_have_seen_it(tmp_path, l
     result = run_python("-m", "spmdsim", "launch", "-n", 4, script, tmp_path, **variables)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count("END") == 4
+
+
+SUM = """\
+import numpy as np
+from spmdsim import Mesh, MPIWorld, Tensor
+
+world = MPIWorld()
+mesh = Mesh((2, 2), ("dp", "tp"))
+x = Tensor.from_global(np.ones((4, 1 << 21), "f4"), mesh(("dp", "tp"), None), world)
+assert x.sum(0).to(mesh(None)).full()[0] == 4
+print("RESULT", *(step.implementation for step in world.tuning.steps if "all_reduce" in step.step))
+world.close()
+"""
+
+
+@pytest.mark.parametrize("per_node, implementation", [(4, "composed"), (2, "native"), (1, "composed")])
+def test_sums_of_many_bytes_reduce_inside_nodes_first(tmp_path, launcher, per_node, implementation):
+    script = tmp_path / "program.py"
+    script.write_text(SUM)
+    tuning = tmp_path / "tuning.json"
+    tuning.write_text('{"Open MPI": {"compose_on_nodes": []}, "MPICH": {"compose_on_nodes": []}}')
+    variables = {"SPMDSIM_RANKS_PER_NODE": str(per_node), "SPMDSIM_TUNE": str(tuning)}
+    result = run_python("-m", "spmdsim", "launch", "-n", 4, script, **variables)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count(f"RESULT {implementation}\n") == 4, result.stdout

@@ -17,6 +17,8 @@ import numpy as np
 from spmdsim.core import Layout
 from spmdsim.core.layout import Mesh
 from spmdsim.core.step import LOCAL_STEPS, PLACING, REDUCING, Index, Step, within
+from spmdsim.cost.node_map import NodeMap
+from spmdsim.cost.port_load import has_shared_ports
 from spmdsim.layout.element_type import accumulator, is_float, is_half
 from spmdsim.redistribution.exchange.direct_reduction import peak_buffer_elements
 from spmdsim.redistribution.implementations.rank_transfers import (
@@ -67,14 +69,25 @@ class Implementation:
 
 
 def implementation_of(
-    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT
+    step: Step,
+    rank: int,
+    dtype: np.dtype,
+    tuning: Tuning,
+    count: int = MAX_COUNT,
+    nodes: NodeMap | None = None,
 ) -> Implementation:
     """Return the implementation that the model chooses for one rank; see :func:`implementations_of`."""
-    return implementations_of(step, rank, dtype, tuning, count)[0]
+    return implementations_of(step, rank, dtype, tuning, count, nodes=nodes)[0]
 
 
 def implementations_of(
-    step: Step, rank: int, dtype: np.dtype, tuning: Tuning, count: int = MAX_COUNT, reproducible: bool = True
+    step: Step,
+    rank: int,
+    dtype: np.dtype,
+    tuning: Tuning,
+    count: int = MAX_COUNT,
+    reproducible: bool = True,
+    nodes: NodeMap | None = None,
 ) -> tuple[Implementation, ...]:
     """Return the implementations of a step for one rank, at most three, the model's choice first.
 
@@ -89,6 +102,7 @@ def implementations_of(
         count: the number of elements that MPI can count in one message.
         reproducible: True to leave out implementations whose order of operands differs from the first one's, if the
             order can change the result.
+        nodes: the node of each rank; None for one node.
     """
     if rank not in step.src.mesh and rank not in step.dst.mesh:
         return (Implementation("nothing", fresh=False),)
@@ -96,6 +110,12 @@ def implementations_of(
         return (_single_implementation(step, rank, dtype, tuning, count),)
     if step.collective in PLACING:
         return _list_placing(step, rank, dtype, tuning, count)
+    if (
+        step.collective == "all_reduce"
+        and nodes is not None
+        and has_shared_ports(nodes, step.src.mesh, step.axes)
+    ):
+        tuning = replace(tuning, compose_all_reduce=tuning.compose_on_nodes)
     return _list_reductions(step, rank, dtype, tuning, count, reproducible)
 
 

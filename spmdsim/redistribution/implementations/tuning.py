@@ -227,6 +227,9 @@ class Tuning:
         copy: picoseconds in which NumPy copies a byte, or MPI moves it.
         typed: picoseconds in which MPI reads a byte of an array by a derived type.
         first: names of implementations that are preferred if they are possible.
+        compose_on_nodes: like ``compose_all_reduce``, for groups on several nodes with several ranks on one of them. It
+            is empty if the library's Allreduce reduces inside nodes first, because composed ones send more bytes
+            between nodes.
         implementations: the records of trials.
     """
 
@@ -240,6 +243,7 @@ class Tuning:
     copy: int = 100
     typed: int = 165
     first: tuple[str, ...] = ()
+    compose_on_nodes: Thresholds = ()
     implementations: TrialRecords = NOTHING
 
 
@@ -250,6 +254,7 @@ TABLE = {
         chunk=((2, 4 * MIB), (4, 2 * MIB)),
         gather_reduce=64 * KIB,
         small_block=256 * KIB,
+        compose_on_nodes=((2, MIB), (4, 4 * MIB)),
     ),
     # With more ranks than cores, every small call of MPICH is slow when another process needs a core. So its chunks are
     # few and large.

@@ -86,7 +86,7 @@ class MPIWorld(BeginsEarly):
             too. ``False`` compares none. ``"values"`` also compares the copies that operators and redistributions read,
             and samples of large ones.
         deadline: seconds that a call waits for other ranks before the job ends; ``SPMDSIM_DEADLINE`` by default.
-        reproducible: True if reductions have an order that only their sizes decide; False to try other orders, too.
+        reproducible: True if reductions have an order that only sizes and nodes decide; False to try other orders, too.
         agreement: compares the ranks' calls; made from ``check`` by default. ``CallAgreement()`` compares nothing.
 
     Attributes:
@@ -409,7 +409,7 @@ class MPIWorld(BeginsEarly):
             dtype: the element type.
         """
         implementations = implementations_of(
-            step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible
+            step, self.rank, dtype, self.choices, messages.MAX_COUNT, self.reproducible, self.nodes
         )
 
         def make(implementation: Implementation) -> Run:

@@ -146,7 +146,7 @@ class BeginsEarly(World):
         post = call = None
         if step.collective in COLLECTIVES and self.rank in step.src.mesh and len(step.group(self.rank)) > 1:
             call = Call.of_step(step, dtype, BEGUN_EARLY, step.src.mesh.rank_list)
-            implementation = implementation_of(step, self.rank, dtype, self.choices, MAX_COUNT)
+            implementation = implementation_of(step, self.rank, dtype, self.choices, MAX_COUNT, self.nodes)
             target = step.dst.local_shape(step.shape, self.rank)
             post = choose_nonblocking_start(step, self._group(step)[1], implementation, target)
         return EarlyProgram(self._finish, post, call)
