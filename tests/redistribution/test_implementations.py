@@ -206,7 +206,7 @@ def test_implementations_of_reductions_have_bytes_by_hand(step, dtype, change, e
     ],
 )
 def test_many_bytes_are_reduced_by_mpi_itself_where_ranks_share_a_port(hosts, first):
-    """An all_reduce of MPI may reduce inside nodes first; a composed one sends all blocks across the network."""
+    """A composed all_reduce sends all blocks across the network; MPI may reduce inside nodes first."""
     step, nodes = replace(ALL_REDUCE, shape=(1 << 10,)), NodeMap.of(hosts, 4)
     for rank in range(4):
         names = [one.name for one in implementations_of(step, rank, np.dtype("i4"), HAND, nodes=nodes)]
