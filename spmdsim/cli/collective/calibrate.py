@@ -23,7 +23,7 @@ from spmdsim.cli.output import (
     write_file,
     write_pictures,
 )
-from spmdsim.errors import InputError
+from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def main(args: argparse.Namespace) -> int:
 
     Raises:
         InputError: If ``--end`` is no size or less than 1 KiB, ``--seconds`` is not above 0, there are fewer than two
-            ranks, or whole collectives contradict the fit; then no file is written.
+            ranks, the seconds are too few for a fit, or whole collectives contradict the fit; then no file is written.
     """
     from spmdsim.launch import launched, start_self
     from spmdsim.launch.hosts import count_slots
@@ -94,6 +94,7 @@ def main(args: argparse.Namespace) -> int:
     machine_text = _format_machine(calibration, budget, note)
     if not args.json:
         _print_calibration(calibration)
+        say(f"measured for {budget.used_seconds:.3g} s on {many(comm.Get_size(), 'rank')}")
     _refuse_contradiction(calibration, note)
     is_saved = args.output and write_file(args.output, machine_text)
     write_pictures(args, calibration.machine)
@@ -145,7 +146,7 @@ def _measure_and_fit(budget: TimeBudget, largest: int) -> Calibration:
           number of ranks of the largest node, and the nodes of the ranks.
 
     Raises:
-        InputError: If there are fewer than two ranks.
+        InputError: If there are fewer than two ranks, or too little time.
     """
     from spmdsim.cli.collective import samples
     from spmdsim.cost import Link
@@ -159,6 +160,8 @@ def _measure_and_fit(budget: TimeBudget, largest: int) -> Calibration:
     pair = far or near
     if pair is None:
         raise InputError("calibration needs two ranks at least: messages go from one to the other")
+    if far:
+        budget.report(f"nodes: {nodes}")
     reductions, copies = samples.local_samples(budget, largest)
     flops, calls, rates = _measure_operators(budget)
     rounds = samples.round_samples(budget, "messages", pair, largest, reductions)
@@ -280,7 +283,7 @@ def _make_fit_table(fits: dict[str, Fit]) -> Table:
 
 
 def _print_calibration(calibration: Calibration) -> None:
-    """Print the lines of a calibration, the errors of its fits, nodes, and rates of operators.
+    """Print the lines of a calibration, the errors of its fits, and the rates of operators.
 
     Times are in microseconds, rates in GB/s, Gflop/s, or 1e9 elements or bytes per second. The last lines have the
     interval of prediction errors, and the number of measured library calls if there are any.
@@ -291,8 +294,6 @@ def _print_calibration(calibration: Calibration) -> None:
             f"{kind}: fit error {fit.median_error:.1%} in the median, {fit.largest_error:.1%} at most, "
             f"{len(fit.errors)} sizes"
         )
-    if calibration.machine.nodes:
-        say(f"nodes: {calibration.machine.nodes}")
     machine = calibration.machine
     say(f"arithmetic: {machine.flops / 1e9:.3g} Gflop/s per rank in products of float32")
     for rate in machine.rates:

@@ -332,7 +332,7 @@ def measure_call(
 ) -> float:
     """Time a call that all ranks make; return its seconds, averaged over the ranks.
 
-    1. ``warmup`` calls are not timed.
+    1. ``warmup`` calls are not timed. Ranks wait for each other before each of them.
     2. ``iterations`` calls are timed in ``batches``. Ranks wait for each other before each batch.
     3. The seconds per call of each batch are averaged over the ranks; ``choose`` computes the result from these
        numbers.
@@ -347,12 +347,13 @@ def measure_call(
         batches: number of batches, at most one per call. Their numbers of calls differ by at most 1: 10 calls in 4
             batches are 3, 3, 2 and 2.
         choose: a function of the list of the batches' seconds; by default the median.
-        most: the most seconds of all timed calls. If the last call of the warmup shows on any rank that they would
-            take longer, fewer calls are timed, on all ranks equally many and at least 1. Without a warmup it has no
-            effect.
+        most: the most seconds of all timed calls and waits. If the last call of the warmup and its wait show on any
+            rank that they would take longer, fewer calls are timed, on all ranks equally many and at least 1. Without
+            a warmup it has no effect.
     """
     for _ in range(warmup):
         start_of_call = time.perf_counter()
+        comm.Barrier()
         call()
     if warmup and most < inf:
         slowest_call_seconds = max(comm.allgather(time.perf_counter() - start_of_call))

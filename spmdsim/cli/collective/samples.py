@@ -45,7 +45,7 @@ CHECKED = (
     ("reduce_scatter", "ring"),
     ("broadcast", "binomial"),
 )
-#: Number of sizes that are measured even if there is no time, because lines need three sizes besides 0.
+#: Least number of sizes, because lines need three sizes besides 0.
 LEAST_SIZES = 4
 #: Reductions or copies in one run, so that the cost of a call does not hide the cost of a short action.
 ACTIONS = 8

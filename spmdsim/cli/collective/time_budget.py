@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from spmdsim.errors import many
+from spmdsim.errors import InputError, many
 
 #: Stages of a calibration in their order, and their shares of the seconds.
 STAGES = {
@@ -39,6 +39,7 @@ class TimeBudget:
 
     Attributes:
         comm: the communicator.
+        report: the function that reports progress.
         left_out: the sizes of each stage for which there was no time, by the stage's name.
     """
 
@@ -52,7 +53,7 @@ class TimeBudget:
     ) -> None:
         self.comm = comm
         self.left_out: dict[str, list[int]] = {}
-        self._report, self._clock, self._stages = report, clock, dict(stages)
+        self.report, self._clock, self._stages = report, clock, dict(stages)
         self._start = clock()
         self._end = self._start + seconds
 
@@ -80,7 +81,7 @@ class TimeBudget:
         3. All of these sizes are repeated twice.
 
         A size is left out if it is likely to take longer than the seconds left of the stage: it is expected to take as
-        long as the next smaller size, times the ratio of both sizes. The first ``least`` sizes are always measured. All ranks
+        long as the next smaller size, times the ratio of both sizes. The first size is always measured. All ranks
         must iterate over it with equal arguments, because rank 0 sends its decisions. The stage's seconds start with
         the first size. Sizes that were never yielded are added to ``left_out`` and reported.
 
@@ -88,7 +89,10 @@ class TimeBudget:
             stage: the name of the stage.
             sizes: the sizes in bytes, ascending.
             kinds: number of measurements of each size, which share its time.
-            least: number of sizes that are measured even if there is no time.
+            least: number of sizes that are needed.
+
+        Raises:
+            InputError: If there was no time for ``least`` sizes; on all ranks.
         """
         seconds = self.stage_seconds(stage)
         end, costs = self._clock() + seconds, dict[int, float]()
@@ -101,14 +105,19 @@ class TimeBudget:
                 if pass_sizes is sizes and size not in costs:
                     continue
                 start = self._clock()
-                is_affordable = len(costs) < least or start + expected_seconds(costs, size) <= end
+                is_affordable = not costs or start + expected_seconds(costs, size) <= end
                 granted = self.comm.bcast(most if is_affordable else None)
                 if granted is None:
                     break
                 if index == 0:
-                    self._report(f"{stage}: pass {number + 1} of {len(passes)}")
+                    self.report(f"{stage}: pass {number + 1} of {len(passes)}")
                 yield size, granted
                 costs[size] = self._clock() - start
+        if len(costs) < least:
+            raise InputError(
+                f"calibrate: --seconds must be longer on this machine: there was time for {many(len(costs), 'size')} of "
+                f"{stage}, at least {least} are needed"
+            )
         self._name_left_out(stage, [size for size in sizes if size not in costs])
 
     def _name_left_out(self, stage: str, sizes: list[int]) -> None:
@@ -119,7 +128,7 @@ class TimeBudget:
         names = [f"{size:,}" for size in sizes[:NAMED]]
         if len(sizes) > NAMED:
             names.append(f"… {sizes[-1]:,}")
-        self._report(
+        self.report(
             f"{stage}: no time for {many(len(sizes), 'size')} ({', '.join(names)} bytes); more --seconds measure them"
         )
 
