@@ -52,7 +52,7 @@ def on_two_ranks(launcher: object, tmp_path_factory: pytest.TempPathFactory) -> 
     """Return a folder with the files that commands wrote, and their outputs."""
     folder = tmp_path_factory.mktemp("measured")
     commands = [
-        "calibrate -e 1K --seconds 20 -o lab.json",
+        "calibrate -e 1K --seconds 600 -o lab.json",
         "bench all_reduce -b 64 -e 1K -f 16 -n 3 -w 1 --algorithms native,ring",
         "bench -e 64 -f 8 -n 2 --algorithms native,ring --machine lab.json --json",
     ]
