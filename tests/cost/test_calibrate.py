@@ -421,13 +421,13 @@ class OneClock:
 
 def test_waits_between_slow_ranks_count(monkeypatch) -> None:
     clock, calls = Clock(), []
-    monkeypatch.setattr(measure, "time", OneClock(clock))
+    monkeypatch.setattr("spmdsim.cli.collective.measure.time", OneClock(clock))
 
     def wait() -> None:
         clock.now += 0.1
 
     comm = SimpleNamespace(Barrier=wait, allgather=lambda value: [value])
-    measure.measure_call(lambda: calls.append(clock.now), comm, 2, 60, 60, min, most=0.35)
+    measure_call(lambda: calls.append(clock.now), comm, 2, 60, 60, min, most=0.35)
     assert len(calls) == 2 + 3
 
 
