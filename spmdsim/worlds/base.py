@@ -565,11 +565,12 @@ class World(AbstractWorld):
         After an error, the choice has not changed.
 
         Args:
-            algorithm: the algorithm of every collective that is not named; None leaves them as they are.
+            algorithm: the algorithm of every collective that is not named; None changes none of them. A collective
+                that does not have it raises ScheduleError when it runs.
             replicated: ``"shared"`` to let all ranks of a node share one read-only copy of the result of an
                 all_gather or all_reduce (in shared memory, if the world has processes); ``"own"`` to give each rank
                 its own copy. None leaves it as it is.
-            **algorithms: an algorithm per collective; None for the world's own.
+            **algorithms: the algorithm of one collective; None means ``"native"``, unlike ``algorithm=None``.
 
         Returns:
             A context manager that restores the earlier choice when its block ends.
@@ -600,7 +601,11 @@ class World(AbstractWorld):
             else:
                 self.algorithms[collective] = name
         self._use(self.algorithms, replicated or self.replicated)
-        self._compare_choice("world.use")
+        try:
+            self._compare_choice("world.use")
+        except BaseException:
+            self._use(*before)
+            raise
         return Restore(self, before)
 
     def _use(self, algorithms: dict[str, str], replicated: str) -> None:

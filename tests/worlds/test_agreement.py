@@ -148,6 +148,30 @@ def test_calls_with_pauses_between_them_are_compared_one_by_one(run):
     assert text.count("done") < 2 * 12, text
 
 
+CHOICES = """\
+import time
+from spmdsim import MPIWorld
+from spmdsim.errors import DisagreementError
+
+world = MPIWorld()
+for k in range(1000):  # the ranks choose differently; one of the next calls compares the choices and raises
+    before = dict(world.algorithms)
+    try:
+        world.use(all_reduce=("ring", None)[(k + world.rank) % 2])
+    except DisagreementError:
+        print("unchanged" if world.algorithms == before else f"{before} became {world.algorithms}", flush=True)
+        raise
+    time.sleep(0.02)
+"""
+
+
+def test_a_choice_that_is_refused_because_ranks_disagree_changes_nothing(tmp_path, launcher):
+    (tmp_path / "program.py").write_text(CHOICES)
+    result = run_python("-m", "spmdsim", "launch", "-n", 2, tmp_path / "program.py", timeout=120)
+    assert "ranks disagree about call 0" in result.stderr
+    assert "unchanged" in result.stdout and "became" not in result.stdout, result.stdout
+
+
 def test_modes_come_from_the_argument_or_the_environment(monkeypatch):
     monkeypatch.setenv("SPMDSIM_CHECK", "1")
     assert check_mode(None) is True
