@@ -157,7 +157,7 @@ def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
     """Return the name and the options of ``"name:option=value,..."``.
 
     Values of digits, also after one minus, become integers; other values stay texts. Blanks around names and values are
-    dropped.
+    dropped. Empty options, as in ``"hierarchical:,group=4"``, are skipped.
 
     Args:
         algorithm: the text; its name and options are not looked up.
@@ -172,9 +172,9 @@ def parse_algorithm(algorithm: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
         key, sign, value = item.partition("=")
-        if not sign:
-            raise ScheduleError(f"an algorithm's option is written name=value, but got {item!r}")
         text_value = value.strip()
+        if not sign or not text_value:
+            raise ScheduleError(f"an algorithm's option is written name=value, but got {item!r}")
         options[key.strip()] = int(text_value) if re.fullmatch("-?[0-9]+", text_value) else text_value
     return name.strip(), options
 

@@ -141,6 +141,8 @@ def test_unknown_algorithms_are_refused(world):
         world.use(algorithm="rung")
     with pytest.raises(ScheduleError, match="written name=value, but got '4'"):
         world.use(all_reduce="hierarchical:4")
+    with pytest.raises(ScheduleError, match="written name=value, but got 'group= '"):
+        world.use(all_reduce="hierarchical:group= ")
     assert world.algorithms == {}  # a refused choice changes no algorithm
     mesh = Mesh((world.size,), ("a",))
     step = Step("all_reduce", ("a",), mesh(None, partial="a"), mesh(None), (4,), "sum")
