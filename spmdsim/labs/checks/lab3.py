@@ -131,11 +131,11 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
 
     The product is that of an m x k and a k x n matrix. A grid is ``(pm, pk, pn)``, three integers with the product
     ``ranks``. A right grid moves the fewest words, which are the elements that a rank receives (:func:`grid_words`). Yield
-    None once per point, after each of these cases of the lower bound:
+    None three times, once after each of these cases of the lower bound, for one point each:
 
-    * one size is large (two calls);
-    * two sizes are large (two calls);
-    * three sizes are equal (one call).
+    * one size is large: two calls of ``best_grid``;
+    * two sizes are large: two calls;
+    * three sizes are equal: one call.
 
     Args:
         answer: the student's function.
@@ -148,19 +148,22 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
         ((512, 16, 512, 16), (24, 480, 480, 12)),
         ((512, 512, 512, 64),),
     ):
-        for m, k, n, ranks in cases:
-            call, grid = f"best_grid({m}, {k}, {n}, {ranks})", to_python(answer(m, k, n, ranks))
-            has_three = isinstance(grid, tuple | list) and len(grid) == 3
-            is_grid = has_three and all(isinstance(extent, int) and extent > 0 for extent in grid)
-            expect(
-                is_grid, f"{call} gives {grid!r}, but a grid of three whole numbers from 1 on is asked for"
-            )
-            expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
-            best = min(_grids(ranks), key=lambda candidate: grid_words(m, k, n, candidate))
-            moved_words, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
-            moves = f"which moves {moved_words:,.0f} words, but {least:,.0f} would do"
-            expect(moved_words <= least * (1 + 1e-9), f"{call} gives {tuple(grid)}, {moves}")
+        for sizes in cases:
+            _check_grid(to_python(answer(*sizes)), *sizes)
         yield
+
+
+def _check_grid(grid: Any, m: int, k: int, n: int, ranks: int) -> None:
+    """Raise Mistake if ``grid``, the answer of ``best_grid(m, k, n, ranks)``, is wrong."""
+    call = f"best_grid({m}, {k}, {n}, {ranks})"
+    has_three = isinstance(grid, tuple | list) and len(grid) == 3
+    is_grid = has_three and all(isinstance(extent, int) and extent > 0 for extent in grid)
+    expect(is_grid, f"{call} gives {grid!r}, but a grid of three whole numbers from 1 on is asked for")
+    expect(math.prod(grid) == ranks, f"{call} gives {tuple(grid)}, which has {math.prod(grid)} ranks")
+    best = min(_grids(ranks), key=lambda candidate: grid_words(m, k, n, candidate))
+    moved_words, least = grid_words(m, k, n, tuple(grid)), grid_words(m, k, n, best)
+    moves = f"which moves {moved_words:,.0f} words, but {least:,.0f} would do"
+    expect(moved_words <= least * (1 + 1e-9), f"{call} gives {tuple(grid)}, {moves}")
 
 
 def _grids(ranks: int) -> list[tuple[int, int, int]]:
