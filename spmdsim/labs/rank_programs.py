@@ -328,10 +328,11 @@ class _Player:
         return partial(self.call, target, name) if is_method else value
 
     def _exchange(self, target: Any, name: str, args: Any, kwargs: Any) -> tuple[Any, bool]:
-        """Ask the judging process for a call or an attribute; return the result that it replies.
+        """Ask the judging process to call a method or to look up an attribute; return its result.
 
-        The arrays that a call reads or fills exist in both processes as blocks of memory. All blocks that changed are sent
-        with the question. Blocks that the call changed come back, and are copied into the arrays.
+        MPI runs in the judging process. The arrays that a call reads or fills exist in both processes as blocks of memory.
+        The question has all blocks that changed since the last question, and the file and line of the student's call. The
+        reply has the blocks that the call changed, which are copied into the arrays of this process.
 
         Args:
             target: the object, ``["handle", [number]]`` or ``["path", [name in MPI]]``.

@@ -37,7 +37,7 @@ def list_operators() -> tuple[Op, ...]:
     """Return all operators of the imported package in a fixed order.
 
     They are found in the modules below :data:`PACKAGES` that are imported at the first call; the result is cached. A
-    fork of this process has the same order, so a number identifies an operator in both.
+    function with an operator as its attribute ``_op`` counts as this operator. A fork of this process has the same order, so a number identifies an operator in both.
     """
     operators: dict[int, Op] = {}
     for name, module in sorted(sys.modules.items()):
