@@ -208,8 +208,8 @@ def _solve_within(model: ChoiceModel, memory: float) -> Solution:
     If there are at most :data:`FEW_ASSIGNMENTS` assignments, all are tried. Otherwise an integer program is solved,
     which can limit only a part of the peak: the bytes that live throughout and those stored for the backward pass. The
     whole peak is known for a complete assignment only. If it is too high, the program's limit is lowered by the
-    difference, and the program is solved again, at most :data:`MOST_LIMITS` (6) times. If that does not help, an
-    assignment with a low peak is returned, which was found before by a local search.
+    difference and the program is solved again; it is solved at most :data:`MOST_LIMITS` (6) times in all. If no
+    solution fits, the assignment with the lowest peak is returned that a local search found at the start.
 
     Args:
         model: the choices on a mesh.
@@ -219,7 +219,8 @@ def _solve_within(model: ChoiceModel, memory: float) -> Solution:
         The solution. It is ``optimal`` only if that is proven: a lowered limit may cut off cheaper assignments.
 
     Raises:
-        DoesNotFitError: If no assignment with a low enough peak was found.
+        DoesNotFitError: If the local search at the start found no assignment with a low enough peak; with few
+            assignments, if none has one.
     """
     if math.prod(map(len, _free_states(model))) <= FEW_ASSIGNMENTS:
         return _cheapest_of_few(model, memory)

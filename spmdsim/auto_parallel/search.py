@@ -73,16 +73,19 @@ def search(
 ) -> SearchResult:
     """Find a strategy for every operator and a layout for every tensor of a program.
 
-    The optimum has the fewest modelled seconds of one step. In programs of more than :data:`TIE_ABOVE` operators, the
-    repeats of a layer get equal strategies. A search for the optimum also tries blocks of unequal size if the mesh is
-    small and the cost model is a :class:`Machine`: see :attr:`Settings.even`.
+    The optimum has the fewest modelled seconds of one step.
+
+    - In programs of more than :data:`TIE_ABOVE` operators, the repeats of a layer get equal strategies.
+    - Without ``memory``, a search for the optimum also tries blocks of unequal size if the mesh is small and the cost
+      model is a :class:`Machine`; see :attr:`Settings.even`.
 
     Args:
         program: a graph, the name of a built-in program, or a function of global tensors, which is recorded.
         mesh_or_ranks: a mesh, several to choose from, or a number of ranks (then device matrices are searched).
-        method: ``"auto"`` or ``"exact"`` for the optimum, ``"sharding_propagation"`` from configured operators,
-            ``"recursive_programming"`` for the double recursion.
-        machine: the cost model; None: a laptop's. Not used if ``settings`` are given.
+        method: ``"auto"`` and ``"exact"`` both find the optimum. ``"sharding_propagation"`` continues the strategies of
+            configured operators. ``"recursive_programming"`` is MindSpore's double recursion, which uses only the number
+            of ranks of a mesh.
+        machine: the cost model; None: a laptop's. Ignored if ``settings`` are given.
         memory: bytes a rank may use at the peak; None: no limit. With it, parameters may be stored in shards, and the
             repeats of a layer get equal strategies.
         version: the version of the double recursion, ``"r1.0"`` or ``"2.x"``.
@@ -127,9 +130,25 @@ def search(
     meshes = candidate_meshes(graph, mesh_or_ranks, axes)
     if kind == "propagation":
         return search_by_propagation(graph, meshes, settings, polish, watch)
+    return _search_optimum(graph, meshes, settings, memory, axes or 2, watch)
+
+
+def _search_optimum(
+    graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None, axes: int, watch: Watch
+) -> SearchResult:
+    """Return the result with the fewest modelled seconds on all meshes.
+
+    Args:
+        graph: the program.
+        meshes: the meshes.
+        settings: the assumptions of the cost model.
+        memory: bytes that a rank may use at the peak; None for no limit.
+        axes: the largest number of axes of a mesh on which blocks of unequal size are tried.
+        watch: called with a label before each stage of the work.
+    """
     moves = MovePrices(settings)
     best = _best_mesh(graph, meshes, settings, memory, moves, watch)
-    uneven = [mesh for mesh in meshes if len(mesh.axes) <= (axes or 2) and _has_uneven(graph, mesh, settings)]
+    uneven = [mesh for mesh in meshes if len(mesh.axes) <= axes and _has_uneven(graph, mesh, settings)]
     if memory is None and settings.even is None and best.settings.even is None and uneven:
         uneven_best = _best_mesh(graph, uneven, replace(settings, even=False), memory, moves, watch)
         best = min(best, uneven_best, key=lambda result: result.seconds)

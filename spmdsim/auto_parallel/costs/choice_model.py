@@ -691,7 +691,8 @@ class ChoiceModel:
     def states_of(self, strategies: Sequence[Strategy]) -> list[int]:
         """Return an assignment with these strategies and cheap layouts for them.
 
-        An operator whose strategy is no candidate gets its first candidate. Of tied operators the last one counts.
+        An operator whose strategy is no candidate gets its first candidate. Of tied operators
+        the last one whose strategy is a candidate counts.
         The layouts of tensors are decided one after the other, each as the cheapest one beside the earlier decisions.
         Hubs (the variables of messages that gradients share) are decided at the end.
 
