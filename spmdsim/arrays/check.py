@@ -410,10 +410,10 @@ class _Limits:
 
         It is the larger of two numbers:
 
-        - The rounding of the element's own value. For 16-bit types with ``depth`` above 0 it is `errors_of_terms` for
-          terms as large as ``scale``.
-        - ``OUTLIER`` (64) times the error that nine tenths of the shard's elements do not exceed. In a shard of fewer
-          than 16 elements, the lower median of this error over all shards takes its place.
+        - The error that rounding of the element's own value explains. For 16-bit types with ``depth`` above 0, the
+          value is a sum of terms that were rounded, too: then it is `errors_of_terms` with terms of size ``scale``.
+        - ``OUTLIER`` (64) times the usual error of the shard: nine tenths of its elements have at most this error. A
+          shard of fewer than 16 elements uses the lower median of the usual errors of all shards.
 
         No error stands out (all results are infinite) if rounding was measured, the caller passed a tolerance or an
         array of magnitudes, or the type is exact.

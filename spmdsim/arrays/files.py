@@ -499,7 +499,8 @@ def _require_no_gaps(entries: Mapping[str, _Entry], byte_count: int, path: Path)
     """Raise InputError unless the arrays fill the data of the file, each byte once.
 
     The arrays may be in any order. The message names the first array that overlaps another one or follows a gap. For
-    example, arrays at bytes 0 to 8 and 12 to 20 (ends excluded) leave a gap.
+    example, arrays at bytes 0 to 8 and 12 to 20 (ends excluded) leave a gap. If the arrays end before or after the data,
+    the message says that the file is too long or cut short.
 
     Args:
         entries: the result of :func:`_parse_safetensors_entry` for each array.

@@ -336,19 +336,18 @@ SMALL_FILE = 1 << 26
 
 
 def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: str = "from_global") -> None:
-    """Raise WorldError if a source is not equal on all ranks of the tensor's mesh.
+    """Raise WorldError if a source differs between ranks that should have an equal one.
 
-    All ranks of the mesh must call it. They always compare the shape, the element type and the layout. Besides, they
-    compare, by kind of source:
+    All ranks of the mesh must call it. A group of ranks compares the shape, the element type, the layout, and facts
+    about the source:
 
-    - an array or list: all bytes, or samples of a memory map above 64 MiB;
-    - a source with a method ``sample``: the text that the method returns;
-    - another source with a description (a text in its attribute ``words``): the description, and its blocks if the
-      tensor is replicated;
-    - a source without a description: the blocks that several ranks own.
+    - array or list: all ranks of the mesh compare all bytes, or samples of a memory map above 64 MiB.
+    - source with a description (a text in its attribute ``words``, or the text that its method ``sample`` returns): all
+      ranks of the mesh compare the description. If the tensor is replicated, they compare the blocks, too.
+    - source without a description: the ranks that own one block compare this block.
 
-    Nothing is compared if ``words`` is None, if only one rank would compare, or if the process's first rank is
-    outside of the mesh.
+    Nothing is compared if ``words`` is None, if a group has one rank, or if the process's first rank is outside of the
+    mesh.
 
     Args:
         world: the world of the ranks; the process compares for its first rank.
@@ -368,6 +367,7 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     if is_array := isinstance(source, np.ndarray):
         array = source
     replicas = layout.replica_ranks(rank)
+    # Without a description, only ranks that own one block have something in common.
     group = tuple(sorted(layout.mesh.rank_list if is_array or words else replicas))
     facts = (str(meta.shape), meta.dtype.name, str(layout), words)
     is_large_file = isinstance(source, np.memmap) and source.nbytes > SMALL_FILE

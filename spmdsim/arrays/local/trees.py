@@ -131,7 +131,7 @@ def find_leaves_like(values: Any, layouts: Any) -> list[Any] | None:
 
     For example, with the layouts ``{"u": p, "v": (q, r)}`` the results ``{"v": [b, c], "u": a}`` give [a, b, c], in the
     order of the layouts. A list and a tuple count as equal nestings. For a single layout, a sequence with one leaf
-    counts as this leaf, and a list of numbers as an array.
+    counts as this leaf, and a longer list of numbers as an array; a longer tuple of numbers gives None.
 
     Args:
         values: the results of the user's function.

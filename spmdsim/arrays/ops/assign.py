@@ -541,11 +541,11 @@ def _assign_by_number(x: Tensor, numbers: Tensor, value: Tensor) -> Tensor:
 
 
 def _get_mask(index: Any, x: Tensor) -> Tensor | None:
-    """Return the mask if an index is one boolean array of the first dims, else None.
+    """Return the mask if an index is one boolean array over the first dims of ``x``, else None.
 
     Args:
-        index: the index of an assignment: an entry, or a tuple of entries. A bool, a list of bools and a bool tensor
-            are masks, too.
+        index: the index of an assignment. A bool, a list of bools and a bool tensor count as boolean arrays. A tuple of
+            one entry counts as this entry; a longer tuple gives None.
         x: the tensor.
 
     Returns:

@@ -340,8 +340,8 @@ _where_op = Op(
 def _promote_values(a: Any, b: Any, condition: Tensor) -> tuple[Any, Any]:
     """Return the two values of ``where`` as arrays of their common NumPy type.
 
-    For example, an int8 array and the number 2.5 become float64. Two Python numbers are returned unchanged if the
-    condition is boolean, because its type does not change theirs.
+    For example, an int8 array and the number 2.5 become float64 arrays. Two Python numbers are returned unchanged if the
+    condition is boolean. With another condition they become arrays too, so that they do not get the condition's type.
 
     Args:
         a: the value where the condition holds: an array or a number.

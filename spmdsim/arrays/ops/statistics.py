@@ -420,7 +420,7 @@ def histogram(
         bins: the number of equal bins, or their edges in ascending order.
         range: lower edge of the first bin and upper edge of the last one. None: the smallest and the largest entry,
             which takes two small reductions. Equal limits are moved apart by 0.5 each. Ignored if ``bins`` are edges.
-        density: divide counts by the number of counted entries and by the widths of the bins.
+        density: divide the counts by their sum and by the widths of the bins.
         weights: number added per entry instead of 1, in the shape of ``x``.
 
     Returns:

@@ -151,9 +151,10 @@ def _transform_vjp(
     - fft and rfft: ``ifft(dy)`` of ``n`` points.
     - ifft: ``fft(dy)`` of ``n`` points.
     - irfft: ``rfft(dy)``, whose entries are doubled except the first one and, for even ``n``, the last one: each
-      doubled entry stands for two conjugate ones.
+      doubled entry stands for two conjugate ones. Only the real part of ``dy`` is used.
 
-    Then it is cut or padded with zeros to the operand's size along ``dim``.
+    The result is cut or padded with zeros to the operand's size along ``dim``. For rfft it is complex: its real part
+    is not taken here. An empty ``dy`` gives zeros.
 
     Args:
         dy: the gradient of the result.
