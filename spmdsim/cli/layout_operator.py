@@ -293,7 +293,7 @@ def _find_operator(name: str) -> Any:
     """Return the public operator function of a name, such as ``ops.matmul`` for "MatMul".
 
     Functions of :mod:`spmdsim.arrays.ops` with an attribute ``op`` are operators. Case and underscores of the name
-    do not matter.
+    do not matter. Operators that only MindSpore has are not found; the error message only proposes their names.
 
     Raises:
         InputError: If there is none. The message has the nearest names of this package and of MindSpore, or else all

@@ -291,13 +291,13 @@ def _predict_seconds(
     """Return the predicted seconds of a measured case, or None if there is no prediction.
 
     * For a schedule: the price by :func:`~spmdsim.cost.pricing.emulated_seconds`.
-    * For the library's own call: the time at this size between times that were measured on this number of ranks;
-      None without such measurements.
+    * For the library's own call: the time interpolated at this size between the times measured for this collective on
+      this number of ranks; None without such times.
 
     Args:
         machine: the machine.
         schedule: the schedule; None for the library's own call.
-        name: the collective.
+        name: the collective; used only for the library's own call.
         case: the measured case: number of ranks, message size and element type.
     """
     from spmdsim.cost.pricing import emulated_seconds

@@ -196,7 +196,7 @@ def _make_rank_table(facts: Facts, counts: Counts, unit: int = 0) -> Table:
     """Return the table of messages and bytes per rank, with ranks of equal counts in one row.
 
     Rows are in the order of their lowest ranks, and name them such as "0..2, 5". Reduced bytes include those that a
-    rank combines locally.
+    rank combines locally. The last column is the peak buffer of a rank in bytes.
 
     Args:
         facts: facts about the schedule; only its number of ranks is used.
