@@ -132,13 +132,14 @@ def strategy_from_factors(
     """Return the strategy that splits each factor by a mesh axis of its own.
 
     An axis has the name of its factor (``dim0`` for a factor ``.0`` of an ellipsis), and the factor's number of blocks
-    as its size. If there are more ranks than blocks, an axis :data:`REPEAT` is added, along which ranks repeat the
+    as its size. The axes are in the order of the factors in the rule. If there are more ranks than blocks, an axis :data:`REPEAT` is added, along which ranks repeat the
     computation. For example, ``{"m": 2, "k": 2, "n": 1}`` on 8 ranks gives the mesh (2, 2, 1, 2) with the axes m, k, n
     and REPEAT.
 
     Args:
         bound: the operator's rule, bound to the shapes of its operands.
-        block_counts: the number of blocks by factor. Factors that it lacks get no axis and are not split.
+        block_counts: the number of blocks by factor; names that are no factors are ignored. Factors that it lacks get no
+            axis and are not split.
         ranks: the ranks of the mesh, or their number.
         repeat: the end of the mesh's axes where :data:`REPEAT` is added: ``"left"``, or any other word for right.
 
