@@ -233,13 +233,13 @@ def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any
 def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
     """Return the maximum, minimum or product over dims, with a gradient if an operand needs it.
 
-    If the operand needs no gradient, the library's operator runs. The operator has no gradient, but the library's
-    function has. So otherwise the operand is laid out by the strategy, the function is applied, and pending reductions
-    of the result are reduced.
+    Without a gradient, the library's operator runs. With one, the library's function is used, because the operator has no
+    gradient: the operand is laid out by the strategy, the function is applied, and pending reductions of the result are
+    done.
 
     Args:
         primitive: the primitive.
-        operands: the tensor, parameter or array.
+        operands: one operand in a tuple: the tensor, parameter or array.
         attrs: the attributes of the reduction.
 
     Raises:

@@ -63,7 +63,7 @@ def set_rows_seed(seed: int) -> None:
     Other seeds stay. ``mindspore.set_seed`` sets this seed, too.
 
     Raises:
-        UsageTypeError: If ``seed`` is no integer.
+        UsageTypeError: If ``seed`` is no integer, or is a bool.
         InputError: If it is not in 0..2**32-1.
     """
     if not isinstance(seed, (int, np.integer)) or isinstance(seed, bool):

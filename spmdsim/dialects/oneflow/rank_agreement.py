@@ -69,6 +69,8 @@ def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> 
 def check_placement(placement: Placement, world: Any) -> None:
     """Raise OneFlowError if a placement has ranks that are not running.
 
+    Only the highest rank is compared with the size of the world.
+
     Args:
         placement: device type, and ranks as a mesh.
         world: the world of the running ranks.

@@ -231,7 +231,8 @@ def _refine_axes(matrix: Shape, finer: Shape) -> list[list[int]]:
     """Return, per axis of a device matrix, the axes of a finer one that it consists of.
 
     Axes of the finer one count from the right, the major one first. For example, the axes of (8, 2) consist of
-    the axes ``[[2, 1], [0]]`` of (2, 4, 2). An axis of size 1 consists of none.
+    the axes ``[[2, 1], [0]]`` of (2, 4, 2). An axis of size 1 consists of none. Axes of ``finer`` that remain at the end
+    are not checked: both matrices must have equally many devices.
 
     Args:
         matrix: device matrix.

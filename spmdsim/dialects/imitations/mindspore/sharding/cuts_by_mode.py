@@ -312,10 +312,11 @@ def gather(
     repeat: str | None,
     attrs: Mapping[str, Any],
 ) -> Sharded:
-    """Derive the sharding of a Gather of a table (operand 0) by indices (operand 1).
+    """Derive how MindSpore shards a Gather of a table (operand 0) by indices (operand 1).
 
-    A sharding has the layouts of operands and results, and the collectives. The lookup axis is the dim of the table
-    that the indices count.
+    The result has the layouts of operands and results, and the collectives. The lookup axis is the dim of the table
+    whose entries the indices select. `choose_mode` says which of three derivations is used: for a lookup axis that is
+    whole, for one that is split, or for ``manual_split``.
 
     Args:
         shapes: global shapes of table and indices.
@@ -323,7 +324,7 @@ def gather(
         out: cuts of the result, for axis 0 only; None for MindSpore's choice, see `_reduce_result`.
         devices: number or list of devices; None for the product of the cuts, or 1 without a strategy.
         repeat: side of the device matrix for the axis along which devices do equal work; None for the default of the
-            mode: right if the lookup axis is whole, else left.
+            mode: right if the lookup axis is whole, else left. Not used with ``manual_split``.
         attrs: attributes ``axis`` (default 0) and ``manual_split``.
 
     Raises:

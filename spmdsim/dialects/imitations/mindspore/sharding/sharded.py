@@ -215,7 +215,7 @@ def _check_cut(cut: int, size: int, dim: int, operand: int, devices: int) -> Non
         devices: the number of devices; if it is a power of two, the cut must be one, too.
 
     Raises:
-        UsageTypeError: If the cut is no integer.
+        UsageTypeError: If the cut is no integer; a bool is none.
         RuleError: If it is not positive, does not divide the size, or is no power of two where it must be one.
     """
     where = f"dim {dim} of operand {operand}"

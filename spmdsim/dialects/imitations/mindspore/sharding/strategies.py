@@ -360,17 +360,19 @@ def cuts_of_result(bound: BoundRule, in_strategy: Sequence[Any], devices: Device
 def configure(op: Op, in_strategy: Any, out_strategy: Any, repeat: str) -> ShardedOp:
     """Return our operator with a strategy in MindSpore's form.
 
-    Virtual axes of layouts are removed, so the operator runs on real devices. Shapes are not known yet: whether
-    the strategy fits them is checked in a call.
+    Virtual axes of layouts, such as ``interleaved_parallel``, divide the work of one device and stand for no devices;
+    they are removed. Shapes are not known yet: whether the strategy fits them is checked in a call.
 
     Args:
         op: our operator.
-        in_strategy: cuts or one layout per operand, not mixed.
+        in_strategy: a tuple or list with an entry per operand: either all are cuts, such as ``((2, 1), (1, 2))``, or
+            all are layouts.
         out_strategy: cuts or layout of the result, or None.
         repeat: side of the device matrix for the axis along which devices do equal work, ``"left"`` or ``"right"``.
 
     Raises:
-        UsageTypeError: If ``in_strategy`` is no such tuple or list, or is empty.
+        UsageTypeError: If ``in_strategy`` is not a tuple or list, is empty, has both cuts and layouts, or has another
+            kind of entry.
     """
     if not isinstance(in_strategy, (tuple, list)) or not in_strategy:
         raise UsageTypeError(
