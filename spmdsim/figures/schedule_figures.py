@@ -177,7 +177,7 @@ def _chunks_text(chunks: list[int], count: int, size: int) -> str:
 def arrow_lines(story: History) -> list[str]:
     """Return messages as lines of arrows: ranks from left to right, rounds downwards.
 
-    For example, a round in which rank 0 sends chunk 2 to rank 1, which adds it, is ``round 0  ●─+2─▶●``. A round has
+    The first line has the rank numbers. For example, a round in which rank 0 sends chunk 2 to rank 1, which adds it, is ``round 0  ●─+2─▶●``. A round has
     several lines if arrows overlap. A round without messages has "local only". For more than ``MOST_COLUMNS`` (20)
     ranks, the result is one line that says so. ``story`` is the executed schedule.
     """

@@ -234,7 +234,7 @@ def why_figure(answer: WhyNot) -> Figure:
 
     The first bar is the time of the best program. The second one is the time of the best program in which one operator
     has the strategy that the user gives. Both have one scale; the longer one has 400 pixels. The table lists what differs
-    between the two programs; without differences there is no table.
+    between the two programs; without differences there is no table. The lines of `why_lines` are below the title.
 
     Args:
         answer: the comparison of the two programs.

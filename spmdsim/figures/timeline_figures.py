@@ -335,7 +335,7 @@ def chrome_bars(
 
     Returns:
         ``(bars, arrows)``. The lane of a bar is its rank. An arrow is (sending rank, second, receiving rank, second,
-        text).
+        text); arrows to or from further ranks are left out.
     """
     # Phase "s" is the send of a message, "f" is its receipt, and "X" is a call.
     send_events: dict[int, dict[str, Any]] = {}
