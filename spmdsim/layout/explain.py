@@ -158,11 +158,11 @@ class Derivation:
         """Return the table of step three: how the shard number of each rank is computed.
 
         There is one row per rank of :attr:`rows`. Its columns are the rank, the sum of digits times strides (such as
-        "1*2 + 0*1"), the shard number, and the ranks with the same shard. If a reduction is pending, one more column has the
-        number of the rank's addend, and the last column the ranks with the same addend.
+        "1*2 + 0*1"), the shard number, and the ranks with the same shard. If a reduction is pending, a column with the number
+        of the rank's addend is inserted before the last column, which then has the ranks with the same addend.
 
-        The notes below are, if they apply: the dropped columns (unless step two has a table with this note), a sentence about
-        the addends, and each stride.
+        Below the table are notes: one about dropped columns, unless step two has a table, which then has this note; if a
+        reduction is pending, a sentence about the addends; and one line per stride.
         """
         reduction = partial_reduction(self.layout)
         shared = "shard" if reduction is None else reduction.noun

@@ -156,17 +156,18 @@ class Window:
     def largest_read(self, n: int, parts: int) -> int:
         """Return how many elements the block that reads most reads, or an upper limit of that number.
 
-        The blocks are balanced blocks of positions; a position is an element of the result. The number is exact for
-        one or two blocks, and for windows that wrap or are mirrored. Otherwise a limit follows from the positions of
-        the largest block, and is at most ``n``:
+        A position is an element of the result, and has one window of elements that it reads. The positions are cut
+        into ``parts`` balanced blocks. The number is exact for one or two blocks, and for windows that wrap or are
+        mirrored. Otherwise it is a limit, at most ``n``, that follows from the number ``p`` of positions of the
+        largest block:
 
-        * :attr:`spread` above 1: the positions divided by the spread, rounded up;
-        * windows of one element: the positions, whatever the stride;
-        * wider windows: one window, and a stride for each further position.
+        * :attr:`spread` above 1: ``p / spread``, rounded up;
+        * windows of one element: ``p``, whatever the stride;
+        * wider windows: ``width + (p - 1) * stride``.
 
         Args:
-            n: number of elements of the dimension.
-            parts: number of balanced blocks of the positions.
+            n: number of elements of the dimension that is read.
+            parts: number of blocks.
 
         >>> Window(13, -4, mirror="reflect").largest_read(5, 7)  # positions 11 and 12 mirror elements 1 and 0
         5

@@ -244,8 +244,8 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
 
     Args:
         text: the mesh.
-        ranks: the ranks in mesh order, as numbers or text; ranks after ``@`` replace them. None: those in the text, else 0,
-            1, 2, ...
+        ranks: the ranks in mesh order, as numbers or text; they replace the ranks of a nested list, and ranks after ``@``
+            replace them. None: those in the text, else 0, 1, 2, ...
 
     Raises:
         InputError: If the text is none of these forms. For ``dp2,tp4`` the message suggests ``dp=2,tp=4``.
