@@ -287,11 +287,11 @@ def _exchange_cuts(group_cuts: set[int], axis_cuts: set[int], top: int, bottom: 
 
 
 def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
-    """Extend the cuts of dimensions and of axes by one another until nothing changes.
+    """Add cuts to the dimensions and to the axes until nothing changes; return False if it fails.
 
-    Return False if a cut does not divide another one. For example, the dimensions (4, 6) become (2, 12), and an axis
-    of size 4 splits the 4. The cuts of the group are 24, 12, 6, 1. The 12 is inside of the axis, so the axis is cut
-    into 2 x 2.
+    It fails if one cut does not divide another one. A cut is a product of the last sizes of a group: the dimensions
+    (4, 6) have the cuts 24, 6, 1. If they become (2, 12), the group has the cuts 24, 12, 6, 1. An axis of size 4 that
+    splits the 4 has the cuts 24 and 6. The cut 12 is between them, so the axis is cut into 2 x 2 (24/12 and 12/6).
 
     Args:
         sides: the sides before and after; their ``axis_cuts`` are extended in place.
@@ -300,7 +300,9 @@ def _refine_all_cuts(sides: Sequence[_Side], cuts: list[set[int]]) -> bool:
     all_cuts = [*cuts, *(cut_set for side in sides for cut_set in side.axis_cuts.values())]
     while True:
         sizes_before = [*map(len, all_cuts)]
-        if not all(side.refine_cuts(cuts) for side in sides) or not all(map(_are_divisible, cuts)):
+        if not all(side.refine_cuts(cuts) for side in sides):
+            return False
+        if not all(map(_are_divisible, cuts)):
             return False
         if sizes_before == [*map(len, all_cuts)]:
             return True
