@@ -411,9 +411,9 @@ def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
 
     For example, "ranks 0, 2 of 4 stopped, the job ends:" is above their common cause.
 
-    Reasons "of others" only report a difference between other ranks. If a rank has a reason of its own, leave them out.
-    If no rank has one, print one of them alone, which most ranks share: all are about one difference, but a later rank
-    may have seen less of it.
+    A reason "of others" only reports a difference between other ranks. Leave out these reasons if a rank has a reason of
+    its own. If no rank has one, print only the text that most ranks share, without ranks: all texts are about one
+    difference, but a rank that stops later may know less of it.
 
     Args:
         reasons: why each rank stops, by rank; at least one. The names of hosts are printed if they are not empty.
