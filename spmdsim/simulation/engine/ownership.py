@@ -248,8 +248,9 @@ def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
 def _is_installed(location: str) -> bool:
     """Return True if a module or package is in a folder of installed packages.
 
-    Such a folder is named site-packages or dist-packages, or is the target of ``pip --target``, which has entries
-    with the ending ``.dist-info``. A location inside an archive is not in a target of ``pip --target``.
+    Such a folder is named site-packages or dist-packages, at any depth above the location. Or it is the target of
+    ``pip --target``, which has entries with the ending ``.dist-info``; only the location's own folder is looked at. A
+    location inside an archive is not in a target of ``pip --target``.
 
     Args:
         location: path of a module's file or of a package's folder.

@@ -420,9 +420,9 @@ def describe_lag(shared: Any, meeting: Meeting) -> str:
     An example: "; rank 1 skipped Barrier at a.py:7 (collective call 3 of the others)".
 
     A rank that skipped a call is one call ahead from then on: its third call is equal to the fourth call of the other
-    ranks. So ranks have skipped the call of a meeting if their own call there differs from that of most ranks, and
-    equals that of most ranks at the next meeting. The first such meeting is named. If more than half of the ranks
-    seem to be ahead, they do not count.
+    ranks. So take the most common call of a meeting, and the most common call of the next meeting. A rank has skipped
+    the meeting if its own call there is not the former but the latter. The first meeting with such ranks is named. A
+    meeting that more than half of the ranks seem to have skipped is passed over.
 
     Args:
         shared: the state of the communicator, with a history of the meetings at which ranks called from other lines.
