@@ -332,7 +332,7 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
 def _look_up_rows(step: RowStep, frame: RowFrame, wants: Sequence[Want], tables: Sequence[Any]) -> list[Any]:
     """Return the rows that each member of a group wants, in the group's order.
 
-    Members that want the same rows (one object ``wants[k]``) and own the same columns get one shared array, so callers
+    A member gets only its own columns, as an array of its local shape in ``step.dst``. Members that want the same rows (one object ``wants[k]``) and own the same columns get one shared array, so callers
     must not change it.
 
     Args:

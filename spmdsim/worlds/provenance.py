@@ -269,10 +269,10 @@ class Provenance:
                     waiting.append(operand)
 
     def _packed(self, calculation: Calculation) -> str:
-        r"""Return a calculation as a text for other ranks, separated by tabulators.
+        r"""Return a calculation as one text for other ranks: its words and its operands' numbers.
 
-        The text has the calculation in words, then its operands' numbers in hexadecimal. For a gradient, the words name
-        the line of the forward call, too, if it is still recorded.
+        The words are ``str(calculation)``. The number of each operand follows in hexadecimal, after a tabulator. For a
+        gradient, the words end with the line of the forward call, if this call is still recorded.
 
         >>> Provenance()._packed(Calculation(NUMBER, (255, 1), 3, None, 0))
         'the number 3\tff\t1'

@@ -76,11 +76,13 @@ class WaitWatch:
     def leave_program(self, code: int, is_last: bool) -> None:
         """Log that this rank makes no more calls; end the job if its calls differ from others'.
 
-        Groups about which this rank has raised an error already are not compared.
+        After exit code 0, compare this rank's calls in each group with those of the other ranks. Groups about which this
+        rank has raised an error already are skipped.
 
         Args:
-            code: this rank's exit code. Calls are compared only if it is 0.
-            is_last: True if all ranks have left, so that a call which some ranks did not make is a mistake.
+            code: this rank's exit code: 0 if it is done, another number if it failed.
+            is_last: True if all ranks have left. Only then is a call that some ranks did not make a mistake; before,
+                they may still make it.
         """
         self._board.set_exit(layout.FAILED if code else layout.DONE)
         self._board.refresh()

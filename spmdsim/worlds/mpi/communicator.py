@@ -587,6 +587,8 @@ class EmulatedCommunicator(Pictured):
     ) -> None:
         """Compare the call with those of the other ranks, and run a schedule.
 
+        The arrays are checked before, so a rank with a wrong array raises without comparing.
+
         Args:
             schedule: the schedule.
             sizes: the number of elements of each chunk.

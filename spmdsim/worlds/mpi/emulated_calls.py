@@ -63,7 +63,8 @@ class Buffer:
             size: the number of ranks.
 
         Returns:
-            The counts and the offsets, one per rank. It is not checked that the blocks lie inside the buffer.
+            The counts and the offsets, one per rank. Given displacements are returned unchanged; their number is not
+            checked, nor that the blocks lie inside the buffer.
 
         Raises:
             WorldError: If the counts, or the elements without counts, do not fit the number of ranks.

@@ -56,7 +56,7 @@ def document(
     now: int,
     hosts: Mapping[int, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return the timeline of logged calls in Chrome's JSON format: one lane per rank and group.
+    """Return the timeline of logged calls in Chrome's JSON format: one lane per rank, group and world.
 
     Args:
         calls: the calls of all ranks.

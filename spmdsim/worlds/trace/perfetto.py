@@ -160,10 +160,11 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dic
     """Return the records of arrows that show messages between ranks, two per message.
 
     The first one is the arrow's start, at the start of the sender's event; the second one is its end, at the end of the
-    receiver's event. A message is left out if
+    receiver's event. The following have no arrows:
 
-    - :data:`MOST_ARROWS` (20,000) messages are drawn already;
-    - the sender has no event with the number of the receiver's event, or it is another call.
+    - events that are no collectives, and ranks outside of the target's mesh;
+    - messages whose sender has no event with the receiver's number, or has another call there;
+    - messages beyond the first :data:`MOST_ARROWS` (20,000).
 
     Args:
         slices: by rank and number of the event: the event, its start in microseconds, and its lane.

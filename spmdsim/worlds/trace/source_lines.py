@@ -123,7 +123,7 @@ def _user_lines(frame: FrameType | None) -> Iterator[str]:
 
 # -- frames, found in a fraction of a microsecond
 
-#: Functions that are remembered, before all are forgotten.
+#: Number of functions that are stored; then all are removed.
 KEPT = 8192
 
 #: By the identity of a function's code: 0 if it is not the user's, else its number.
@@ -145,17 +145,18 @@ def user_frame(frame: FrameType | None) -> tuple[FrameType | None, int]:
     while frame is not None:
         function = functions.get(id(frame.f_code))
         if function is None:
-            function = remember(frame.f_code)
+            function = _store_number(frame.f_code)
         if function:
             return frame, function
         frame = frame.f_back
     return None, 0
 
 
-def remember(code: CodeType) -> int:
-    """Return a new number for a function of the user's, 0 for another one, and cache it.
+def _store_number(code: CodeType) -> int:
+    """Store and return the number of a function that is not stored yet.
 
-    The cache is cleared when it has :data:`KEPT` (8,192) functions.
+    A function of the user's gets a new number, any other function 0. If :data:`KEPT` (8,192) functions are stored, all are
+    removed first; their numbers are not used again.
 
     Args:
         code: the function's code.
