@@ -371,7 +371,7 @@ def parameters_of(trained: Module | Iterable[Parameter | Tensor]) -> list[Parame
 
     Raises:
         UsageTypeError: If ``trained`` is neither, or an item is neither a parameter nor a tensor that requires a
-            gradient of its own (a leaf).
+            gradient of its own (a leaf). A single tensor is refused, too; put it into a list.
     """
     if isinstance(trained, Module):
         return trained.parameters()
