@@ -22,7 +22,8 @@ def lazy_names(
             ``public=own`` is called ``own`` in the module. The names under ``""`` are modules of the package itself, and
             the names under ``"."`` are modules of the package around it.
         former: ``{former name: current name}`` of names that were replaced since the last release. The former names
-            still work. None for no such names.
+            still work; only the value of the current name is stored. A current name that no module of ``homes`` has is
+            looked up in the package's own file. None for no former names.
 
     >>> lazy_names("spmdsim.cost", {"machine_file": "load_machine save_machine"})("load_machine")("laptop").name
     'laptop'

@@ -198,7 +198,7 @@ def _is_bound(function: Any, args: Sequence[object], kwargs: Mapping[str, object
     """Return True if the arguments fit the signature of a function; types are not compared.
 
     Args:
-        function: the function; of a method it is the plain function, whose first argument is the instance.
+        function: the function; for a method, the plain function, with the instance first in ``args``.
         args: the positional arguments.
         kwargs: the keyword arguments.
     """
