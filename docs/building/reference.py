@@ -13,9 +13,13 @@ from types import ModuleType
 
 import spmdsim
 from building.rst import directive, escaped, page, table_of_names, title
+from building.topics import list_topics
 
 #: Rooms whose public names are for those who build on the inside of this package or of another's words.
 INSIDE = ("arrays", "cli", "dialects", "launch", "tensor")
+
+#: Furo's word for contents that are wanted inside of a page.
+CONTENTS = "this-will-duplicate-information-and-it-is-still-useful-here"
 
 #: Public modules inside of rooms.
 MODULES = (
@@ -64,7 +68,9 @@ def _own(module: ModuleType) -> list[str]:
 def pages() -> dict[str, str]:
     """Path below the folder of the reference -> text."""
     homes: dict[int, str] = {}  # what is public in two modules is described in the first
-    texts = {module: _page(module, homes) for module in modules()}
+    # The array API's names of operators are second names.
+    order = sorted(modules(), key=lambda module: module == "spmdsim.array_api")
+    texts = {module: _page(module, homes) for module in order}
     texts["index"] = page(
         title("Reference"),
         "Every public name with its shapes, units, errors and an example, from its docstring.",
@@ -79,21 +85,38 @@ def pages() -> dict[str, str]:
 def _page(module: str, homes: dict[int, str]) -> str:
     there = import_module(module)
     values = {name: getattr(there, name) for name in names(module)}
-    entries, rows = [], []
-    for name, value in values.items():
-        full = f"{module}.{name}"
-        at = homes.setdefault(id(value), full) if _has_entry(value) else full
-        rows.append(
-            (f":py:obj:`{name} <{at}>`", _first(value) if _has_entry(value) else f"``{_short(value, 60)}``")
+    topics = list_topics(module, values)
+    sections = [
+        part
+        for topic, members in topics.items()
+        for part in (
+            title(topic, 1) if topic else "",
+            *_section(module, {name: values[name] for name in members}, homes),
         )
-        if at == full:
-            entries.append(_entry(full, value))
+    ]
     return page(
         title(module),
         directive("automodule", module, no_members=""),
-        table_of_names(rows),
-        *entries,
+        directive("contents", "", local="", depth="1", class_=CONTENTS) if len(topics) > 1 else "",
+        *sections,
     )
+
+
+def _section(module: str, values: dict[str, object], homes: dict[int, str]) -> Iterator[str]:
+    """Yield the table of some names of a module, and their entries.
+
+    ``homes`` is extended by identity of the value -> the full name under which it is described.
+    """
+    rows, entries = [], []
+    for name, value in values.items():
+        full = f"{module}.{name}"
+        at = homes.setdefault(id(value), full) if _has_entry(value) else full
+        text = _first(value) if _has_entry(value) else f"``{_short(value, 60)}``"
+        rows.append((f":py:obj:`{name} <{at}>`", text))
+        if at == full:
+            entries.append(_entry(full, value))
+    yield table_of_names(rows)
+    yield from entries
 
 
 def _has_entry(value: object) -> bool:
