@@ -12,6 +12,8 @@ from building.rst import directive, page, sentences, table_of_names, title
 from spmdsim.cli.main import COMMANDS, build_parser
 
 EXAMPLES = "examples:"
+#: Most characters of a line of an example; a page of a desktop shows them without a line break.
+WIDTH = 84
 #: A run of lines of an epilog: text, or indented lines, which are code.
 _RUN = re.compile(r"(?:^\S.*\n)+|(?:^(?: .*)?\n)+", re.MULTILINE)
 
@@ -114,8 +116,24 @@ def _examples(text: str) -> str:
         parts = re.split(r" {2,}(?! *--)", line, maxsplit=1)
         command = next(part for part in parts if "spmdsim" in part)
         notes = [f"# {part}\n" for part in parts if part is not command]
-        shown.append("".join(notes) + " ".join(command.split()))
+        shown.append("".join(notes) + _broken(command))
     return ("\n\n" if "# " in "".join(shown) else "\n").join(shown)
+
+
+def _broken(command: str) -> str:
+    r"""Return a command with line breaks before options, so that a line has at most :data:`WIDTH` characters.
+
+    >>> print(_broken("spmdsim search --program gpt --layers 96 --hidden 12288 --batch 8192 --seq 2048 --heads 96"))
+    spmdsim search --program gpt --layers 96 --hidden 12288 --batch 8192 --seq 2048 \
+        --heads 96
+    """
+    lines = [""]
+    for part in re.split(r" +(?=--?[a-z])", command.strip()):
+        if lines[-1] and len(lines[-1]) + len(part) + 3 > WIDTH:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] += f" {part}" if lines[-1] else part
+    return " \\\n".join(lines)
 
 
 def _group(group: argparse._ArgumentGroup) -> Iterator[str]:
