@@ -37,7 +37,19 @@ Exit code: 0 all points, 1 points are missing, 2 nothing could be graded.
 """
 
 
-@command("List the labs and their tasks.", None, help="list the labs and their tasks")
+LIST_EXAMPLE = """\
+examples:
+  spmdsim labs list
+"""
+
+COPY_EXAMPLES = """\
+examples:
+  spmdsim labs copy course              notebooks and scripts for students
+  spmdsim labs copy guide --teacher     guide, slides and solutions
+"""
+
+
+@command("List the labs and their tasks.", LIST_EXAMPLE, help="list the labs and their tasks")
 def list_labs(args: argparse.Namespace) -> int:
     """Print number, title, time, points and tasks of each lab in two lines; return 0.
 
@@ -53,7 +65,7 @@ def list_labs(args: argparse.Namespace) -> int:
 
 @command(
     "Write the labs into a folder. Without --replace, an existing file is an error.",
-    None,
+    COPY_EXAMPLES,
     value("folder", "DIR", "the folder; it is created if it does not exist"),
     flag("--teacher", "write the guide, slides, solutions and nbgrader's form instead"),
     value(

@@ -167,11 +167,11 @@ SHARED: dict[str, dict[str, Any]] = {
             "start the ranks on these hosts, such as node1:2,node2:2 (ranks of each), by ssh",
         ),
         value("--html", "FILE", "write the picture as a self-contained HTML page", writable),
-        value("--itemsize", "B", "bytes per element; elements are not divided (1)", positive, default=1),
+        value("--itemsize", "B", "bytes per element (1); chunks have whole elements", positive, default=1),
         flag("--json", "print JSON"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
         value("--ranks", "N", "start N ranks, outside mpirun", positive),
-        value("--segments", "S", "segments, for algorithms that have them", whole_number),
+        value("--segments", "S", "number of segments, for pipelined algorithms", whole_number),
         value("--svg", "FILE", "write the picture as one SVG image", writable),
         choice("--world", ("mpi", "lockstep"), "lockstep needs no MPI"),
     )

@@ -64,7 +64,7 @@ examples:
   spmdsim run -n 4 --world lockstep --only matmul --mesh 2,2 --inject drop   is a lost addend detected?
 
 Exit code: 0 if every verdict holds, 1 if one is WRONG (with --inject: as it should be), 2 for a mistake in the
-arguments or files, 3 if a fault that changes a result is MISSED
+arguments or files, 3 if a fault that changes a result is MISSED.
 """
 
 

@@ -54,9 +54,16 @@ Default sizes of the built-in programs:
 SECONDS = 600
 
 RANKS = 8
-#: Remarks on sizes.
-_NOTES = {"batch": " (by default at least one row per rank)"}
-SIZES = ("layers", "hidden", "batch", "seq", "heads", "vocab", "experts")
+#: Sizes of built-in programs and their meanings.
+SIZES = {
+    "layers": "number of layers",
+    "hidden": "features between layers",
+    "batch": "rows of the batch (by default at least one per rank)",
+    "seq": "tokens of a sequence",
+    "heads": "attention heads",
+    "vocab": "tokens of the vocabulary",
+    "experts": "experts of a layer",
+}
 
 #: Options that only a search for one strategy per operator uses.
 _SEARCHED = "--method --memory --axes"
@@ -98,8 +105,8 @@ _SEARCHED = "--method --memory --axes"
     *PICTURES,
     varied("--json", help="print JSON"),
     *(
-        value(f"--{name}", "", f"size of the program: {name}{_NOTES.get(name, '')}", whole_number)
-        for name in SIZES
+        value(f"--{name}", "", f"size of a built-in program: {meaning}", whole_number)
+        for name, meaning in SIZES.items()
     ),
     limits=SECONDS,
     program=lambda args: args.file,

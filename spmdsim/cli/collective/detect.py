@@ -30,7 +30,7 @@ examples:
   spmdsim collective detect all_reduce --ranks 6        starts six ranks itself
   spmdsim collective detect all_reduce --table -n 16    only the tables of MPICH and Open MPI, without MPI
 
-How: floating-point addition rounds, so the order of additions shows in the last bits. The result of the library's
+Floating-point addition rounds, so the order of additions shows in the last bits. The result of the library's
 call on data of widely different sizes is compared, bit for bit, with the sum in each algorithm's order. Algorithms
 that add in one order cannot be distinguished; their rows name all of them.
 """
@@ -73,7 +73,7 @@ class DetectedAlgorithm:
     value("-b --begin", "", "smallest size (32)", default="32"),
     value("-e --end", "", "largest size (256K)", default="256K"),
     varied("-f --factor"),
-    choice("-d --datatype", ("float32", "float64"), "type", "float32"),
+    choice("-d --datatype", ("float32", "float64"), "element type (float32)", "float32"),
     flag("--table", "print only the choices of the tables; needs no MPI"),
     value("-n", "N", "ranks for --table (8)", whole_number, default=8),
     "--json",

@@ -17,10 +17,22 @@ from spmdsim.cli.output import emit_json, refuse_options, remark, require_writab
 from spmdsim.errors import ScheduleError, many
 from spmdsim.reading import read_text, readable
 
+EXPORT_EXAMPLES = """\
+examples:
+  spmdsim collective export all_reduce ring -n 8 -b 64K -o ring.goal
+  spmdsim collective export all_reduce ring -n 8 --format msccl -o ring.xml
+"""
+
+GOAL_EXAMPLES = """\
+examples:
+  spmdsim collective goal ring.goal                 with the parameters of LogGOPSim
+  spmdsim collective goal ring.goal -L 1000 -G 0.5  latency 1,000 ns, and 0.5 ns per byte
+"""
+
 
 @command(
     "Write a schedule as GOAL text (LogGOPSim) or as MSCCL XML.",
-    None,
+    EXPORT_EXAMPLES,
     "collective",
     "algorithm",
     *SCHEDULE,
@@ -28,7 +40,7 @@ from spmdsim.reading import read_text, readable
     choice("--format", ("goal", "msccl"), "goal (default) or msccl", "goal"),
     value("-b --bytes", "SIZE", "message size for GOAL (1M)", default="1M"),
     "--itemsize",
-    value("--reduce-time", "T", "calc time per reduced byte (0: none)", amount, default=0.0),
+    value("--reduce-time", "T", "time to reduce a byte, in ns (0: not simulated)", amount, default=0.0),
     value("-o --output", "FILE", "write here instead of printing"),
     help="write a schedule for other tools: GOAL (LogGOPSim), MSCCL XML",
     **JUDGED,
@@ -84,7 +96,7 @@ PARAMETERS = {
 @command(
     "Simulate a GOAL file in the LogGOPS model, and print the end of each rank in ns. Defaults are"
     " LogGOPSim's. Deadlocks and messages that are not received are reported.",
-    None,
+    GOAL_EXAMPLES,
     value("file", "", "a GOAL text file"),
     *(value(f"-{name}", "T", words, amount) for name, words in PARAMETERS.items()),
     "--json",

@@ -42,17 +42,17 @@ examples:
   spmdsim collective predict broadcast -n 16 --algorithms binomial,scatter_ring --svg times.svg
   spmdsim collective predict all_reduce -n 8 --model loggops             event simulation, eager and rendezvous
 
-topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
+Topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
 dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
 
-machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
+Machines: laptop, cluster, accelerators, or a file written by `spmdsim collective calibrate`.
 """
 
 
 @command(
-    "Predict times of collective algorithms. * marks the fastest algorithm. The bound holds for all algorithms on a "
-    "flat network whose messages take the machine's times. native is the library's own call, with measured times. "
-    "(plans) is the price that plans and searches use.",
+    "Predict times of collective algorithms. * marks the fastest algorithm. The row of the bound holds for all "
+    "algorithms on a flat network whose messages take the machine's times. The row `native` has measured times of "
+    "the library's own call. The row `(plans)` has the price that plans and searches use.",
     EXAMPLES,
     "collective",
     value("-n --ranks", "", "rank counts: 8, 2,4,8, 2..16 or 2..1024x2 (8)", default="8"),

@@ -49,7 +49,9 @@ SCHEDULE = (
     "--segments",
     "--group",
     value("--radix", "K", "radix of a k-nomial tree", whole_number),
-    choice("--index", ("mpich", "openmpi"), "index rule of the ring"),
+    choice(
+        "--index", ("mpich", "openmpi"), "the first chunk that a rank of the ring sends, by library (mpich)"
+    ),
     value("--chunks", "EXPR", "number of chunks of your own algorithm, such as n or 2*n"),
 )
 #: Argument of commands that count bytes of a schedule.

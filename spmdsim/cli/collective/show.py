@@ -37,6 +37,26 @@ if TYPE_CHECKING:
     from spmdsim.collectives.facts import Counts, Facts
     from spmdsim.collectives.history import History
 
+SHOW_EXAMPLES = """\
+examples:
+  spmdsim collective show all_reduce ring -n 4                   chunks, messages and counts
+  spmdsim collective show all_reduce ring -n 256 --only counts   only the counts, for many ranks
+  spmdsim collective show all_reduce my.py:my_ring -n 4          your own algorithm, as for check
+  spmdsim collective show broadcast binomial -n 8 --svg tree.svg
+"""
+
+LIST_EXAMPLES = """\
+examples:
+  spmdsim collective list
+  spmdsim collective list all_gather
+"""
+
+DIFF_EXAMPLES = """\
+examples:
+  spmdsim collective diff all_reduce ring recursive_doubling -n 8
+  spmdsim collective diff all_reduce my.py:my_ring ring -n 4    your own algorithm beside a known one
+"""
+
 #: Sections of the output that ``--only`` selects.
 SECTIONS = ("states", "messages", "counts")
 #: Most lines of states, one per rank and round, that are printed.
@@ -46,7 +66,7 @@ MOST_STATE_LINES = 1024
 @command(
     "Show an algorithm: the chunks that each rank owns after each round (new ones in brackets), the messages"
     " as arrows, and counts per rank beside the lower bounds, in multiples of the message size m.",
-    None,
+    SHOW_EXAMPLES,
     "collective",
     "algorithm",
     *SCHEDULE,
@@ -347,7 +367,7 @@ LEGEND = (
 
 @command(
     "List the algorithms of one collective or of all.",
-    None,
+    LIST_EXAMPLES,
     varied("collective", nargs="?", help="such as all_reduce; all if left out"),
     "--json",
     *PICTURES,
@@ -455,7 +475,7 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
 
 @command(
     "Compare two algorithms of a collective: counts, reduction tree, and messages round by round.",
-    None,
+    DIFF_EXAMPLES,
     "collective",
     value("first", "", "an algorithm, or FILE.py:FUNCTION"),
     value("second", "", "another algorithm, or FILE.py:FUNCTION"),
