@@ -218,7 +218,7 @@ def student_files() -> dict[str, str]:
 def teacher_files(source: Path | None = None) -> dict[str, str]:
     """Return the text of each file for teachers by its path: guide, slides, solutions, nbgrader.
 
-    The paths are ``GUIDE.md``, ``guide/labN.md``, ``slides/labN.md``, ``solutions/labN.py``,
+    The paths are ``GUIDE.md``, ``guide/labN.md``, ``slides/labN.md``, ``slides/labN-NAME.svg``, ``solutions/labN.py``,
     ``nbgrader/nbgrader_config.py`` and ``nbgrader/source/labN/labN.ipynb``. ``GUIDE.md`` has the address of
     the repository filled in. Nothing is written.
 
@@ -228,9 +228,12 @@ def teacher_files(source: Path | None = None) -> dict[str, str]:
     Raises:
         InputError: If the source tree has no teacher's material.
     """
+    from spmdsim.labs.slide_pictures import draw_slide_pictures  # it imports much of the library
+
     files = {
         "GUIDE.md": read_teacher_text("GUIDE.md", source).replace("REPOSITORY", REPOSITORY),
         "nbgrader/nbgrader_config.py": NBGRADER,
+        **{f"slides/{name}": picture for name, picture in draw_slide_pictures().items()},
     }
     for number in lab_numbers():
         of = read_teacher_lab(number, source)

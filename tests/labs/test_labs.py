@@ -147,6 +147,14 @@ def test_solved_scripts_grade_themselves():
     )
 
 
+def test_slides_have_pictures_of_the_library():
+    files = teacher_files()
+    pictures = {name for name in files if name.endswith(".svg")}
+    shown = [re.findall(r"!\[.+\]\(\.\./(\S+)\)", files[f"slides/lab{number}.md"]) for number in range(1, 10)]
+    assert all(shown) and {name for names in shown for name in names} == pictures
+    assert all(files[name].startswith("<svg") for name in pictures)
+
+
 def test_the_guide_has_each_solution_and_wrong_answer_once():
     text = TEACHER["guide/lab1.md"]
     for task in LABS[0].tasks:
