@@ -26,6 +26,10 @@ examples:
 """
 
 LIMITS = """\
+examples:
+  spmdsim labs check 1                           grade lab1.py or lab1.ipynb of this folder
+  spmdsim labs check 1 --task most_bytes --hint 2
+
 Each task runs in a child process with limits. A program that calls sys.exit(0) or terminates its process scores 0 for the
 task, and the processes that it started are terminated with it. Another process grades, and reads results as plain data:
 operators on tensors are recorded and run again on numbers that the program does not know, and each rank of lab 9 is a

@@ -84,12 +84,12 @@ def export(args: argparse.Namespace) -> int:
 
 #: Parameters of the LogGOPS model and their meanings, for the help of ``collective goal``.
 PARAMETERS = {
-    "L": "latency of the network",
-    "o": "cpu time per message on each side",
-    "g": "gap between messages",
-    "G": "time per byte",
-    "O": "cpu time per byte",
-    "S": "longest message that is sent without waiting for its receiver",
+    "L": "latency of the network in ns",
+    "o": "processor time per message on each side, in ns",
+    "g": "gap between messages in ns",
+    "G": "time per byte in ns",
+    "O": "processor time per byte in ns",
+    "S": "longest message in bytes that is sent without waiting for its receiver",
 }
 
 
