@@ -79,6 +79,15 @@ def shorten(app, what, name, value, options, arguments: str | None, returned: st
     return tuple(text and reference.shorten_signature(text) for text in (arguments, returned))
 
 
+def keep_first_line(app, what, name, value, options, lines: list[str]) -> None:
+    """Insert an empty comment before the docstring of a property.
+
+    Napoleon takes the words before a colon of the first line as the property's type.
+    """
+    if what in ("property", "attribute", "data"):
+        lines[:0] = ["..", ""]
+
+
 def keep_described_bases(app, name, value, options, bases: list[type]) -> None:
     """Remove base classes of this package that have no entry in the reference."""
     bases[:] = [base for base in bases if reference.is_linked(base)]
@@ -95,6 +104,7 @@ def setup(app) -> None:
     app.connect("builder-inited", write_pages)
     app.connect("source-read", pictures.draw)
     app.connect("autodoc-skip-member", is_described_elsewhere)
+    app.connect("autodoc-process-docstring", keep_first_line, priority=100)  # before Napoleon
     app.connect("autodoc-process-signature", shorten)
     app.connect("autodoc-process-bases", keep_described_bases)
     app.connect("doctree-read", doctrees.mend)
