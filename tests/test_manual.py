@@ -26,6 +26,7 @@ PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent.name != "wor
 sys.path.append(str(DOCS))
 
 from building import commands, pictures, reference  # noqa: E402
+from building.topics import TOPICS  # noqa: E402
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
@@ -123,6 +124,11 @@ def test_pages_show_dashes_and_attributes_and_link_no_built_in_type() -> None:
     link = addnodes.pending_xref("", nodes.Text("bool"), reftype="class", reftarget="bool")
     mesh_link = addnodes.pending_xref("", nodes.Text("Mesh"), reftype="class", reftarget="Mesh")
     tree += [nodes.field_name("", "Variables"), nodes.paragraph("", "", link, nodes.Text(" -- "), mesh_link)]
+    codes = nodes.literal("", "--time-limit"), nodes.literal("", "--mesh dp=2,tp=4 --shape 8,8")
+    options = document.new_document("options")
+    options += list(codes)
+    doctrees.mend(None, options)
+    assert [code["classes"] for code in codes] == [["option"], []]
     doctrees.mend(None, tree)
     assert tree.astext() == "Attributes\n\nbool \N{EN DASH} Mesh"
     assert list(tree.findall(addnodes.pending_xref)) == [mesh_link]
@@ -142,6 +148,17 @@ def test_signatures_show_names_of_types_and_functions() -> None:
 def test_constants_and_types_are_listed_with_their_text() -> None:
     page = reference.pages()["spmdsim.core"]
     assert "- :py:obj:`Placement <spmdsim.core.Placement>`\n     - ``Shard | Replicate | Partial``" in page
+
+
+def test_long_pages_are_divided_by_topic_and_operators_are_described_under_their_own_names() -> None:
+    pages = reference.pages()
+    for name, topics in TOPICS.items():
+        assert all(f"\n{topic}\n{'-' * len(topic)}\n\n.. list-table::" in pages[name] for topic in topics)
+    comparisons = pages["spmdsim.ops"].partition("Comparisons, logic and bits\n---")[2]
+    assert comparisons.index(".. autofunction:: spmdsim.ops.equal") < comparisons.index(
+        "Layers and losses\n---"
+    )
+    assert "- :py:obj:`abs <spmdsim.ops.absolute>`" in pages["spmdsim.array_api"]
 
 
 def test_only_base_classes_with_an_entry_are_linked() -> None:

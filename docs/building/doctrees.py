@@ -12,7 +12,10 @@ WORDS = {"Variables": "Attributes"}
 
 
 def mend(app: object, doctree: nodes.document) -> None:
-    """Write dashes and the heads of field lists as in other pages; link no built-in type to a namesake."""
+    """Write dashes and the heads of field lists as in other pages; link no built-in type to a namesake.
+
+    Short options get the class ``option``, so that browsers do not break them after a hyphen.
+    """
     for link in list(doctree.findall(addnodes.pending_xref)):
         # The domain takes the only known name that ends in ".bool", which is the array API's.
         if link.get("reftype") == "class" and hasattr(builtins, link["reftarget"]):
@@ -20,5 +23,8 @@ def mend(app: object, doctree: nodes.document) -> None:
     for text in list(doctree.findall(nodes.Text)):
         if text == " -- ":
             text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+    for code in doctree.findall(nodes.literal):
+        if code.astext().startswith("-") and len(code.astext()) < 24:
+            code["classes"].append("option")
     for name in doctree.findall(nodes.field_name):
         name[:] = [nodes.Text(WORDS.get(name.astext(), name.astext()))]
