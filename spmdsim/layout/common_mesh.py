@@ -87,7 +87,9 @@ def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
 
 @lru_cache(maxsize=1024)
 def mesh_of_nodes(mesh: Mesh, nodes: tuple[int, ...]) -> Mesh | None:
-    """Return a mesh over the same ranks, in the same order, one axis of which stays inside nodes; None if there is none.
+    """Return a mesh of the same ranks in the same order, with an axis that stays inside nodes.
+
+    There are two such meshes; in all other cases the result is None.
 
     - Ranks of a node follow one another, equally many on each node: the axis ``inside`` is the last one.
     - Ranks are dealt to the nodes in turn: ``inside`` is the first axis.

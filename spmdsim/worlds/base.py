@@ -107,7 +107,11 @@ class World(AbstractWorld):
         self.planner = MachinePlanner(self._place_machine(None))
 
     def _place_machine(self, model: CostModel | None) -> CostModel | None:
-        """Return a cost model with the ranks on the nodes of this world; see :attr:`machine`."""
+        """Return a cost model with the ranks on the nodes of this world; see :attr:`machine`.
+
+        Args:
+            model: the cost model; None for the default, which is None in a world on one node.
+        """
         if self._node_map is None or (isinstance(model, Machine) and model.nodes is not None):
             return model
         if model is None and self._node_map.count > 1:

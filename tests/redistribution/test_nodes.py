@@ -58,7 +58,7 @@ LINE = Mesh((4,), ("x",))
 
 @pytest.mark.parametrize("nodes", [BLOCKED, ROUND_ROBIN])
 def test_an_axis_over_nodes_is_cut_where_nodes_end(nodes: NodeMap) -> None:
-    """One ring over all ranks lets 3 MiB enter each port, and twice as much for a sum; in two levels 2 MiB enter."""
+    """One ring lets 3 MiB enter each port, and twice as much for a sum; two levels 2 MiB."""
     pending = LINE(None, partial="x")
     assert steps_of(LINE("x"), LINE(None), nodes) == ["all_gather across", "all_gather inside"]
     reduced = ["reduce_scatter inside", "all_reduce across", "all_gather inside"]

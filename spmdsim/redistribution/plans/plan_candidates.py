@@ -307,7 +307,7 @@ def unfold_dims(
 
 
 def cut_axes_at_nodes(src: Layout, dst: Layout, shape: Shape, machine: Any) -> tuple[Layout, Layout] | None:
-    """Return both layouts on a finer mesh, on which axes end where nodes of the machine end; None if there is none.
+    """Return both layouts on a finer mesh, whose axes end where nodes of the machine end.
 
     An axis that is partly inside nodes becomes two axes, so collectives can use the links inside nodes and between nodes
     one after the other. For example, an all_reduce over 2 nodes of 2 ranks can become a reduce_scatter inside, an
@@ -485,9 +485,9 @@ class _Finder:
         return [self._candidate(steps, COLLECTIVES)]
 
     def _plans_on_finer_mesh(self) -> list[Candidate]:
-        """Return the plans with collectives on the finer mesh of :func:`cut_axes_at_nodes`; an empty list without one.
+        """Return the plans with collectives on the finer mesh of :func:`cut_axes_at_nodes`.
 
-        Left out are plans that would be equal on this mesh: direct exchanges, and plans without messages.
+        The list is empty if there is no finer mesh. Left out are plans that would be equal on this mesh: direct exchanges, and plans without messages.
         """
         ends = cut_axes_at_nodes(self.src, self.dst, self.shape, self.machine)
         if ends is None:
