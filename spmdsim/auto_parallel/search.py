@@ -35,6 +35,7 @@ from spmdsim.core.notation.layouts import MOST_RANKS
 from spmdsim.cost.machine import CostModel, Machine, require_machine
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.redistribution.plans.planner import MOST_ELEMENTS
+from spmdsim.worlds.current import find_current_nodes
 from spmdsim.wrong_calls import explained
 
 #: Names of the searches; the second names are MindSpore's.
@@ -54,6 +55,29 @@ MOST_AXES = 4
 MOST_UNEVEN_RANKS = 16
 #: Most axes of the mesh of prime factors on which configured cuts are combined.
 MOST_BINARY_AXES = 4
+
+
+def choose_machine(mesh_or_ranks: int | Mesh | Sequence[Mesh]) -> Machine:
+    """Return the cost model of a search that names none.
+
+    It is a laptop's. If the current world has the ranks of the search and is on several nodes, it is a cluster's, with
+    the ranks on these nodes.
+
+    >>> from spmdsim import LockStep
+    >>> with LockStep(4, nodes="a:2,b:2"):
+    ...     print(choose_machine(4).nodes, choose_machine(8).name)
+    a: ranks 0, 1; b: ranks 2, 3 laptop
+
+    Args:
+        mesh_or_ranks: the mesh of the search, several meshes of one size, or a number of ranks.
+    """
+    if isinstance(mesh_or_ranks, Sequence):
+        sizes = {mesh.size for mesh in mesh_or_ranks}
+        size = sizes.pop() if len(sizes) == 1 else 0
+    else:
+        size = mesh_or_ranks.size if isinstance(mesh_or_ranks, Mesh) else mesh_or_ranks
+    nodes = find_current_nodes(size)
+    return Machine.laptop() if nodes is None else Machine.cluster().placed(nodes)
 
 
 @explained
@@ -85,7 +109,7 @@ def search(
         method: ``"auto"`` and ``"exact"`` both find the optimum. ``"sharding_propagation"`` continues the strategies of
             configured operators. ``"recursive_programming"`` is MindSpore's double recursion, which uses only the number
             of ranks of a mesh.
-        machine: the cost model; None: a laptop's. Ignored if ``settings`` are given.
+        machine: the cost model; None: :func:`choose_machine`. Ignored if ``settings`` are given.
         memory: bytes a rank may use at the peak; None: no limit. With it, parameters may be stored in shards, and the
             repeats of a layer get equal strategies.
         version: the version of the double recursion, ``"r1.0"`` or ``"2.x"``.
@@ -118,7 +142,7 @@ def search(
     if axes is not None and isinstance(mesh_or_ranks, int):
         _check_axes(axes, mesh_or_ranks)
     graph = as_graph(program, mesh_or_ranks, sizes)
-    settings = settings or Settings(machine=machine or Machine.laptop(), partial=True)
+    settings = settings or Settings(machine=machine or choose_machine(mesh_or_ranks), partial=True)
     settings = _adapt_settings(settings, graph, memory is not None)
     if memory is not None:
         axes = axes or 2  # The integer program is slow, so try few meshes.

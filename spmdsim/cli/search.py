@@ -21,7 +21,7 @@ from spmdsim.cli.output import (
 )
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many
-from spmdsim.launcher import is_root
+from spmdsim.launcher import detect, is_root
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:
@@ -82,7 +82,11 @@ _SEARCHED = "--method --memory --axes"
         "auto, exact, propagation, double_recursion (or MindSpore's names of the last two)",
         default="auto",
     ),
-    value("--machine", "", "laptop, cluster, accelerators, or a machine file", default="laptop"),
+    value(
+        "--machine",
+        "",
+        "laptop, cluster, accelerators, or a machine file (default: laptop; in a job of -n ranks on several nodes, cluster)",
+    ),
     value("--memory", "", "memory limit of a rank, such as 512MiB"),
     flag("--recompute", "compute activations again in the backward pass"),
     flag("--forward-only", "no gradients"),
@@ -134,7 +138,7 @@ def main(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from spmdsim.auto_parallel.costs.search_settings import Settings
-    from spmdsim.auto_parallel.search import METHODS, as_graph
+    from spmdsim.auto_parallel.search import METHODS, as_graph, choose_machine
     from spmdsim.cost import load_machine
 
     kind = METHODS.get(args.method)
@@ -149,7 +153,10 @@ def main(args: argparse.Namespace) -> int:
     graph = as_graph(program, mesh, sizes)
     if args.forward_only:
         graph = replace(graph, training=False)
-    settings = Settings(machine=load_machine(args.machine), partial=True, recompute=args.recompute)
+    if args.machine is None:
+        _join_job(mesh)
+    machine = choose_machine(mesh) if args.machine is None else load_machine(args.machine)
+    settings = Settings(machine=machine, partial=True, recompute=args.recompute)
     if args.pareto:
         return _print_frontier(args, graph, mesh, settings)
     result = (_load_result if args.load else _search)(args, graph, mesh, settings)
@@ -161,6 +168,21 @@ def main(args: argparse.Namespace) -> int:
     write_pictures(args, result, *answers)
     _print_result(args, result, answers, proof)
     return 0 if proof is None or proof.holds else 1
+
+
+def _join_job(mesh: Mesh | int) -> None:
+    """Make the world of this job if it has the ranks of the search, so that its nodes are known.
+
+    All ranks of the job must call it.
+
+    Args:
+        mesh: the mesh, or the number of ranks.
+    """
+    from spmdsim.worlds import world
+
+    job = detect()
+    if job is not None and job.size == (mesh if isinstance(mesh, int) else mesh.size) > 1:
+        world()
 
 
 def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:

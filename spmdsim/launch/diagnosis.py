@@ -273,12 +273,13 @@ def _try_mpi() -> list[Diagnosis]:
 
     In this order:
 
-    1. the hosts, if there are several;
-    2. calls of MPI by several threads;
-    3. sums of float16;
-    4. counts of 2^31 elements and more;
-    5. the time of a barrier;
-    6. the transports between ranks.
+    1. the nodes with their ranks, as worlds have them;
+    2. the hosts, if there are several;
+    3. calls of MPI by several threads;
+    4. sums of float16;
+    5. counts of 2^31 elements and more;
+    6. the time of a barrier;
+    7. the transports between ranks.
 
     Raises:
         WorldError: If MPI has another number of ranks than the launcher has started.
@@ -289,6 +290,7 @@ def _try_mpi() -> list[Diagnosis]:
     comm = MPI.COMM_WORLD
     check_size(comm.size, MPI.get_vendor()[0], detect())
     return [
+        _examine_nodes(comm),
         *_examine_hosts(comm),
         _examine_threads(),
         _try_float16(comm),
@@ -296,6 +298,18 @@ def _try_mpi() -> list[Diagnosis]:
         _measure_waiting(comm),
         _examine_transport(),
     ]
+
+
+def _examine_nodes(comm: MPI.Comm) -> Diagnosis:
+    """Return a diagnosis with the ranks of each node, as ``World.nodes`` has them.
+
+    All ranks of ``comm`` must call it. Its state is always "ok". Of more than 16 nodes, the first 16 are named.
+    """
+    from spmdsim.worlds.agreement.node_memory import gather_places
+    from spmdsim.worlds.agreement.process_state import map_nodes
+
+    nodes = map_nodes(gather_places(comm))
+    return Diagnosis("nodes", "ok", nodes.line.removeprefix("nodes: ") or str(nodes))
 
 
 class HostFacts(NamedTuple):

@@ -12,6 +12,7 @@ from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core import Mesh
+    from spmdsim.cost.node_map import NodeMap
     from spmdsim.worlds.base import World
 
 #: Worlds of the ``with`` blocks around the current code, and those that a dialect selected; the last one is current.
@@ -80,6 +81,22 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
 
     _started.append(MPIWorld.of_launcher(launcher))
     return _of_size(_started[0], size, "the launcher started")
+
+
+def find_current_nodes(size: int) -> NodeMap | None:
+    """Return the nodes of the current world if it has ``size`` ranks on several nodes; else None.
+
+    No world is made, so one rank may call it alone.
+
+    >>> from spmdsim import LockStep
+    >>> with LockStep(4, nodes=2):
+    ...     print(find_current_nodes(4), find_current_nodes(8))
+    node0: ranks 0, 1; node1: ranks 2, 3 None
+    """
+    existing = [*entered[-1:], *_started]
+    if not existing or existing[0].size != size or existing[0].nodes.count == 1:
+        return None
+    return existing[0].nodes
 
 
 def _of_size(current: World, size: int | None, reason: str) -> World:
