@@ -4,6 +4,9 @@ A checkpoint is a folder with ``manifest.json`` and one ``.safetensors`` file pe
 contains shape, type and layout of each tensor, and for each distinct shard its file, bounds and checksum. It is
 replaced in one step after all data have reached the disk: a crash while saving keeps the previous checkpoint
 complete, and the next save removes the remains (see ``checkpoint_folder``). Nothing is ever unpickled.
+
+A local checkpoint has such a folder on each node, with the shards of the node's ranks. Its manifest also lists the
+shards of other nodes, with their hosts.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import numpy as np
 
 from spmdsim.arrays.checkpoint_folder import (
     COMPLEX,
+    SAVING,
     VERSION,
     Saving,
     format_dtype,
@@ -69,19 +73,22 @@ class _ManifestFacts(NamedTuple):
 
 
 @explained
-def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
+def save(folder: str | Path, tensors: Mapping[str, Tensor], *, local: bool = False) -> None:
     """Write tensors to a checkpoint; all ranks must call it.
 
     Each shard is written once, by the first of the ranks that own it. Return when the new checkpoint is complete on
-    the disk. After any error the previous checkpoint is unchanged.
+    the disk. After an error the previous checkpoint is unchanged, unless a manifest of a local checkpoint cannot be
+    written.
 
     Args:
         folder: created if it does not exist; an earlier checkpoint in it is replaced when the new one is complete.
         tensors: tensors by name, all of one world, and equal on all ranks. Pending reductions run first, in a copy.
+        local: True if each node has a folder of its own, such as on a local disk. Each node then keeps the shards of
+            its ranks, and ranks that are placed like those that saved can load them.
 
     Raises:
         InputError: If there are no tensors, files do not support an element type, the folder cannot be written, or
-            ranks see different folders.
+            ranks see different folders; with ``local``, if nodes see one folder.
         UsageTypeError: If a value is not a tensor.
         WorldError: If ranks save different tensors, or tensors belong to different worlds.
 
@@ -96,24 +103,68 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor]) -> None:
     world, own_facts = _describe_tensors(tensors)
     target = Path(folder)
     # Each process proposes a name of the data, once per own rank; all use the name of rank 0.
-    gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts)] * len(world.ranks), "save")
-    _require_equal([facts for _, facts in gathered])
+    gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts, local)] * len(world.ranks), "save")
+    _require_equal([facts for _, facts, _ in gathered], [is_local for *_, is_local in gathered])
     reduced = {name: tensors[name].detach().to(tensors[name].layout.reduced) for name in own_facts}
-    saving = Saving(target, gathered[0][0])
+    saving, writers = Saving(target, gathered[0][0]), _list_writers(world, local)
     try:
-        _run_on_first(world, saving.start, f"rank 0 cannot write to {str(target)!r}")
-        own_results = [_try_to_write_shards(saving, rank, reduced, k) for k, rank in enumerate(world.ranks)]
+        _run_on_writers(world, writers, saving.start, f"cannot write to {str(target)!r}")
+        own_results = [
+            _try_to_write_shards(saving, writers, reduced, k, world) for k in range(len(world.ranks))
+        ]
         results = world.gather_objects(own_results, "save")
         _raise_first([problem for problem, _ in results])
-        shards = [shard for _, facts in results for shard in facts]
-        _run_on_first(
+        shards = _list_shards([entries for _, entries in results], writers, world)
+        _run_on_writers(
             world,
+            writers,
             lambda: saving.replace_manifest(_format_manifest(saving.data.name, reduced, shards)),
-            f"the manifest in {str(target)!r} cannot be written",
+            f"cannot write the manifest in {str(target)!r}",
         )
     finally:
-        if 0 in world.ranks:
-            saving.finish()
+        saving.finish()
+
+
+def _list_writers(world: World, local: bool) -> list[int]:
+    """Return for each rank the rank that makes its folder and writes its manifest.
+
+    It is rank 0, or for a local checkpoint the first rank of its node. A process that plays all ranks has one folder.
+
+    >>> from spmdsim import LockStep
+    >>> _list_writers(LockStep(4, nodes=2), local=True)
+    [0, 0, 0, 0]
+    """
+    if not local or len(world.ranks) == world.size:
+        return [0] * world.size
+    nodes = world.nodes
+    return [nodes.ranks_of(int(node))[0] for node in nodes.nodes]
+
+
+def _list_shards(
+    entries_by_rank: Sequence[Sequence[dict[str, Any]]], writers: Sequence[int], world: World
+) -> list[dict[str, Any]]:
+    """Return the entries of all shards for the manifest that this process may write.
+
+    Shards of other nodes have the name of their host. Without shared memory between nodes, several nodes may have
+    written one shard; one entry stays, if possible that of this node.
+
+    Args:
+        entries_by_rank: the entries that each rank wrote.
+        writers: the rank that writes each rank's manifest.
+        world: the world of the ranks.
+    """
+    own_writer = writers[world.ranks[0]]
+    shards: dict[tuple[str, str], dict[str, Any]] = {}
+    for rank in sorted(range(world.size), key=lambda rank: (writers[rank] != own_writer, rank)):
+        for entry in entries_by_rank[rank]:
+            host = {} if writers[rank] == own_writer else {"host": world.nodes.host_of(rank)}
+            shards.setdefault((entry["tensor"], str(entry["bounds"])), {**entry, **host})
+    return list(shards.values())
+
+
+def _name_rank(world: World, rank: int) -> str:
+    """Return a rank in words, with its host if the world is on several nodes: "rank 4 on node3"."""
+    return f"rank {rank} on {world.nodes.host_of(rank)}" if world.nodes.count > 1 else f"rank {rank}"
 
 
 def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
@@ -152,7 +203,7 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
     return first[1].world, facts
 
 
-def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
+def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]], local: Sequence[bool]) -> None:
     """Raise WorldError if a rank saves other tensors than rank 0; communicate nothing.
 
     The message names the first difference of the first rank that has one; names are compared in alphabetical order.
@@ -161,7 +212,13 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
 
     Args:
         described: per rank, description and provenance number of each tensor by name.
+        local: the argument ``local`` of each rank.
     """
+    if len({*local}) > 1:
+        raise WorldError(
+            f"save: local must be equal on all ranks, got {local[0]} on rank 0 and {not local[0]} on rank "
+            f"{local.index(not local[0])}, at {source_line()}"
+        )
     for rank, own_facts in enumerate(described):
         for name in sorted({*described[0], *own_facts}):
             first_fact, fact = described[0].get(name), own_facts.get(name)
@@ -179,59 +236,72 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
                 )
 
 
-def _run_on_first(world: World, action: Callable[[], None], words: str) -> None:
-    """Run an action on files in the process of rank 0, and wait for it. All ranks must call it.
+def _run_on_writers(world: World, writers: Sequence[int], action: Callable[[], None], words: str) -> None:
+    """Run an action on files in the processes that write manifests, and wait for them.
+
+    All ranks must call it.
 
     Args:
         world: the world whose ranks own the shards.
-        action: a function without arguments or result; only the process of rank 0 calls it.
-        words: the beginning of the error message; the system's reason follows.
+        writers: the rank that writes each rank's manifest.
+        action: a function without arguments or result; only the processes of ``writers`` call it.
+        words: the predicate of the error message; the rank comes before it, the system's reason after it.
 
     Raises:
-        InputError: On all ranks, if the action raises OSError. Other errors are raised on rank 0 only.
+        InputError: On all ranks, if the action raises OSError. Other errors are raised on one rank only.
     """
     problem = None
+    own_writers = [rank for rank in world.ranks if writers[rank] == rank]
     try:
-        if 0 in world.ranks:
+        if own_writers:
             action()
     except OSError as error:
-        problem = f"{words}: {error.strerror or error}"
+        reason = error.strerror or str(error)
+        if isinstance(error, FileExistsError) and str(error.filename).endswith(SAVING) and any(writers):
+            reason = "nodes see one folder, so leave out local=True"
+        problem = f"{_name_rank(world, own_writers[0])} {words}: {reason}"
     _raise_first(world.gather_objects([problem] * len(world.ranks), "save"))
 
 
 def _try_to_write_shards(
-    saving: Saving, rank: int, tensors: Mapping[str, Tensor], k: int
+    saving: Saving, writers: Sequence[int], tensors: Mapping[str, Tensor], k: int, world: World
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """Write the shards of one rank; return ``(None, entries)``, or ``(problem, [])`` on failure.
 
     The entries describe the shards in the manifest, see `_write_shards`. The problem is a text for the error message.
-    The rank does not see the folder that rank 0 created, even after 2 s, or writing raised OSError. The problem is not
-    raised, because the other ranks do not know of it yet.
+    The rank does not see the folder that its writer created, even after 2 s, or writing raised OSError. The problem is
+    not raised, because the other ranks do not know of it yet.
 
     Args:
         saving: the current save.
-        rank: the rank.
+        writers: the rank that writes each rank's manifest.
         tensors: the tensors by name.
         k: the position of the rank among the ranks of this process; 1 for rank 3 in a process of ranks 2 and 3.
+        world: the world of the ranks.
     """
+    rank = world.ranks[k]
+    who, writer = _name_rank(world, rank), _name_rank(world, writers[rank])
     try:
         if not wait_for_folder(saving.data):
+            advice = "" if any(writers) else "; local=True keeps a checkpoint on each node"
             return (
-                f"the ranks save to different folders: rank {rank} has no {saving.data.name!r}, which rank 0 made, in "
-                f"{str(saving.folder.absolute())!r}; nothing was replaced, at {source_line()}"
+                f"the ranks save to different folders: {who} has no {saving.data.name!r}, which {writer} made, in "
+                f"{str(saving.folder.absolute())!r}; nothing was replaced{advice}"
             ), []
-        entries = _write_shards(saving.data, rank, tensors, k)
+        entries = _write_shards(saving.data, rank, tensors, k, writers)
         sync_folder(saving.data)
         return None, entries
     except OSError as error:
-        return f"rank {rank} cannot write to {str(saving.folder)!r}: {error.strerror or error}", []
+        return f"{who} cannot write to {str(saving.folder)!r}: {error.strerror or error}", []
 
 
-def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int) -> list[dict[str, Any]]:
+def _write_shards(
+    folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int, writers: Sequence[int]
+) -> list[dict[str, Any]]:
     """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
 
-    If several ranks own equal shards (replicas), the first of them in the order of the mesh writes the shard. The file
-    is ``rank-00003.safetensors`` for rank 3. It is written even if it has no shards. The data have reached the disk
+    If several ranks with one folder own equal shards (replicas), the first of them in the order of the mesh writes the
+    shard. The file is ``rank-00003.safetensors`` for rank 3. It is written even if it has no shards. The data have reached the disk
     when the function returns.
 
     Args:
@@ -239,6 +309,7 @@ def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int
         rank: the rank.
         tensors: the tensors by name.
         k: the position of the rank among the ranks of this process; 1 for rank 3 in a process of ranks 2 and 3.
+        writers: the rank that makes the folder of each rank.
 
     Returns:
         One dict per shard: ``tensor`` (its name), ``file``, ``bounds`` (start and stop per dimension) and ``crc32``.
@@ -249,7 +320,8 @@ def _write_shards(folder: Path, rank: int, tensors: Mapping[str, Tensor], k: int
     own_shards = {
         name: _view_as_real(np.asarray(tensor.read_shards()[k], order="C"))
         for name, tensor in tensors.items()
-        if rank in tensor.layout.mesh and tensor.layout.replica_ranks(rank)[0] == rank
+        if rank in tensor.layout.mesh
+        and next(r for r in tensor.layout.replica_ranks(rank) if writers[r] == writers[rank]) == rank
     }
     name = f"rank-{rank:05d}.safetensors"
     header: dict[str, Any] = {}
@@ -375,7 +447,7 @@ def load(
     manifest, facts = _read_manifests(source, world)
     for _ in range(MOST_READS):
         try:
-            _require_same_manifest(facts)
+            _require_same_manifest(facts, world)
             return _load_tensors(source, manifest, world, layouts, verify)
         except InputError:
             # Another job may have saved meanwhile, and removed the files that the manifest named: read its save.
@@ -476,7 +548,7 @@ def _read_manifests(source: Path, world: World) -> tuple[dict[str, Any], list[_M
     return manifest, world.gather_objects([facts] * len(world.ranks), "load")
 
 
-def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
+def _require_same_manifest(facts: Sequence[_ManifestFacts], world: World) -> None:
     """Raise InputError if a rank could not read its manifest, or the ranks read different ones.
 
     The message has the problem of the first rank that has one, with its number unless all ranks have a problem.
@@ -484,16 +556,19 @@ def _require_same_manifest(facts: Sequence[_ManifestFacts]) -> None:
 
     Args:
         facts: the facts of each rank, from `_read_manifests`.
+        world: the world of the ranks.
     """
     problems = [fact.problem for fact in facts]
     if None in problems:  # not all ranks have this problem
-        problems = [problem and f"rank {rank}: {problem}" for rank, problem in enumerate(problems)]
+        problems = [
+            problem and f"{_name_rank(world, rank)}: {problem}" for rank, problem in enumerate(problems)
+        ]
     _raise_first(problems)
     for rank, fact in enumerate(facts):
         if fact.data != facts[0].data:
             raise InputError(
-                f"the ranks load different checkpoints: rank 0 that of {facts[0].folder!r}, rank {rank} that of "
-                f"{fact.folder!r}, which was written by another save, at {source_line()}"
+                f"the ranks load different checkpoints: {_name_rank(world, 0)} that of {facts[0].folder!r}, "
+                f"{_name_rank(world, rank)} that of {fact.folder!r}, which was written by another save, at {source_line()}"
             )
 
 
@@ -559,6 +634,11 @@ def _assemble_block(
         box = overlap(bounds, wanted)
         if box is None:
             continue
+        if "host" in shard:
+            raise InputError(
+                f"elements {box} of {name!r} are saved on {shard['host']} only; load a local checkpoint on ranks that are "
+                "placed as they were when it was saved"
+            )
         source_index = _slice_box(box, bounds)
         if dtype.kind == "c":
             source_index = (*source_index, slice(0, 2))  # the real and the imaginary parts
@@ -580,8 +660,9 @@ def _slice_box(box: Bounds, bounds: Bounds) -> tuple[slice, ...]:
 def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> None:
     """Compare all shards with the manifest: shape, element type and checksum. All ranks must call it.
 
-    The shards of all tensors form one list; rank r reads the shards r, r + n, r + 2 n … of it. A rank stops at its first
-    problem. A shard that cannot be read is a problem, too.
+    The shards of all tensors form one list; rank r reads the shards r, r + n, r + 2 n … of it. Of a local checkpoint,
+    the ranks of each node share the shards of their node in this way. A rank stops at its first problem. A shard that
+    cannot be read is a problem, too.
 
     Args:
         files: the folder of the data.
@@ -592,11 +673,16 @@ def _verify_checksums(files: Path, entries: dict[str, Any], world: World) -> Non
         InputError: On all ranks, with the problem of the first rank that has one.
     """
     jobs = [
-        (name, shard, entry["dtype"], files) for name, entry in entries.items() for shard in entry["shards"]
+        (name, shard, entry["dtype"], files)
+        for name, entry in entries.items()
+        for shard in entry["shards"]
+        if "host" not in shard
     ]
+    is_local = any("host" in shard for entry in entries.values() for shard in entry["shards"])
     problems = []
     for rank in world.ranks:
-        found_problems = filter(None, starmap(_find_damage, jobs[rank :: world.size]))
+        sharing = world.nodes.ranks_of(int(world.nodes.nodes[rank])) if is_local else range(world.size)
+        found_problems = filter(None, starmap(_find_damage, jobs[sharing.index(rank) :: len(sharing)]))
         problems.append(next(found_problems, None))
     _raise_first(world.gather_objects(problems, "load"))
 

@@ -124,7 +124,8 @@ def _check_entry(name: str, entry: Any) -> None:
 
     Args:
         name: the tensor's name.
-        entry: its entry: a dict with shape, dtype, layout and shards; each shard has bounds, file and crc32.
+        entry: its entry: a dict with shape, dtype, layout and shards; each shard has bounds, file and crc32, and a host if
+            another node has it.
 
     Raises:
         ValueError: If a value does not fit.
@@ -144,6 +145,8 @@ def _check_entry(name: str, entry: Any) -> None:
     for shard in entry["shards"]:
         bounds = shard["bounds"]
         is_box = len(bounds) == len(shape) and all(map(_is_range, bounds, shape))
+        if not isinstance(shard.get("host", ""), str):
+            raise ValueError(f"the host of a shard of {name!r} must be a name, got {shard['host']!r}")
         if not is_box or not _is_plain_name(shard["file"]) or not _is_count(shard["crc32"]):
             raise ValueError(
                 f"a shard of {name!r} must have bounds inside of shape {shape}, a file and a crc32, got {shard!r}"
@@ -189,7 +192,7 @@ def _is_count(number: object) -> bool:
 
 
 class Saving:
-    """The state of one save into a checkpoint's folder, on the process of rank 0.
+    """The state of one save into a checkpoint's folder, on a process that writes its manifest.
 
     Attributes:
         folder: the folder of the checkpoint.

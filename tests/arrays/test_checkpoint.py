@@ -304,7 +304,7 @@ def test_problems_with_files_are_reported(tmp_path, monkeypatch):
         checkpoint.save(file / "c", {"x": x})
     with (
         monkeypatch.context() as patch,
-        pytest.raises(InputError, match=r"manifest in .* cannot be written: full"),
+        pytest.raises(InputError, match=r"rank 0 cannot write the manifest in .*: full"),
     ):
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
         checkpoint.save(tmp_path / "c", {"x": x})

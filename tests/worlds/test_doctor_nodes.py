@@ -12,6 +12,6 @@ from processes import run_python
 def test_the_doctor_prints_the_nodes_of_worlds(launcher, per_node, ranks):
     words = ("-m", "spmdsim", "launch", "-n", 3, "-m", "spmdsim.launch.diagnosis")
     result = run_python(*words, SPMDSIM_RANKS_PER_NODE=per_node)
-    found = {finding["about"]: finding["found"] for finding in json.loads(result.stdout)}
-    texts = [text.partition(": ")[2] for text in found["nodes"].split("; ")]
+    findings = {finding["about"]: finding["found"] for finding in json.loads(result.stdout)}
+    texts = [text.partition(": ")[2] for text in findings["nodes"].split("; ")]
     assert texts == ranks
