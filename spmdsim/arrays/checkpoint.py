@@ -100,11 +100,11 @@ def save(folder: str | Path, tensors: Mapping[str, Tensor], *, local: bool = Fal
     ...     load(f"{folder}/step1", LockStep(2))["x"].full()
     array([1., 2.])
     """
-    world, own_facts = _describe_tensors(tensors)
+    world, own_facts = _describe_tensors(tensors, local)
     target = Path(folder)
     # Each process proposes a name of the data, once per own rank; all use the name of rank 0.
-    gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts, local)] * len(world.ranks), "save")
-    _require_equal([facts for _, facts, _ in gathered], [is_local for *_, is_local in gathered])
+    gathered = world.gather_objects([(uuid.uuid4().hex[:12], own_facts)] * len(world.ranks), "save")
+    _require_equal([facts for _, facts in gathered])
     reduced = {name: tensors[name].detach().to(tensors[name].layout.reduced) for name in own_facts}
     saving, writers = Saving(target, gathered[0][0]), _list_writers(world, local)
     try:
@@ -167,11 +167,11 @@ def _name_rank(world: World, rank: int) -> str:
     return f"rank {rank} on {world.nodes.host_of(rank)}" if world.nodes.count > 1 else f"rank {rank}"
 
 
-def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, tuple[str, int]]]:
+def _describe_tensors(tensors: Mapping[str, Tensor], local: bool) -> tuple[World, dict[str, tuple[str, int]]]:
     """Return the world of the tensors, and ``{name: (description, provenance number)}``.
 
-    The description is a text of element type, shape and layout, such as "f64[2] S(0) on x=2". The provenance number
-    identifies how a tensor was computed: by which operators, from which tensors.
+    The description is a text of element type, shape and layout, such as "f64[2] S(0) on x=2", with " in a local
+    checkpoint" if ``local``. The provenance number identifies how a tensor was computed: by which operators, from which tensors.
     The names are in alphabetical order.
 
     Raises:
@@ -196,14 +196,15 @@ def _describe_tensors(tensors: Mapping[str, Tensor]) -> tuple[World, dict[str, t
     for name, tensor in others:
         if tensor.world is not first[1].world:
             raise WorldError(f"save() takes tensors of one world, but {first[0]!r} and {name!r} are of two")
+    where = " in a local checkpoint" if local else ""
     facts = {
-        name: (f"{t.dtype}{list(t.shape)} {t.layout}", t.provenance_number)
+        name: (f"{t.dtype}{list(t.shape)} {t.layout}{where}", t.provenance_number)
         for name, t in sorted(tensors.items())
     }
     return first[1].world, facts
 
 
-def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]], local: Sequence[bool]) -> None:
+def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
     """Raise WorldError if a rank saves other tensors than rank 0; communicate nothing.
 
     The message names the first difference of the first rank that has one; names are compared in alphabetical order.
@@ -212,13 +213,7 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]], local: Se
 
     Args:
         described: per rank, description and provenance number of each tensor by name.
-        local: the argument ``local`` of each rank.
     """
-    if len({*local}) > 1:
-        raise WorldError(
-            f"save: local must be equal on all ranks, got {local[0]} on rank 0 and {not local[0]} on rank "
-            f"{local.index(not local[0])}, at {source_line()}"
-        )
     for rank, own_facts in enumerate(described):
         for name in sorted({*described[0], *own_facts}):
             first_fact, fact = described[0].get(name), own_facts.get(name)
