@@ -167,12 +167,14 @@ def _name_rank(world: World, rank: int) -> str:
     return f"rank {rank} on {world.nodes.host_of(rank)}" if world.nodes.count > 1 else f"rank {rank}"
 
 
-def _describe_tensors(tensors: Mapping[str, Tensor], local: bool) -> tuple[World, dict[str, tuple[str, int]]]:
+def _describe_tensors(
+    tensors: Mapping[str, Tensor], local: bool = False
+) -> tuple[World, dict[str, tuple[str, int]]]:
     """Return the world of the tensors, and ``{name: (description, provenance number)}``.
 
     The description is a text of element type, shape and layout, such as "f64[2] S(0) on x=2", with " in a local
-    checkpoint" if ``local``. The provenance number identifies how a tensor was computed: by which operators, from which tensors.
-    The names are in alphabetical order.
+    checkpoint" if ``local``. The provenance number identifies how a tensor was computed: by which operators, from which
+    tensors. The names are in alphabetical order.
 
     Raises:
         InputError: If there are no tensors, or files do not support an element type.
@@ -296,8 +298,8 @@ def _write_shards(
     """Write the shards whose first owner is ``rank`` to a file; return their manifest entries.
 
     If several ranks with one folder own equal shards (replicas), the first of them in the order of the mesh writes the
-    shard. The file is ``rank-00003.safetensors`` for rank 3. It is written even if it has no shards. The data have reached the disk
-    when the function returns.
+    shard. The file is ``rank-00003.safetensors`` for rank 3. It is written even if it has no shards. The data have
+    reached the disk when the function returns.
 
     Args:
         folder: the folder of the data.
