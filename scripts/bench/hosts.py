@@ -126,7 +126,7 @@ def format_predictions(measured: dict[str, dict[str, list[dict[str, Any]]]]) -> 
     """Return the lines of the table of predictions: a row per job, with the median and the worst error."""
     lines = ["| job | calls | median error | worst error | of |", "|---|---|---|---|---|"]
     for job, by_collective in measured.items():
-        rows = [(collective, row) for collective, found in by_collective.items() for row in found]
+        rows = [(collective, row) for collective, calls in by_collective.items() for row in calls]
         if not rows:
             lines.append(f"| {job} | 0 | - | - | - |")
             continue
