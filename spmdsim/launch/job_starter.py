@@ -418,10 +418,6 @@ def find_remaining_seconds(folder: Path, n: int) -> float | None:
 # -- the launcher's process ------------------------------------------------------------------------------
 
 
-class Terminated(Exception):
-    """A request to this process to end, by SIGTERM."""
-
-
 def run_launcher(
     launcher: Launcher | None,
     command: list[str],
@@ -451,8 +447,11 @@ def run_launcher(
         command, env=dict(environment), start_new_session=True, preexec_fn=end_with_starter
     )
 
-    def end_job(*_: object) -> None:
-        raise Terminated  # a handler must not wait for the launcher
+    # A handler must not raise: Popen.wait would not release its lock, and the next wait would never return.
+    requests: list[int] = []
+
+    def note_request(number: int, _: object) -> None:
+        requests.append(number)
 
     def forward(number: int, _: object) -> None:
         last_calls.forward(process, number)
@@ -461,24 +460,44 @@ def run_launcher(
     remaining_seconds = partial(find_remaining_seconds, folder, ranks)
     with end_job_with_starter(process.pid, folder), echo_file_beside(echoed):
         try:
-            with handle_signal("SIGTERM", end_job), handle_signal("SIGUSR1", forward):
-                return wait_for_launcher(process, remaining_seconds, end_signal, last_calls)
-        except (KeyboardInterrupt, Terminated) as error:
-            number = signal.SIGINT if isinstance(error, KeyboardInterrupt) else signal.SIGTERM
-            write_note(folder / STOPPED, "")
-            last_calls.request(process, number.name)
-            # Some launchers forward Ctrl-C, and every rank would print a traceback. Ranks that get SIGTERM print nothing.
-            is_alone = launcher is None and number == signal.SIGINT
-            terminate(process, signal.SIGINT if is_alone else signal.SIGTERM)
-            if number == signal.SIGTERM:
-                sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
-            return 128 + number
+            with (
+                handle_signal("SIGINT", note_request),
+                handle_signal("SIGTERM", note_request),
+                handle_signal("SIGUSR1", forward),
+            ):
+                code = wait_for_launcher(process, remaining_seconds, end_signal, last_calls, requests)
+            if code is not None:
+                return code
+            return end_on_request(
+                process, signal.Signals(requests[0]), last_calls, in_lock_step=launcher is None
+            )
         finally:
             if process.poll() is None:  # another Ctrl-C came while the job was ended
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             remove_session(process.pid)
+
+
+def end_on_request(
+    process: subprocess.Popen[bytes], number: signal.Signals, last_calls: LastCallFiles, *, in_lock_step: bool
+) -> int:
+    """End a job because a signal asked for it, and return the exit code: 130 for SIGINT, 143 for SIGTERM.
+
+    Args:
+        process: the launcher, or the program in lock step.
+        number: the signal.
+        last_calls: the files of the last calls; ranks write them first.
+        in_lock_step: True if the process is the program itself.
+    """
+    write_note(last_calls.folder / STOPPED, "")
+    last_calls.request(process, number.name)
+    # Some launchers forward Ctrl-C, and every rank would print a traceback. Ranks that get SIGTERM print nothing.
+    is_alone = in_lock_step and number == signal.SIGINT
+    terminate(process, signal.SIGINT if is_alone else signal.SIGTERM)
+    if number == signal.SIGTERM:
+        sys.stderr.write("spmdsim launch: ended by SIGTERM, with all ranks\n")
+    return 128 + number
 
 
 @contextmanager
@@ -552,8 +571,11 @@ def wait_for_launcher(
     remaining_seconds: Callable[[], float | None],
     end_signal: int,
     last_calls: LastCallFiles,
-) -> int:
+    requests: Sequence[int],
+) -> int | None:
     """Wait for the launcher, and return its exit code; end it if it runs too long after a failure.
+
+    Return None as soon as a signal asks to end the job.
 
     Launchers sometimes hang while they clean up. So ``remaining_seconds`` is called about five times a second. As soon as
     it returns a number, the launcher must end within these seconds. Otherwise the last calls of ranks are requested, and
@@ -565,9 +587,10 @@ def wait_for_launcher(
             :func:`find_remaining_seconds`.
         end_signal: the signal that ends the launcher.
         last_calls: the files of the last calls.
+        requests: the signals that asked to end the job; a handler adds them.
     """
     deadline = math.inf
-    while True:
+    while not requests:
         try:
             return process.wait(0.2)
         except subprocess.TimeoutExpired:
@@ -577,14 +600,15 @@ def wait_for_launcher(
             if time.monotonic() > deadline:
                 last_calls.request(process)
                 terminate(process, end_signal)
+    return None
 
 
 @contextmanager
 def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Set a signal handler for the duration of the block, then restore the earlier one.
 
-    Do nothing if the platform lacks the signal, or this is not the main thread, which alone can set handlers. Yield
-    None.
+    Do nothing if the platform lacks the signal, or this is not the main thread, which alone can set handlers. Ctrl-C
+    stays ignored if it is: shells ignore it for jobs in the background. Yield None.
 
     Args:
         name: the name of the signal, such as "SIGTERM".
@@ -593,7 +617,11 @@ def handle_signal(name: str, handler: Callable[[int, FrameType | None], None]) -
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, name):
         yield
         return
-    before = signal.signal(getattr(signal, name), handler)
+    before = signal.getsignal(getattr(signal, name))
+    if name == "SIGINT" and before is signal.SIG_IGN:
+        yield
+        return
+    signal.signal(getattr(signal, name), handler)
     try:
         yield
     finally:

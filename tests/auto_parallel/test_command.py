@@ -49,7 +49,7 @@ def test_a_saved_result_is_loaded_and_runs_as_predicted(
 def test_help_shows_the_default_sizes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["search", "--help"]) == 0
     text = capsys.readouterr().out
-    options = set(re.findall(r"size of the program: (\w+)", text))
+    options = set(re.findall(r"--(\w+) [A-Z]+\s+size of a built-in program", text))
     lines = dict(line.split(None, 1) for line in text.split("built-in programs:\n")[1].strip().splitlines())
     with pytest.raises(InputError) as refused:
         search("nothing", 2)
