@@ -3,15 +3,16 @@
 Every host has one network port for all of its ranks, so an order that sends each byte once per node can be faster than
 one call of MPI. Run it on several hosts with equally many ranks, which the launcher numbers host by host::
 
-    spmdsim launch --hosts node1:2,node2:2 scripts/bench/bench_hosts.py [rows and columns]
+    spmdsim launch --hosts node1:2,node2:2 scripts/bench/bench_hosts.py [--machine FILE] [rows and columns]
 
+A machine file of ``spmdsim collective calibrate`` gives plans the prices of this network.
 ``scripts/cluster.sh bench`` runs it on emulated hosts.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -22,6 +23,7 @@ from paired import paired, row
 
 from spmdsim.arrays import Tensor
 from spmdsim.core import Mesh
+from spmdsim.cost import load_machine
 from spmdsim.worlds import MPIWorld
 
 #: Largest ratio to the best other order that is a goal.
@@ -112,8 +114,13 @@ class NodeOrders:
 
 def main() -> None:
     """Print a row per case: the time of ``.to`` divided by that of the best other order."""
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 512
-    world = MPIWorld()
+    parser = argparse.ArgumentParser(description="Compare redistributions between hosts with other orders.")
+    parser.add_argument("n", nargs="?", type=int, default=512, help="rows and columns of the matrix (512)")
+    parser.add_argument("--machine", metavar="FILE", help="machine file for the plans")
+    options = parser.parse_args()
+    n, world = options.n, MPIWorld()
+    if options.machine:
+        world.machine = load_machine(options.machine)
     hand = Hand(world.comm, n)
     by_nodes = NodeOrders(hand)
     mesh = Mesh((by_nodes.nodes, by_nodes.per_node), ("a", "b"))

@@ -1,7 +1,7 @@
 """Measure redistributions and predictions between hosts, and write the tables of docs/howto/cluster.md.
 
 ``scripts/cluster.sh bench`` starts this program on the first of its hosts. For each MPI, and for 2 and 4 hosts of two
-ranks, it runs ``bench_hosts.py``, calibrates a machine, and runs ``spmdsim collective bench`` with its predictions. A
+ranks, it calibrates a machine, runs ``bench_hosts.py`` with it, and runs ``spmdsim collective bench`` with its predictions. A
 prediction counts if the measured call takes at least 100 ms, so that the network matters and not the processors.
 """
 
@@ -64,16 +64,35 @@ class Job:
             print(f"{' '.join(command)}\n{process.stdout}{process.stderr}", file=sys.stderr, flush=True)
         return process
 
-    def measure_redistributions(self) -> dict[str, dict[str, Any]]:
+    def calibrate(self) -> Path | None:
+        """Return a machine file of the hosts, or None if its measurements were refused."""
+        machine = self.folder / "machine.json"
+        machine.unlink(missing_ok=True)
+        seconds = str(CALIBRATION)
+        self.run(
+            "collective",
+            "calibrate",
+            "--hosts",
+            self.hosts,
+            "--seconds",
+            seconds,
+            "-e",
+            "4M",
+            "-o",
+            str(machine),
+        )
+        return machine if machine.exists() else None
+
+    def measure_redistributions(self, machine: Path | None) -> dict[str, dict[str, Any]]:
         """Return the row of each case of ``bench_hosts.py``, by the name of the case."""
         rows = self.folder / "rows"
         rows.unlink(missing_ok=True)
-        script = str(BENCH / "bench_hosts.py")
+        words = [str(BENCH / "bench_hosts.py"), *(["--machine", str(machine)] if machine else [])]
         self.run(
             "launch",
             "--hosts",
             self.hosts,
-            script,
+            *words,
             BENCH_ROWS=str(rows),
             BENCH_QUICK="1",
             BENCH_STATISTIC="min",
@@ -81,24 +100,8 @@ class Job:
         lines = rows.read_text(encoding="utf-8").splitlines() if rows.exists() else []
         return {row["case"].split(",")[0]: row for row in map(json.loads, lines)}
 
-    def measure_predictions(self) -> dict[str, list[dict[str, Any]]]:
+    def measure_predictions(self, machine: Path) -> dict[str, list[dict[str, Any]]]:
         """Return the rows of all algorithms whose call takes at least ``LEAST`` seconds, by collective."""
-        machine = self.folder / "machine.json"
-        machine.unlink(missing_ok=True)
-        self.run(
-            "collective",
-            "calibrate",
-            "--hosts",
-            self.hosts,
-            "--seconds",
-            str(CALIBRATION),
-            "-e",
-            "4M",
-            "-o",
-            str(machine),
-        )
-        if not machine.exists():
-            return {}
         rows = {}
         for collective in COLLECTIVES:
             process = self.run(
@@ -150,19 +153,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pythons", nargs="+", metavar="MPI=PYTHON", help="the interpreter of each MPI")
     parser.add_argument("--print", action="store_true", help="leave the page as it is")
+    parser.add_argument("--hosts", type=int, choices=(2, 4), help="measure jobs on this number of hosts only")
     parser.add_argument("--only", choices=("redistributions", "predictions"), help="measure one of the two")
     options = parser.parse_args()
     moves: dict[str, dict[str, dict[str, Any]]] = {}
     predictions: dict[str, dict[str, list[dict[str, Any]]]] = {}
     with TemporaryDirectory(dir="/srv/shared") as folder:
         for mpi, python in (item.split("=", 1) for item in options.pythons):
-            for hosts in JOBS:
+            for hosts in [job for job in JOBS if options.hosts in (None, job.count(",") + 1)]:
                 job = Job(mpi, python, hosts, Path(folder))
                 print(f"spmdsim: {job.name}", file=sys.stderr, flush=True)
+                machine = job.calibrate()
                 if options.only != "predictions":
-                    moves[job.name] = job.measure_redistributions()
+                    moves[job.name] = job.measure_redistributions(machine)
                 if options.only != "redistributions":
-                    predictions[job.name] = job.measure_predictions()
+                    predictions[job.name] = {} if machine is None else job.measure_predictions(machine)
     lines = ["", *format_redistributions(moves), "", *format_predictions(predictions), ""]
     print("\n".join(lines))
     if not options.print and not options.only:
