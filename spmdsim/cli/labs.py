@@ -156,7 +156,8 @@ def check(args: argparse.Namespace) -> int:
         lines = hints(current.task(args.task), args.hint)
         emit_json({"lab": current.number, "hints": [*lines]}) if args.json else say(*lines)
         return 0
-    scores = _grade_tasks(current, args)
+    path = _find_answer_file(current, args.file)
+    scores = _grade_tasks(current, path, args)
     incomplete_scores = [each for each in scores if each.points < each.most]
     lines = (
         hints(current.task(incomplete_scores[0].task), args.hint) if incomplete_scores and args.hint else []
@@ -169,19 +170,20 @@ def check(args: argparse.Namespace) -> int:
         tasks = list(map(asdict, scores))
         emit_json({"lab": current.number, "points": points, "of": most, "tasks": tasks, "hints": [*lines]})
     else:
-        say(*report(current, scores), *lines)
+        say(*report(current, scores, path), *lines)
     return int(bool(incomplete_scores))
 
 
-def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
+def _grade_tasks(current: Lab, path: Path, args: argparse.Namespace) -> list[Score]:
     """Run and grade ``args.task``, or all tasks of a lab, each in a process with limits.
 
     The answer file is compiled once and run once per task.
 
     Args:
         current: the lab.
-        args: the command's arguments: ``task`` (None for all), ``file``, ``time_limit`` in seconds, and
-            ``memory_limit`` and ``output_limit`` in MiB.
+        path: the answer file.
+        args: the command's arguments: ``task`` (None for all), ``time_limit`` in seconds, and ``memory_limit`` and
+            ``output_limit`` in MiB.
 
     Returns:
         A score per task, in the order of the lab. A program that fails or reaches a limit has no points, and its
@@ -194,7 +196,6 @@ def _grade_tasks(current: Lab, args: argparse.Namespace) -> list[Score]:
     from spmdsim.launch.limits import MIB, Limits
 
     tasks = [current.task(args.task)] if args.task else current.tasks
-    path = _find_answer_file(current, args.file)
     codes = compile_program(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
     return [score_limited(current, task, lambda: run_program(codes, path), limits) for task in tasks]

@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -61,11 +61,13 @@ def compile_program(path: Path) -> list[CodeType]:
 def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
     """Run a program as an imported module and return its names.
 
-    ``if __name__ == "__main__"`` blocks do not run.
+    ``if __name__ == "__main__"`` blocks do not run. Texts that the program prints now are discarded, because the
+    program runs once per task. Its functions print as usual when they are called.
     """
     names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
-    for code in codes:
-        exec(code, names)
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        for code in codes:
+            exec(code, names)
     return names
 
 
@@ -211,7 +213,7 @@ def _prepare_simulations() -> None:
         simulate(len, 1, (), check=False)
 
 
-def report(of: Lab, scores: Iterable[Score]) -> list[str]:
+def report(of: Lab, scores: Iterable[Score], path: Path | None = None) -> list[str]:
     """Return the lines of a student's report: the lab, a line per score, and the sum.
 
     If a task has a mistake, the last line has the command that prints a hint for the first of these tasks:
@@ -220,10 +222,12 @@ def report(of: Lab, scores: Iterable[Score]) -> list[str]:
     Args:
         of: the lab.
         scores: the scores in the order of the lines; the sum is over these only.
+        path: the graded file, which the first line names; None for functions without a file.
     """
     scores = list(scores)
     earned, most = sum(score.points for score in scores), sum(score.most for score in scores)
-    lines = [f"lab {of.number}: {of.title}", *map(str, scores), f"{earned} of {most} points"]
+    title = f"lab {of.number}: {of.title}" + (f" ({path})" if path else "")
+    lines = [title, *map(str, scores), f"{earned} of {most} points"]
     stuck_task = next((score.task for score in scores if score.mistake), None)
     if stuck_task is not None:
         lines[-1] += f"; stuck? spmdsim labs check {of.number} --task {stuck_task} --hint 1"

@@ -226,6 +226,23 @@ def test_answers_that_exit_or_hang_cost_the_points_of_one_task(line, tmp_path, c
     assert entries["layouts"]["points"] == 3 and entries["owners"]["points"] == 2
 
 
+def test_the_report_names_the_file_and_leaves_out_the_pictures(tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lab1.ipynb").write_text(STUDENT["lab1.ipynb"])
+    assert main(["labs", "check", "1"]) == 1
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[0] == "lab 1: Where does my tensor live? (lab1.ipynb)"
+    assert captured.err == ""
+
+
+def test_prints_of_a_function_are_shown(tmp_path, capfd):
+    (tmp_path / "lab1.py").write_text(
+        "print('loaded')\ndef block(size, parts, index):\n    print('called')\n    return 0, 0\n"
+    )
+    assert main(["labs", "check", "1", str(tmp_path / "lab1.py"), "--task", "block"]) == 1
+    assert capfd.readouterr().err == "called\n"
+
+
 def test_hints_are_printed_up_to_the_level(tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["labs", "check", "1", "--task", "block", "--hint", "2"]) == 0
