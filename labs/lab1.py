@@ -14,11 +14,13 @@ from spmdsim import Mesh
 
 mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0 to 3 in the first row, 4 to 7 in the second
 
-#     from spmdsim import show
+# Uncomment these lines to see examples:
 #
-#     show(mesh("dp", "tp"), (4, 8))     # rows over dp, columns over tp
-#     show(mesh(None, "tp"), (4, 8))     # columns over tp; the rows of the mesh own replicas
-#     show(mesh(("dp", "tp"), None), (8, 3))  # rows over both axes, dp first
+# from spmdsim import show
+#
+# show(mesh("dp", "tp"), (4, 8))     # rows over dp, columns over tp
+# show(mesh(None, "tp"), (4, 8))     # columns over tp; the rows of the mesh own replicas
+# show(mesh(("dp", "tp"), None), (8, 3))  # rows over both axes, dp first
 
 # ## Write layouts
 #

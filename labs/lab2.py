@@ -19,10 +19,12 @@ spmdsim labs check 2 --task NAME --hint 1  a hint; 2 and 3 say more
 
 from spmdsim.collectives import recv, recv_reduce, send
 
-#     from spmdsim import show
-#     from spmdsim.collectives import schedule_of
+# Uncomment these lines to see examples:
 #
-#     show(schedule_of("all_gather", "ring", 4))
+# from spmdsim import show
+# from spmdsim.collectives import schedule_of
+#
+# show(schedule_of("all_gather", "ring", 4))
 
 # ## A tree
 #

@@ -13,13 +13,15 @@ from spmdsim import Mesh, Tensor, matmul, record
 
 mesh = Mesh((2, 4), ("dp", "tp"))
 
-#     import numpy as np
+# Uncomment these lines to see examples:
 #
-#     x = Tensor.from_global(np.ones((8, 8), np.float32), mesh("dp", "tp"))
-#     w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("tp", None))
-#     with record() as trace:
-#         y = matmul(x, w)
-#     print(y, trace.counts())  # no message was sent; P(sum) is the pending sum
+# import numpy as np
+#
+# x = Tensor.from_global(np.ones((8, 8), np.float32), mesh("dp", "tp"))
+# w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("tp", None))
+# with record() as trace:
+#     y = matmul(x, w)
+# print(y, trace.counts())  # no message was sent; P(sum) is the pending sum
 
 # ## A product without a message
 #

@@ -13,15 +13,17 @@ from spmdsim import Mesh, Tensor, matmul, ops
 
 mesh = Mesh((8,), ("tp",))
 
-#     import numpy as np
+# Uncomment these lines to see examples:
 #
-#     from spmdsim import embedding, record
+# import numpy as np
 #
-#     ids = Tensor.from_global(np.array([3, 0, 7, 7]), mesh(None))
-#     table = Tensor.from_global(np.eye(8, 4, dtype=np.float32), mesh("tp", None))
-#     with record() as trace:
-#         rows = embedding(ids, table)
-#     print(rows, trace.counts())  # each rank looks up the ids of its shard; other ids give zeros
+# from spmdsim import embedding, record
+#
+# ids = Tensor.from_global(np.array([3, 0, 7, 7]), mesh(None))
+# table = Tensor.from_global(np.eye(8, 4, dtype=np.float32), mesh("tp", None))
+# with record() as trace:
+#     rows = embedding(ids, table)
+# print(rows, trace.counts())  # each rank looks up the ids of its shard; other ids give zeros
 
 # ## By columns
 #

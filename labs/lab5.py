@@ -17,14 +17,16 @@ spmdsim labs check 5 --task NAME --hint 1  a hint; 2 and 3 say more
 
 from spmdsim import Mesh, matmul, ops
 
-#     import numpy as np
+# Uncomment these lines to see examples:
 #
-#     from spmdsim import Tensor
+# import numpy as np
 #
-#     mesh = Mesh((2, 4), ("a", "b"))
-#     x = Tensor.from_global(np.ones((8, 8), np.float32), mesh("a", "b"))    # S(0) over a, S(1) over b
-#     w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("b", None))   # B over a, S(0) over b
-#     print(matmul(x, w))                                                    # S(0) over a, P over b
+# from spmdsim import Tensor
+#
+# mesh = Mesh((2, 4), ("a", "b"))
+# x = Tensor.from_global(np.ones((8, 8), np.float32), mesh("a", "b"))    # S(0) over a, S(1) over b
+# w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("b", None))   # B over a, S(0) over b
+# print(matmul(x, w))                                                    # S(0) over a, P over b
 
 # ## The state of a product
 #

@@ -13,9 +13,11 @@ from spmdsim import Mesh, plan
 
 mesh = Mesh((2, 4), ("dp", "tp"))
 
-#     from spmdsim import show
+# Uncomment these lines to see examples:
 #
-#     show(plan(mesh(("dp", "tp"), None), mesh(None, ("dp", "tp")), (8, 8), "float32"))
+# from spmdsim import show
+#
+# show(plan(mesh(("dp", "tp"), None), mesh(None, ("dp", "tp")), (8, 8), "float32"))
 
 # ## The lower bound
 #

@@ -14,16 +14,18 @@ from spmdsim.nn import Adam, sharded_over
 
 mesh = Mesh((8,), ("dp",))
 
-#     import numpy as np
+# Uncomment these lines to see examples:
 #
-#     from spmdsim import Tensor, matmul, record
+# import numpy as np
 #
-#     x = Tensor.from_global(np.ones((32, 16), np.float32), mesh("dp", None))
-#     w = Tensor.from_global(np.ones((16, 8), np.float32), mesh(None, None))
-#     w.requires_grad = True
-#     with record() as trace:
-#         matmul(x, w).sum().backward()
-#     print(w.grad, trace.counts())  # the gradient was pending over dp
+# from spmdsim import Tensor, matmul, record
+#
+# x = Tensor.from_global(np.ones((32, 16), np.float32), mesh("dp", None))
+# w = Tensor.from_global(np.ones((16, 8), np.float32), mesh(None, None))
+# w.requires_grad = True
+# with record() as trace:
+#     matmul(x, w).sum().backward()
+# print(w.grad, trace.counts())  # the gradient was pending over dp
 
 # ## Data parallelism
 #

@@ -14,9 +14,11 @@ from spmdsim import Mesh, search
 
 mesh = Mesh((8,), ("r",))
 
-#     result = search("mlp", mesh, layers=2, hidden=64, batch=64)
-#     print(result)
-#     print(result.strategy("fc0"))  # the factor that is split, and over which axis; fc0 calls its batch .0
+# Uncomment these lines to see examples:
+#
+# result = search("mlp", mesh, layers=2, hidden=64, batch=64)
+# print(result)
+# print(result.strategy("fc0"))  # the factor that is split, and over which axis; fc0 calls its batch .0
 
 # ## A chain, exactly
 #

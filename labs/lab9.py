@@ -16,20 +16,22 @@ spmdsim labs check 9 --task NAME --hint 1  a hint; 2 and 3 say more
 
 import numpy as np
 
-#     from spmdsim import SpmdError, simulate
+# Uncomment these lines to see examples:
+#
+# from spmdsim import SpmdError, simulate
 #
 #
-#     def hello(comm):
-#         if comm.rank == 0:
-#             comm.send("hello", dest=1)
-#         elif comm.rank == 1:
-#             return comm.recv(source=2)  # rank 2 sends nothing
+# def hello(comm):
+#     if comm.rank == 0:
+#         comm.send("hello", dest=1)
+#     elif comm.rank == 1:
+#         return comm.recv(source=2)  # rank 2 sends nothing
 #
 #
-#     try:
-#         simulate(hello, 3)
-#     except SpmdError as error:
-#         print(error)
+# try:
+#     simulate(hello, 3)
+# except SpmdError as error:
+#     print(error)
 
 # ## Around the ring
 #

@@ -139,9 +139,13 @@ def _grading_lines(of: Lab) -> str:
 
 
 def _comment_parts(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
-    """Yield text as comments and code unchanged; code to look at becomes a comment, too."""
+    """Yield text as comments and code unchanged; code to look at becomes comments that an editor can uncomment."""
     for kind, text in parts:
-        yield text if kind == "code" else _comment(text if kind == "text" else textwrap.indent(text, "    "))
+        if kind == "look":
+            lines = "\n".join(f"# {line}".rstrip() for line in text.strip("\n").splitlines())
+            yield f"# Uncomment these lines to see examples:\n#\n{lines}"
+        else:
+            yield text if kind == "code" else _comment(text)
 
 
 def _comment(text: str) -> str:

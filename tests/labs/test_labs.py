@@ -78,7 +78,7 @@ def parameter_id(value):
 @pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
 def test_scripts_have_the_notebook_texts_in_short_lines(course_lab):
     lines = STUDENT[f"lab{course_lab.number}.py"].splitlines()
-    assert all(len(line) <= 100 for line in lines if line.startswith("# ") and not line.startswith("#     "))
+    assert max(map(len, lines)) <= 110
     comments = " ".join(" ".join(line.lstrip("# ") for line in lines).split())
     for task in course_lab.tasks:
         for kind, text in task.parts:
@@ -224,6 +224,14 @@ def test_answers_that_exit_or_hang_cost_the_points_of_one_task(line, tmp_path, c
     entries = {entry["task"]: entry for entry in json.loads(capfd.readouterr().out)["tasks"]}
     assert entries["block"]["points"] == 0 and FATAL_LINES[line] in entries["block"]["mistake"]
     assert entries["layouts"]["points"] == 3 and entries["owners"]["points"] == 2
+
+
+@pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
+def test_examples_of_scripts_run_without_their_comment_signs(course_lab):
+    """An editor removes "# " from each line; what is left is the code of the notebook's cell."""
+    uncommented_lines = [line[2:] for line in STUDENT[f"lab{course_lab.number}.py"].splitlines()]
+    looks = [text for kind, text in course_lab.parts if kind == "look"]
+    assert looks and all(text.strip() in "\n".join(uncommented_lines) for text in looks)
 
 
 def test_the_report_names_the_file_and_leaves_out_the_pictures(tmp_path, capfd, monkeypatch):
