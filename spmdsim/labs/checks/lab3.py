@@ -135,7 +135,7 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
 
     * one size is large: two calls of ``best_grid``;
     * two sizes are large: two calls;
-    * three sizes are equal: one call.
+    * three sizes are equal: two calls, the second with a prime number of ranks.
 
     Args:
         answer: the student's function.
@@ -146,7 +146,7 @@ def best_grid(answer: Callable[..., Any]) -> Iterator[None]:
     for cases in (
         ((4096, 64, 64, 8), (64, 64, 4096, 8)),
         ((512, 16, 512, 16), (24, 480, 480, 12)),
-        ((512, 512, 512, 64),),
+        ((512, 512, 512, 64), (64, 64, 64, 7)),
     ):
         for sizes in cases:
             _check_grid(to_python(answer(*sizes)), *sizes)
