@@ -18,6 +18,7 @@ mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0 to 3 in the first row, 4 to 7 in th
 #
 # from spmdsim import show
 #
+# # The tables have a pair per rank: 4:0 means that rank 4 owns shard 0.
 # show(mesh("dp", "tp"), (4, 8))     # rows over dp, columns over tp
 # show(mesh(None, "tp"), (4, 8))     # columns over tp; the rows of the mesh own replicas
 # show(mesh(("dp", "tp"), None), (8, 3))  # rows over both axes, dp first
@@ -26,7 +27,8 @@ mesh = Mesh((2, 4), ("dp", "tp"))  # ranks 0 to 3 in the first row, 4 to 7 in th
 #
 # *layouts, 3 points*
 #
-# Return three layouts of a matrix on the given mesh, which has axes `dp` and `tp`:
+# Return three layouts of a matrix on the given mesh, which has axes `dp` and `tp`. A layout is
+# written as in the examples above, `mesh(axis of the rows, axis of the columns)`:
 #
 # 1. rows split over `tp`, and replicas along `dp`;
 # 2. columns split over `dp`, and rows over `tp`;

@@ -21,7 +21,8 @@ mesh = Mesh((2, 4), ("dp", "tp"))
 # w = Tensor.from_global(np.ones((8, 8), np.float32), mesh("tp", None))
 # with record() as trace:
 #     y = matmul(x, w)
-# print(y, trace.counts())  # no message was sent; P(sum) is the pending sum
+# print(y)               # S(0): dp splits dim 0; P(sum): a sum is pending over tp
+# print(trace.counts())  # {}: no collective was called
 
 # ## A product without a message
 #
@@ -42,7 +43,8 @@ def no_communication(mesh):
 # *contraction, 2 points*
 #
 # The axis `r` of eight ranks splits `k`: the columns of `x` and the rows of `w`. Return their
-# product with its rows split over `r`. No rank may receive more bytes than necessary.
+# product with its rows split over `r`. `y.to(layout)` returns a tensor `y` in another layout, and
+# `x.layout.mesh` is the mesh. No rank may receive more bytes than necessary.
 
 
 def contraction(x, w):
@@ -54,9 +56,13 @@ def contraction(x, w):
 # *words, 2 points*
 #
 # On a grid of `pm x pk x pn` ranks, `m`, `k` and `n` are split along its three axes. Before and
-# after the product, `X`, `W` and `Z` are evenly split over all `p` ranks, so a rank owns `1/p` of
-# each. A rank receives the missing elements of its block of `X`, those of its block of `W`, and the
-# addends of its share of `Z`. Return the number of words (elements) that a rank receives.
+# after the product, `X`, `W` and `Z` are evenly split over all `p = pm pk pn` ranks, so a rank owns
+# `1/p` of each. A rank receives:
+#
+# - the elements of its block of `X` that it does not own, and likewise of its block of `W`;
+# - for its `1/p` of `Z`, the addends of other ranks. It computes one of the `pk` addends itself.
+#
+# Return the number of words (elements) that a rank receives.
 
 
 def words(m, k, n, grid):

@@ -7,7 +7,8 @@ spmdsim labs check 4 --task NAME --hint 1  a hint; 2 and 3 say more
 
 # The layers of a transformer are products with weights `W` of `inputs x outputs`: `y = x W + b`.
 # Megatron splits `W` over the axis `tp`, by columns or by rows. The layouts alone decide what is
-# sent.
+# sent. `Tensor.from_global(array, layout)` creates a tensor from a NumPy array, and `y.to(layout)`
+# returns a tensor `y` in another layout.
 
 from spmdsim import Mesh, Tensor, matmul, ops
 
@@ -23,7 +24,8 @@ mesh = Mesh((8,), ("tp",))
 # table = Tensor.from_global(np.eye(8, 4, dtype=np.float32), mesh("tp", None))
 # with record() as trace:
 #     rows = embedding(ids, table)
-# print(rows, trace.counts())  # each rank looks up the ids of its shard; other ids give zeros
+# # Each rank looks up the ids of its shard, and other ids give zeros. So a sum is pending: P(sum).
+# print(rows, trace.counts())
 
 # ## By columns
 #
@@ -41,8 +43,8 @@ def column(mesh):
 #
 # *row, 2 points*
 #
-# Now `W` is split by rows. Return the layouts of `x` and `W`. Every rank owns an eighth of each.
-# The product sends nothing and leaves a sum pending over `tp`.
+# Now `W` is split by rows. Return the layouts of `x` and `W`. Every rank owns an eighth of `x` and
+# an eighth of `W`. The product sends nothing and leaves a sum pending over `tp`.
 
 
 def row(mesh):
@@ -53,9 +55,10 @@ def row(mesh):
 #
 # *mlp, 3 points*
 #
-# `x` is replicated on every rank. The weights are NumPy arrays. Return `relu(x W1 + b1) W2`,
-# replicated on every rank. You get a point for the values, a point if each rank owns an eighth of
-# `W1` and `W2`, and a point if the only collective is one all_reduce.
+# `x` is replicated on every rank. The weights and `b1` are NumPy arrays. Return `relu(x W1 + b1)
+# W2`, replicated on every rank. The functions are `matmul`, `ops.add` and `ops.relu`. You get a
+# point for the values, a point if each rank owns an eighth of `W1` and `W2`, and a point if the
+# only collective is one all_reduce.
 
 
 def mlp(x, w1, b1, w2):

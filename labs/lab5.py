@@ -5,15 +5,16 @@ mpirun -n 8 python lab5.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 5 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# On each axis of the mesh a matrix has one of four states:
+# On each axis of the mesh a matrix has one of four states. Their initials give SBP its name:
 #
-# - `S(0)`: the axis splits its rows.
-# - `S(1)`: the axis splits its columns.
+# - `S(0)` (split): the axis splits its rows.
+# - `S(1)` (split): the axis splits its columns.
 # - `B` (broadcast): the ranks along the axis own replicas.
 # - `P` (partial sum): each rank along the axis owns an addend of the matrix.
 #
 # The states of different axes are independent. On a mesh of two axes a matrix has a pair of states,
-# one per axis.
+# one per axis. `y.to(layout)` returns a tensor `y` in another layout, and `y.layout.mesh` is its
+# mesh.
 
 from spmdsim import Mesh, matmul, ops
 
@@ -33,8 +34,10 @@ from spmdsim import Mesh, matmul, ops
 # *product, 4 points*
 #
 # `x` and `w` are the states of the operands of `x @ w` on one axis, as texts `"S(0)"`, `"S(1)"`,
-# `"B"` or `"P"`. Return the state of the result without any communication. Return `None` if the
-# ranks cannot multiply operands with these states.
+# `"B"` or `"P"`. Each rank multiplies what it owns of `x` by what it owns of `w`, without
+# communication and without cutting a replica. Return the state of the result. Return `None` if the
+# shapes do not fit, or if the products of the ranks are neither shards nor replicas nor addends of
+# `x @ w`.
 
 
 def product(x, w):
@@ -46,7 +49,8 @@ def product(x, w):
 # *product_2d, 2 points*
 #
 # Now `x` and `w` are pairs of states: the first for axis `a`, the second for axis `b`. Return the
-# pair of states of the result, or `None` if the states do not fit on one of the axes.
+# pair of states of the result. If the states do not fit on at least one axis, return `None` instead
+# of a pair.
 
 
 def product_2d(x, w):

@@ -125,7 +125,7 @@ def test_starters_earn_no_points(course_lab, task):
 
 @pytest.mark.parametrize("course_lab", LABS, ids=parameter_id)
 def test_labs_have_hints_notes_slides_and_wrong_answers(course_lab):
-    assert 30 <= course_lab.minutes <= 45 and 3 <= len(course_lab.tasks) <= 6 and len(course_lab.goals) >= 2
+    assert 30 <= course_lab.minutes <= 60 and 3 <= len(course_lab.tasks) <= 6 and len(course_lab.goals) >= 2
     assert course_lab.notes and course_lab.slides.count("\n---\n") >= 2
     for task in course_lab.tasks:
         assert len(task.hints) == 3 and len(task.wrong) >= 2, task.name
