@@ -12,7 +12,10 @@ from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from spmdsim.labs import Lab, Score
+    from spmdsim.labs.declaration import LabTask
 
 #: Default limit on the processor time of each task, in seconds.
 SECONDS = 10
@@ -156,8 +159,9 @@ def check(args: argparse.Namespace) -> int:
         lines = hints(current.task(args.task), args.hint)
         emit_json({"lab": current.number, "hints": [*lines]}) if args.json else say(*lines)
         return 0
+    tasks = [current.task(args.task)] if args.task else current.tasks
     path = _find_answer_file(current, args.file)
-    scores = _grade_tasks(current, path, args)
+    scores = _grade_tasks(current, tasks, path, args)
     incomplete_scores = [each for each in scores if each.points < each.most]
     lines = (
         hints(current.task(incomplete_scores[0].task), args.hint) if incomplete_scores and args.hint else []
@@ -167,35 +171,34 @@ def check(args: argparse.Namespace) -> int:
 
         points = sum(each.points for each in scores)
         most = sum(each.most for each in scores)
-        tasks = list(map(asdict, scores))
-        emit_json({"lab": current.number, "points": points, "of": most, "tasks": tasks, "hints": [*lines]})
+        entries = list(map(asdict, scores))
+        emit_json({"lab": current.number, "points": points, "of": most, "tasks": entries, "hints": [*lines]})
     else:
         say(*report(current, scores, path), *lines)
     return int(bool(incomplete_scores))
 
 
-def _grade_tasks(current: Lab, path: Path, args: argparse.Namespace) -> list[Score]:
-    """Run and grade ``args.task``, or all tasks of a lab, each in a process with limits.
+def _grade_tasks(current: Lab, tasks: Iterable[LabTask], path: Path, args: argparse.Namespace) -> list[Score]:
+    """Run and grade tasks of a lab, each in a process with limits.
 
     The answer file is compiled once and run once per task.
 
     Args:
         current: the lab.
+        tasks: the tasks to grade.
         path: the answer file.
-        args: the command's arguments: ``task`` (None for all), ``time_limit`` in seconds, and ``memory_limit`` and
-            ``output_limit`` in MiB.
+        args: the command's arguments: ``time_limit`` in seconds, and ``memory_limit`` and ``output_limit`` in MiB.
 
     Returns:
-        A score per task, in the order of the lab. A program that fails or reaches a limit has no points, and its
+        A score per task, in the order of ``tasks``. A program that fails or reaches a limit has no points, and its
         score has the reason.
 
     Raises:
-        InputError: If the task or the answer file does not exist.
+        InputError: If the answer file does not exist.
     """
     from spmdsim.labs.grading import compile_program, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
-    tasks = [current.task(args.task)] if args.task else current.tasks
     codes = compile_program(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
     return [score_limited(current, task, lambda: run_program(codes, path), limits) for task in tasks]

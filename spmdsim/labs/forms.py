@@ -139,7 +139,13 @@ def _grading_lines(of: Lab) -> str:
 
 
 def _comment_parts(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
-    """Yield text as comments and code unchanged; code to look at becomes comments that an editor can uncomment."""
+    """Yield text as comments and code unchanged.
+
+    Code to look at becomes comments, too. An editor can uncomment them, because each line only gets "# " in front.
+
+    Args:
+        parts: pairs of kind and text; kinds are "text", "look" (code to look at) and "code".
+    """
     for kind, text in parts:
         if kind == "look":
             lines = "\n".join(f"# {line}".rstrip() for line in text.strip("\n").splitlines())

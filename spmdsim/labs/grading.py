@@ -63,6 +63,10 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
 
     ``if __name__ == "__main__"`` blocks do not run. Texts that the program prints now are discarded, because the
     program runs once per task. Its functions print as usual when they are called.
+
+    Args:
+        codes: the compiled program; see :func:`compile_program`.
+        path: its file, which gives the program its ``__name__`` and ``__file__``.
     """
     names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
