@@ -29,7 +29,7 @@ mesh = Mesh((8,), ("r",))
 # strategy `t`. Return `(seconds, states)`: the least sum of seconds, and the list with the strategy
 # of each operator.
 #
-# Trying all combinations earns 3 of the 4 points. The last chain has 300 operators with six
+# Trying all combinations earns 3 of the 4 points. The last chain has 100 operators with six
 # strategies each: too many combinations to try. For this chain, keep only the necessary facts about
 # the operators before.
 

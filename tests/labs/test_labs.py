@@ -97,7 +97,25 @@ def test_an_exhaustive_search_earns_the_points_of_short_chains():
     task = LABS[7].task("cheapest")
     (wrong,) = [answer for answer in task.wrong if "all combinations" in answer.sentence]
     grade = score(LABS[7], task, make_program(LABS[7], task, wrong.code))
-    assert (grade.points, task.points) == (3, 4) and "cheapest way" in grade.mistake
+    assert (grade.points, task.points) == (3, 4) and "cheapest path" in grade.mistake
+
+
+def test_an_exhaustive_recursion_gets_the_sentence_before_the_time_limit():
+    task = LABS[7].task("cheapest")
+    code = """
+def cheapest(costs, moves):
+    def best(i, t):
+        if i == 0:
+            return costs[0][t], [t]
+        return min(
+            (best(i - 1, s)[0] + moves[i - 1][s][t] + costs[i][t], [*best(i - 1, s)[1], t])
+            for s in range(len(costs[i - 1]))
+        )
+
+    return min(best(len(costs) - 1, t) for t in range(len(costs[-1])))
+"""
+    grade = score(LABS[7], task, make_program(LABS[7], task, code))
+    assert grade.points == 3 and "it tries all combinations" in grade.mistake
 
 
 @pytest.mark.parametrize("course_lab, task", TASKS, ids=parameter_id)

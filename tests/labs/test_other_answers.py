@@ -121,6 +121,19 @@ def finish(y):
     z = y.to(mesh(("dp", "tp"), None))
     return (z.T.T).reshape(z.shape)
 """,
+    (8, "cheapest"): """
+from functools import cache
+def cheapest(costs, moves):
+    @cache
+    def best(i, t):
+        if i == 0:
+            return costs[0][t], (t,)
+        return min(
+            (best(i - 1, s)[0] + moves[i - 1][s][t] + costs[i][t], best(i - 1, s)[1] + (t,))
+            for s in range(len(costs[i - 1]))
+        )
+    return min(best(len(costs) - 1, t) for t in range(len(costs[-1])))
+""",
     (7, "optimiser"): """
 def optimiser(parameters, rate):
     return Adam(list(parameters), rate=rate, betas=(0.9, 0.999), state_layout=lambda p: p.layout.mesh("dp", None))

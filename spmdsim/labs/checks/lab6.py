@@ -86,7 +86,7 @@ def nearest(answer: Callable[..., Any]) -> Iterator[None]:
             least = [plan(src, dst, shape, "float32").max_nbytes for dst in targets]
             value = to_python(answer(src, targets, shape, "float32"))
             number = isinstance(value, int) and 0 <= value < len(targets)
-            expect(number, f"nearest(...) gives {value!r}, but a number of a target is asked for")
+            expect(number, f"nearest(...) gives {value!r}, but the index of a target is asked for")
             best = least.index(min(least))
             words = f"from {src} to {targets[value]} the busiest rank receives {least[value]} bytes"
             expect(value == best, f"{words}, but to {targets[best]} only {least[best]}")

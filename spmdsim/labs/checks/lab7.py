@@ -155,7 +155,7 @@ def optimiser(answer: Callable[..., Any]) -> Iterator[None]:
     _, _, wanted = _train(Adam)
     for number, (value, expected) in enumerate(zip(values, wanted)):
         is_equal = np.allclose(value, expected, rtol=1e-3, atol=1e-5)
-        expect(is_equal, f"after two updates parameter {number} is another than that of a plain Adam")
+        expect(is_equal, f"after two updates parameter {number} differs from that of a plain Adam")
     yield
     for parameter in student_optimiser.parameters:
         layout, total = student_optimiser.state_layout(parameter), math.prod(parameter.shape)
