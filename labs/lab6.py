@@ -6,8 +6,9 @@ spmdsim labs check 6 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
 # `x.to(layout)` redistributes a tensor from its layout to another one. A rank must receive the
-# elements of its new shard that it does not own yet. Their number is the lower bound. `plan(...)`
-# returns the steps of a redistribution without sending anything.
+# elements of its new shard that it does not own yet. Their number is the lower bound. `plan(src,
+# dst, shape, dtype)` returns the steps of a redistribution without sending anything. Its attribute
+# `max_nbytes` has the bytes that the busiest rank receives, which is the rank that receives most.
 
 from spmdsim import Mesh, plan
 
@@ -23,9 +24,9 @@ mesh = Mesh((2, 4), ("dp", "tp"))
 #
 # *to_receive, 3 points*
 #
-# A matrix is redistributed from the layout `src` to the layout `dst`. Return the least number of
-# elements that a rank must receive. `layout.bounds(shape, rank)` is `((row_start, row_stop),
-# (column_start, column_stop))`.
+# A matrix is redistributed from the layout `src` to the layout `dst`, and no sum is pending. Return
+# the least number of elements that the rank with the number `rank` must receive.
+# `layout.bounds(shape, rank)` is `((row_start, row_stop), (column_start, column_stop))`.
 
 
 def to_receive(src, dst, shape, rank):
@@ -61,9 +62,10 @@ def finish(y):
 #
 # *two_readers, 3 points*
 #
-# The rows of `x` are split over the axis `r` of eight ranks. Return two tensors with the values of
-# `x`: `(columns, whole)`. The first has its columns split over `r`, and the second is replicated on
-# every rank. You get a point for each tensor, and a point if no rank receives an element twice.
+# The rows of `x` are split over the axis `r` of eight ranks. The mesh of `x` is `x.layout.mesh`.
+# Return two tensors with the values of `x`: `(columns, whole)`. The first has its columns split
+# over `r`, and the second is replicated on every rank. You get a point for `columns`, then one for
+# `whole`, and then one if no rank receives an element twice.
 
 
 def two_readers(x):

@@ -5,9 +5,9 @@ mpirun -n 8 python lab7.py                 real ranks (or: spmdsim launch -n 8 l
 spmdsim labs check 7 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
-# In a training step of `y = x W` the loss is a mean over the batch. An optimiser updates `W` by the
-# gradient of the loss. If an axis splits the batch, the gradient of `W` is a sum that is pending
-# over this axis. The layouts decide which collective finishes the sum.
+# A training step computes `y = x W` and a loss, which is a sum or a mean over the batch. An
+# optimiser updates `W` by the gradient of the loss. If an axis splits the batch, the gradient of
+# `W` is a sum that is pending over this axis. The layouts decide which collective finishes the sum.
 
 from spmdsim import Mesh
 from spmdsim.nn import Adam, sharded_over
@@ -25,7 +25,7 @@ mesh = Mesh((8,), ("dp",))
 # w.requires_grad = True
 # with record() as trace:
 #     matmul(x, w).sum().backward()
-# print(w.grad, trace.counts())  # the gradient was pending over dp
+# print(w.grad, trace.counts())  # one all_reduce over dp has finished the gradient
 
 # ## Data parallelism
 #
@@ -60,6 +60,7 @@ def fully_sharded(mesh):
 # state, and updates an eighth of each parameter. The parameters stay replicated. A rank needs only
 # the eighth of a gradient that it updates, so one reduce_scatter is enough. One all_gather then
 # sends the updated parameters to all ranks. Both together need the bytes of an all_reduce.
+# `help(Adam)` and `help(sharded_over)` show the arguments.
 
 
 def optimiser(parameters, rate):
@@ -71,7 +72,8 @@ def optimiser(parameters, rate):
 # *memory, 4 points*
 #
 # Adam trains `weights` numbers on `ranks` ranks. For each number there are four float32 values: the
-# parameter, its gradient, and two averages. Return the bytes that a rank needs.
+# parameter, its gradient, and two averages. Return the bytes that a rank needs for its part of
+# these values.
 #
 # - At stage 0 nothing is split.
 # - At stage 1 the averages are split over the ranks.

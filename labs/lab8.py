@@ -18,7 +18,7 @@ mesh = Mesh((8,), ("r",))
 #
 # result = search("mlp", mesh, layers=2, hidden=64, batch=64)
 # print(result)
-# print(result.strategy("fc0"))  # the factor that is split, and over which axis; fc0 calls its batch .0
+# print(result.strategy("fc0"))  # n:r means: axis r splits n, the columns of the weights; .0:r would split the batch
 
 # ## A chain, exactly
 #
@@ -43,10 +43,11 @@ def cheapest(costs, moves):
 # *layouts, 3 points*
 #
 # The network `relu(x W1) W2` is trained, with `x` of `batch x width` and both weights of `width x
-# width`. The mesh has one axis, `r`. Return layouts of `x`, `W1` and `W2`. Every rank does an
-# eighth of the multiplications. The busiest rank receives the fewest bytes, forward and backward
-# together. The result may have any layout without a pending sum. Your function is called for a
-# large batch, and for large weights.
+# width`. The mesh has one axis, `r`. Return layouts of `x`, `W1` and `W2` with which the busiest
+# rank receives the fewest bytes, forward and backward together. Every rank must do an eighth of the
+# multiplications. A sum that is pending in the result is finished, and its bytes count. Your
+# function is called once for a batch much larger than the width, and once for a width much larger
+# than the batch.
 
 
 def layouts(mesh, batch, width):
@@ -59,8 +60,8 @@ def layouts(mesh, batch, width):
 #
 # The built-in program `mlp` has an operator `fc0`. Search for its strategies with two layers on the
 # mesh, for each of the ascending `batches`. `hidden` is the width. Return the smallest batch for
-# which the search splits the batch of `fc0` (the strategy `".0:r"`). Return `None` if there is
-# none.
+# which the search splits the batch of `fc0`: then `str(result.strategy("fc0"))` is `".0:r"`. Return
+# `None` if there is none.
 
 
 def turning_point(mesh, hidden, batches):

@@ -6,13 +6,21 @@ spmdsim labs check 9 --task NAME --hint 1  a hint; 2 and 3 say more
 """
 
 # In this lab you write the program of one rank, with a communicator `comm` of mpi4py. It has
-# `comm.rank` and `comm.size`. For objects it has `comm.send(obj, dest)`, `comm.recv(source=...)`
-# and `comm.sendrecv(obj, dest=..., source=...)`. For arrays it has `comm.Send`, `comm.Recv`,
-# `comm.Sendrecv` and `comm.Isend`.
+# `comm.rank` and `comm.size`. It sends objects and arrays:
 #
-# Programs run on virtual ranks first. No send is buffered there, and every mistake is reported in a
-# sentence. Under `mpirun`, right programs also run on the real ranks. If you need names such as
-# `MPI.ANY_SOURCE`, write `from mpi4py import MPI` inside the function.
+# - `comm.send(obj, dest)` sends an object, and `comm.recv(source=...)` returns it.
+#   `comm.sendrecv(obj, dest=..., source=...)` does both.
+# - `comm.Send(array, dest)` sends an array, and `comm.Recv(array, source=...)` receives into one.
+#   The slice `u[1:2]` is an array, but `u[1]` is not.
+# - `comm.Sendrecv(array, dest=..., recvbuf=..., source=...)` sends one array and receives into
+#   another.
+# - `comm.Isend(array, dest)` returns a request. Call its `Wait()` before you change the array, and
+#   before the function returns.
+#
+# Programs run on virtual ranks first. A send there waits until its message is received, and every
+# mistake is reported in a sentence. Under `mpirun`, right programs also run on the real ranks. If
+# you need names such as `MPI.ANY_SOURCE`, write `from mpi4py import MPI` inside the function: there
+# it works without an installed mpi4py, too.
 
 import numpy as np
 
