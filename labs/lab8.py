@@ -60,8 +60,8 @@ def layouts(mesh, batch, width):
 #
 # The built-in program `mlp` has an operator `fc0`. Search for its strategies with two layers on the
 # mesh, for each of the ascending `batches`. `hidden` is the width. Return the smallest batch for
-# which the search splits the batch of `fc0`: then `str(result.strategy("fc0"))` is `".0:r"`. Return
-# `None` if there is none.
+# which the search splits the batch of `fc0`: then `str(result.strategy("fc0"))` is `".0:r"`, and
+# the table of `print(result)` has `dim 0:r`. Return `None` if there is none.
 
 
 def turning_point(mesh, hidden, batches):
