@@ -18,7 +18,7 @@ mesh = Mesh((8,), ("r",))
 #
 # result = search("mlp", mesh, layers=2, hidden=64, batch=64)
 # print(result)
-# print(result.strategy("fc0"))  # n:r means: axis r splits n, the columns of the weights; .0:r would split the batch
+# print(result.strategy("fc0"))  # n:r: axis r splits n, the columns of the weights; .0:r splits the batch
 
 # ## A chain, exactly
 #
