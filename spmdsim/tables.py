@@ -11,8 +11,11 @@ from itertools import zip_longest
 COMFORTABLE = 24
 """Length up to which a cell is not broken in lines, because several tables are easier to read than long cells."""
 
-_WORD = re.compile(r"\[[^][]*\]|\([^()]{,20}\)|\S+")
-"""Characters that stay in one line: a word, a slice, or at most 20 characters between two parentheses."""
+_WORD = re.compile(r"(?:\[[^][]*\]|\([^()]{,20}\))[.,:;]*|\S+")
+"""Characters that stay in one line: a word, a slice, or at most 20 characters between two parentheses.
+
+Punctuation behind a slice or parenthesis belongs to it.
+"""
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,11 @@ def test_lines_around_a_table_are_broken_between_words():
     assert table.text().split("\n")[-1] == "see [0:4, 4:8] below"
 
 
+def test_punctuation_stays_at_its_parenthesis():
+    table = Table(("element",), [("on rank 2 at (902, 6): got 0.0, expected [1, 2].",)])
+    assert "(902, 6): got" in table.text(30) and "[1, 2]." in table.text(30)
+
+
 def test_columns_that_identify_rows_are_repeated_and_words_are_not_cut():
     rows = [("a", "b", "one two three", "[0:4, 4:8]"), ("a", "c", "four", "[4:8, 4:8]")]
     text = Table(("x", "y", "words", "slice"), rows).text(16)
