@@ -280,7 +280,7 @@ class Runner:
         """
         if self.injection is None or tensor.ndim < 2:  # ids and biases stay unchanged
             return tensor
-        text = "piece of the result" if site == "result" else f"piece of operand {number}"
+        text = "shard of the result" if site == "result" else f"shard of operand {number}"
         shards = self._pass_shards(
             InjectionPlace(site, number, text), list(tensor.read_shards()), tensor.dtype
         )
