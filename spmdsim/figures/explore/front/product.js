@@ -80,7 +80,7 @@ export function productView(data, root) {
     show(sentence, "The picture shows ", h("b", {}, "the numbers that every rank has"), ` while y = x · w is computed with the strategy ${one.text}: `,
       one.pending.length ? h("b", {}, `k is cut, so each rank has a partial sum, and an all_reduce over ${one.pending.join(", ")} adds them up; the busiest rank receives ${bytes(most)}.`) : h("b", {}, "k is not cut, so every local product is final and nothing is sent."));
     show(top, h("div", { class: "controls" }, controls(data, now), choice("rank", "rank that is followed", facts.ranks.map((value) => [String(value), String(value)]), String(rank), (value) => choose({ rank: value }))),
-      h("p", { class: "hint" }, `x ${one.layouts[0]}; w ${one.layouts[1]}; y comes out as ${one.layouts[2]}. All numbers are whole, so that sums are exact.`));
+      h("p", { class: "hint" }, `x ${one.layouts[0]}; w ${one.layouts[1]}; y comes out as ${one.layouts[2]}. All numbers are integers, so that sums are exact.`));
     const own = (box, r, c) => (inside(box, r, c) ? colour(place) : null);
     show(whole, h("h3", {}, `The global matrices; coloured: what rank ${rank} works on`), h("div", { class: "controls" },
       h("div", {}, h("span", { class: "label" }, "x: m × k = 4 × 8"), matrix(x, "x", (r, c) => own(one.x[place], r, c))), h("div", {}, h("span", { class: "label" }, "w: k × n = 8 × 4"), matrix(w, "w", (r, c) => own(one.w[place], r, c))),
