@@ -215,6 +215,8 @@ def _build_choice(
 
 def _words(key: str, value: object) -> str:
     """Return a condition of a rule in words."""
+    if key == "count_below_power":
+        return f"elements {'<' if value else '>='} largest power of two <= ranks"
     if isinstance(value, bool):
-        return f"{'' if value else 'not '}{key}"
+        return f"{'' if value else 'not '}{key.replace('_', ' ')}"
     return f"any {key}" if value in ("any", "else") else f"{key} {value}"

@@ -43,9 +43,13 @@ def state_lines(story: History, index: int) -> list[str]:
 
 def message_lines(story: History) -> list[str]:
     """Return a legend, and the lines of all messages as arrows."""
-    reduces = story.schedule.collective.reduces
-    words = f"arrows: chunk numbers, 4..7 is 4, 5, 6, 7{'; + is reduced on arrival' if reduces else ''}"
-    return [words, *arrow_lines(story)]
+    return [message_legend(story.schedule), *arrow_lines(story)]
+
+
+def message_legend(schedule: Schedule) -> str:
+    """Return a line that explains the arrows of messages."""
+    reduces = schedule.collective.reduces
+    return f"arrows: chunk numbers, 4..7 is 4, 5, 6, 7{'; + is reduced on arrival' if reduces else ''}"
 
 
 def state_legend(schedule: Schedule) -> str:

@@ -268,7 +268,7 @@ def test_diff_compares_counts_and_messages(capsys: pytest.CaptureFixture[str]) -
     code, text = run_collective(capsys, "diff", "all_reduce", "ring", "ring_openmpi", "-n", "4", "--json")
     assert json.loads(text)["differs_from_round"] == 0
     code, text = run_collective(capsys, "diff", "broadcast", "knomial", "binomial", "-n", "8", "--radix", "2")
-    assert "their messages are the same in every round" in text
+    assert "their messages are identical in every round" in text
     code, text = run_collective(
         capsys, "diff", "all_reduce", "reduce_broadcast", "linear", "-n", "2", "--json"
     )

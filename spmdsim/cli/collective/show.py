@@ -356,12 +356,12 @@ def _state_facts(story: History, entries: dict[Any, Any]) -> dict[str, object]:
 
 # ---------------------------------------------------------------- list
 
-LEGEND = (
-    "time = rounds * alpha + beta * m * (s per byte) + gamma * m * (s per reduced byte), m the message size.",
-    "n ranks, p the power of two below, f = floor(log2 n), c = ceil(log2 n), q = (n-1)/n, qp = (p-1)/p,",
-    "x = 1 unless n is a power of two, s segments, g ranks per group, h groups, cg = ceil(log2 g),",
-    "fh = floor(log2 h), xh = 1 unless h is a power of two, bits = ones in the binary numbers 0 ... n-1.",
-    "-: no formula, or not the same at all rank counts; `collective show` counts it.",
+#: Rows of the legend beside those of the names in formulas: symbol and meaning.
+LEGEND_ROWS = (
+    ("time", "rounds * alpha + m * (beta * seconds per byte + gamma * seconds per reduced byte)"),
+    ("alpha", "seconds per round"),
+    ("m", "message size in bytes"),
+    ("-", "no formula, or it differs between rank counts; `collective show` counts it"),
 )
 
 
@@ -383,6 +383,7 @@ def list_algorithms(args: argparse.Namespace) -> int:
         SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import algorithms
+    from spmdsim.collectives.algorithm import NAMES
     from spmdsim.figures.figures import Figure
 
     entries = algorithms(args.collective)
@@ -390,14 +391,14 @@ def list_algorithms(args: argparse.Namespace) -> int:
     rows: dict[str, list[tuple[str, ...]]] = {}
     for entry in entries:
         rows.setdefault(entry.collective.name, []).append(_format_row(entry))
-    tables = tuple(Table(columns, table_rows, name) for name, table_rows in rows.items())
-    has_picture = write_pictures(args, Figure("collective algorithms", tables, LEGEND))
+    legend = Table(("symbol", "meaning"), (*LEGEND_ROWS, *NAMES.items()), "symbols in formulas")
+    tables = (*(Table(columns, table_rows, name) for name, table_rows in rows.items()), legend)
+    has_picture = write_pictures(args, Figure("collective algorithms", tables))
     if args.json:
         emit_json([_algorithm_facts(entry) for entry in entries])
     elif not has_picture:
         for table in tables:
             say(table, "")
-        say(*LEGEND)
     return 0
 
 
@@ -524,9 +525,10 @@ def diff(args: argparse.Namespace) -> int:
     title = f"{schedules[0].collective.name} on {many(args.ranks, 'rank')}, m = {schedules[0].collective.size_means}"
     say(Table(("", *titles), rows, title), "")
     if differs is None:
-        say("their messages are the same in every round")
+        say("their messages are identical in every round")
     else:
-        say(f"their messages are the same in the first {many(differs, 'round')}" if differs else "")
+        if differs:
+            say(f"their messages are identical in the first {many(differs, 'round')}")
         _print_side_by_side(stories, titles)
     return 0
 
@@ -574,16 +576,16 @@ def _comparison_cells(facts: Facts) -> dict[str, str]:
 
 
 def _print_side_by_side(stories: list[History], names: list[str]) -> None:
-    """Print the messages of two algorithms side by side, or one below the other if too wide.
+    """Print a legend, and the messages of two algorithms side by side, or one below the other if too wide.
 
     The limit is the terminal's width, or 150 characters in files and pipes. ``stories`` are the two executed
     schedules, ``names`` their titles.
     """
-    from spmdsim.figures.schedule_figures import arrow_lines, highlight
+    from spmdsim.figures.schedule_figures import arrow_lines, highlight, message_legend
 
     first, second = ([name, *arrow_lines(story)] for name, story in zip(names, stories))
     width = max(map(len, first)) + 4
     lines = [left.ljust(width) + right for left, right in zip_longest(first, second, fillvalue="")]
     if max(map(len, lines)) > (line_columns() or 150):
         lines = [*first, "", *second]
-    say(highlight(lines))
+    say(message_legend(stories[0].schedule), "", highlight(lines))

@@ -45,7 +45,7 @@ def pairwise(rank: int, size: int) -> Rounds:
     openmpi="linear linear_sync basic_linear 1 4",
 )
 def linear(rank: int, size: int) -> Rounds:
-    """Send the blocks for all other ranks in one round, which needs size - 1 ports.
+    """Send the blocks for all other ranks in one round, which needs n - 1 ports.
 
     Yields the only round (a list of instructions) of ``rank`` among ``size`` ranks; none for one rank. The sends
     go to r+1, r+2, ..., the receives are from r-1, r-2, ... MPICH calls it scattered, Open MPI linear.

@@ -19,7 +19,7 @@ from spmdsim.collectives.instructions import Rounds, combine, copy, recv, recv_r
     openmpi="recursivedoubling 2",
 )
 def scan_recursive_doubling(rank: int, size: int) -> Rounds:
-    """Exchange sums of aligned groups of ranks at distance 1, 2, 4, ...
+    """Exchange sums of aligned groups of ranks at distance 1, 2, 4 and so on.
 
     The result starts with the own vector; sums of lower groups are combined into it. Yields the rounds (lists of
     instructions) of ``rank``; none for one rank.
