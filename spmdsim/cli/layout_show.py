@@ -353,10 +353,13 @@ def _show_derivation(layout: Layout, ranks: Iterable[int], skip_numbering: bool 
     Args:
         layout: the layout.
         ranks: the ranks that get a row.
-        skip_numbering: True to leave out the first step, the numbering of the device matrix, which operands share.
+        skip_numbering: True to print the first step, the numbering of the device matrix, as one line, because operands
+            share it.
     """
     for number, step in enumerate(Derivation(layout, ranks).tables(), 1):
-        if not (skip_numbering and number == 1):
+        if skip_numbering and number == 1:
+            say("", "1. number the device matrix: as for operand 0")
+        else:
             say("", replace(step, title=f"{number}. {step.title}"))
 
 
