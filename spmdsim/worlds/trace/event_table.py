@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HEADING = (
     *("operator", "what", "over", "group", "layouts"),
-    *("planned", "received", "sent", "by", "seconds", "source"),
+    *("planned", "received", "sent", "MPI call", "seconds", "source"),
 )
 NUMBER_COLUMNS = tuple(HEADING.index(name) for name in ("planned", "received", "sent", "seconds"))
 
@@ -47,7 +47,7 @@ def events_table(trace: Trace) -> Table:
     - ``planned``: the bytes that a plan counts for the step; a reduction as a bandwidth-optimal algorithm moves it.
     - ``received`` and ``sent``: the bytes that were moved.
 
-    ``by`` is the MPI call. Below the events are
+    ``MPI call`` is empty for worlds without MPI. Below the events are
 
     - "total": the sums;
     - "library": the sums again, with the bytes that the MPI library's own algorithms moved, if reductions ran by MPI;
