@@ -216,7 +216,7 @@ def machine_figure(machine: Machine) -> Figure:
         ("flops", f"{machine.flops:.3g} per second and rank"),
         ("beta_memory", f"{machine.beta_memory:.3g} s to copy a byte"),
         ("ranks per node", str(machine.ranks_per_node or "one level only")),
-        ("memory of a rank", bytes_text(machine.memory_bytes) if machine.memory_bytes else "not said"),
+        ("memory of a rank", bytes_text(machine.memory_bytes) if machine.memory_bytes else "not given"),
         ("measured times", f"{len(machine.measured):,}"),
     ]
     links = [] if machine.intra is None else [("inside a node", machine.intra)]
@@ -261,7 +261,7 @@ MOST_RANKS = 80
 """Largest number of ranks of a network whose links are drawn, because each rank needs its number."""
 MOST_PAIRS = 24
 """Largest number of ranks in the table of distances."""
-DARKEST = 0.6
+DARKEST = 0.4
 """Opacity of the largest distance; letters stay readable on light and dark backgrounds."""
 HIGH = 18
 
@@ -285,7 +285,7 @@ def topology_figure(topology: Topology) -> Figure:
     )
     places = positions(topology) if topology.ranks <= MOST_RANKS else None
     network_parts: tuple[Part, ...] = () if places is None else (_draw_network(topology, places),)
-    note = "filled boxes are ranks, open ones switches; a line is a link in both directions"
+    note = "numbered boxes are ranks, grey ones switches; a line is a link in both directions"
     if places is None:
         note = f"links of at most {MOST_RANKS} ranks in at most three dims are drawn"
     return Figure(f"topology {topology.name}", (*network_parts, distances, fact_rows(rows)), (note,))
@@ -392,7 +392,7 @@ def _place_tiers(topology: Topology) -> dict[TopologyPlace, Point]:
 
 
 def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> Canvas:
-    """Draw links as lines, ranks as filled boxes with numbers, and switches as open boxes.
+    """Draw links as lines, ranks as filled boxes with numbers, and switches as grey boxes.
 
     * Links that connect one pair of places are drawn as one line, with the colour and width of the first of them.
     * The width in pixels is 1 + capacity / largest capacity: 2 for the fastest links, 1.5 for links of half the
@@ -427,7 +427,8 @@ def _draw_network(topology: Topology, places: Mapping[TopologyPlace, Point]) -> 
         words = str(location.number) if location.tier == 0 else ""  # Tier 0 has the ranks.
         width, height = (max(width_of(words) + 8, 22), HIGH) if words else (14, 14)
         box = (x + margin - width / 2, y + top - height / 2, width, height)
-        out.cell(*box, [words] if words else [], None if location.tier else 0, str(location))
+        fill, shade = (None, DARKEST) if location.tier else (0, 0.0)
+        out.cell(*box, [words] if words else [], fill, str(location), shade)
     out.reach(out.width + 20, out.height + 14)
     return out
 

@@ -86,15 +86,16 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
 def bound_figure(bound: BoundRule) -> Figure:
     """Draw a rule that is bound to shapes: its terms, and a table of the sizes of factors.
 
-    The title of the table has the floating-point operations of the whole operator. A column states if a factor may be
-    split.
+    A note has the floating-point operations of the whole operator. A column states if a factor may be split.
     """
     unsplit, columns = bound.rule.whole, ("factor", "size", "may be split")
     rows = tuple(
         (name, f"{size:,}", "no" if name in unsplit else "yes") for name, size in bound.sizes.items()
     )
-    table = Table(columns, rows, f"{flops_of(bound):,} floating-point operations", (1,))
-    return Figure(f"rule {bound.rule} with sizes", (_draw_terms(bound.rule), table))
+    notes = (f"{flops_of(bound):,} floating-point operations",)
+    return Figure(
+        f"rule {bound.rule} with sizes", (_draw_terms(bound.rule), Table(columns, rows, right=(1,))), notes
+    )
 
 
 def strategy_figure(strategy: Strategy) -> Figure:
@@ -150,10 +151,10 @@ def world_figure(world: Any) -> Figure:
 
 
 def tuned_figure(tuned: TunedSteps) -> Figure:
-    """Draw a table of the implementations of steps, with the reasons."""
+    """Draw a table of the implementations of steps, with the reasons; without steps there is no table."""
     table = Table(("step", "ranks", "implementation", "why"), tuple(tuned.rows), right=(1,))
     title = f"{many(len(tuned.steps), 'step')} with several implementations, on {tuned.machine}"
-    return Figure(title, (table,), (f"SPMDSIM_TUNE={tuned.mode}",))
+    return Figure(title, (table,) if table.rows else (), (f"SPMDSIM_TUNE={tuned.mode}",))
 
 
 def module_figure(module: Module) -> Figure:

@@ -50,7 +50,7 @@ MOST_NAMED = 8
 
 def mesh_figure(mesh: Mesh) -> Figure:
     """Draw the grid of a mesh's ranks."""
-    note = "numbers are ranks; the last axis is the one along which they count"
+    note = "numbers are ranks; they count along the last axis first"
     title = f"mesh {mesh}: {many(mesh.size, 'rank')}"
     drawing = _draw_grid(Layout(mesh, ()), None, plain=True)
     return Figure(title, (drawing,), (note,), lambda width: [str(mesh), mesh_grid(mesh, width).rich()])

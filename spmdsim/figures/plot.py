@@ -169,7 +169,8 @@ class _Frame:
 def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
     """Draw a plot's title, frame, grid, labels, and vertical lines with their legend.
 
-    The grid has a line across the frame for each tick, with the tick's number beside the frame.
+    The grid has a line across the frame for each tick, with the tick's number beside the frame. A number of the
+    horizontal axis is left out if it would touch the number before.
 
     Vertical lines mark values of the horizontal axis. Those outside of the frame are not drawn, but are still named in
     the legend below the plot.
@@ -182,9 +183,13 @@ def _draw_axes(out: Canvas, plot: Plot, frame: _Frame) -> None:
     left, top, right, low = frame.box
     x_text, y_text = _number_format(plot.x_label), _number_format(plot.y_label)
     out.text(left, 14, plot.title)
+    label_end = 0.0
     for x in _ticks(*frame.x_range, plot.x_label):
-        out.line(frame.pixel_x(x), top, frame.pixel_x(x), low)
-        out.text(frame.pixel_x(x), low + 16, x_text(x), anchor="middle")
+        middle, half = frame.pixel_x(x), width_of(x_text(x)) / 2
+        out.line(middle, top, middle, low)
+        if middle - half >= label_end:
+            out.text(middle, low + 16, x_text(x), anchor="middle")
+            label_end = middle + half + 8
     for y in _ticks(*frame.y_range, plot.y_label):
         out.line(left, frame.pixel_y(y), right, frame.pixel_y(y))
         out.text(left - 6, frame.pixel_y(y) + 4, y_text(y), anchor="end")

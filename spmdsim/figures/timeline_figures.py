@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spmdsim.simulation.simulation_report import Report
     from spmdsim.worlds.trace.recorder import Trace
 
-LENGTH, LANE, TOP = 800.0, 24.0, 22
+LENGTH, LANE, TOP = 740.0, 24.0, 22
 """Length of the time axis, height of a lane, and upper edge of the first lane, in pixels."""
 LEAST_CUT = 12.0
 """Smallest width of the mark of two slanted lines, in pixels."""
@@ -58,7 +58,7 @@ def draw_timeline(
 ) -> Canvas:
     """Draw a timeline: a lane per name, a bar per call, arrows for messages, and a legend below.
 
-    All lanes share one axis of time, 800 pixels long, from the first start to the last end of all bars. Long idle times
+    All lanes share one axis of time, 740 pixels long, from the first start to the last end of all bars. Long idle times
     are cut out of it (see `TimeAxis`). If a bar has a wait, its beginning is hatched.
 
     Args:

@@ -283,6 +283,20 @@ def test_names_of_points_overlap_neither_each_other_nor_points():
             assert not (x < cx < x + 19 * 7 and y - 10 < cy < y), (x, y, at)
 
 
+def test_numbers_of_the_horizontal_axis_do_not_touch():
+    points = ((54 << 10, 1e-6), (167 << 10, 2e-6))
+    canvas = plot_canvas(Plot("", "bytes", "time", (Line("one line with a long name", points),)), 600, 300)
+    middles = re.findall(
+        r'<text x="([\d.]+)" y="[\d.]+" text-anchor="middle">(\d+ KiB)', "".join(canvas.parts)
+    )
+    ends = [(float(x) - 3.6 * len(words), float(x) + 3.6 * len(words)) for x, words in middles]
+    assert len(ends) >= 3 and all(a[1] + 4 <= b[0] for a, b in itertools.pairwise(ends))
+
+
+def test_a_world_without_tuned_steps_has_no_table():
+    assert not figure(pictured("tuned steps")).parts
+
+
 def test_a_step_shows_the_bytes_of_each_message():
     """The bytes that a rank receives in the picture are the bytes that the step counts."""
     found_plan = plan(MESH("dp", "tp"), MESH(None, "dp"), (8, 8), np.float32)

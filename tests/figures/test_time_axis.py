@@ -43,7 +43,7 @@ def test_events_with_a_long_pause_between_them_fill_the_picture():
     """Draw two calls of a millisecond with ten idle seconds between them."""
     image = draw([call(0, "matmul", 5.0, 5.001), call(1, "all_reduce", 15.0, 15.003)], 2)
     widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]
-    assert widths[:2] == [pytest.approx(770 / 4, abs=1), pytest.approx(770 * 3 / 4, abs=1)]
+    assert widths[:2] == [pytest.approx(710 / 4, abs=1), pytest.approx(710 * 3 / 4, abs=1)]
     assert "cut: nothing happens for 10 s" in image and "nothing happens for 10 s" in titles(image)
     labels = re.findall(r'class="faint"[^>]*>([\d.]+ \w+)<', image)
     assert labels[0] == "0 s" and any(
@@ -69,7 +69,7 @@ def test_positions_ascend_and_stay_inside_the_axis(spans):
     left, right = axis_ends(image)
     bars = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="18" fill="#', image)
     drawn = [(float(x), float(width)) for x, width in bars]
-    assert right - left == pytest.approx(800, abs=0.1) and len(drawn) == len(spans)
+    assert right - left == pytest.approx(740, abs=0.1) and len(drawn) == len(spans)
     starts = [(start, x) for (start, _), (x, _) in zip(spans, drawn)]
     # At least half a pixel of a bar is drawn, so shorter ones do not show where their calls end.
     ends = [(end, x + width) for (_, end), (x, width) in zip(spans, drawn) if width > 0.5]
@@ -82,14 +82,14 @@ def test_positions_ascend_and_stay_inside_the_axis(spans):
     for (_, width), duration in zip(drawn, seconds):  # All events have one scale. Pixels have one decimal.
         assert width == pytest.approx(max(scale * duration, 0.5), abs=0.1)
     assert all(end - start <= 30.1 for start, end in cut_ends(image))
-    assert not scale or scale * sum(seconds) >= 800 / 3
+    assert not scale or scale * sum(seconds) >= 740 / 3
 
 
 def test_many_short_pauses_do_not_squeeze_events():
     """Draw 200 calls of 10 us with pauses of 1 ms. All pauses are longer than all calls."""
     image = draw([call(0, "add", k * 1e-3, k * 1e-3 + 1e-5) for k in range(200)])
     widths = [float(w) for w in re.findall(r'width="([\d.]+)" height="18" fill="#', image)]
-    assert len(widths) == 200 and min(widths) >= 800 / 3 / 200
+    assert len(widths) == 200 and min(widths) >= 740 / 3 / 200
     assert "cut: nothing happens for 197 ms in all" in image
 
 
