@@ -214,7 +214,15 @@ def _build_choice(
 
 
 def _words(key: str, value: object) -> str:
-    """Return a condition of a rule in words."""
+    """Return a condition of a rule in words.
+
+    Args:
+        key: name of the condition, such as "ranks".
+        value: the bool that it must equal, or a comparison such as "<4096"; "any" and "else" allow every value.
+
+    >>> _words("ranks", "<8"), _words("power_of_two", False), _words("bytes", "else")
+    ('ranks <8', 'not power of two', 'any bytes')
+    """
     if key == "count_below_power":
         return f"elements {'<' if value else '>='} largest power of two <= ranks"
     if isinstance(value, bool):
