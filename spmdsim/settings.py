@@ -122,7 +122,7 @@ CHECK: Setting[bool | str] = Setting(
 DEADLINE: Setting[float] = Setting(
     "SPMDSIM_DEADLINE",
     "a number of seconds above 0, or inf",
-    "60",
+    "60 seconds",
     "seconds after which a rank that others wait for is named, and the job ends",
     60.0,
     _parse_seconds,

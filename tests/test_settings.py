@@ -127,7 +127,7 @@ def test_doctor_shows_the_settings_in_force(monkeypatch, capsys) -> None:
     findings = {one["about"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
     assert {one.name for one in SETTINGS} <= findings.keys()
     assert findings["SPMDSIM_CHECK"]["found"] == "values"
-    assert findings["SPMDSIM_DEADLINE"]["found"] == "not set: 60"
+    assert findings["SPMDSIM_DEADLINE"]["found"] == "not set: 60 seconds"
     assert (
         findings["SPMDSIM_RANK"]["state"] == "warning"
         and "'SPMDSIM_RANKS'" in findings["SPMDSIM_RANK"]["advice"]
