@@ -380,7 +380,7 @@ def find_contradiction(checks: Sequence[CalibrationCheck]) -> str:
     worst = max(off, key=lambda check: max(check.ratio, 1 / check.ratio))
     return (
         f"{len(off)} of {many(len(least), 'whole collective')} took more than {MOST_OFF:.2g} times or less than "
-        f"1/{MOST_OFF:.2g} of their predicted time ({worst.name} of {many(worst.nbytes, 'byte')}: {worst.ratio:.2g} times)"
+        f"1/{MOST_OFF:.2g} of their predicted time ({worst.name} of {many(worst.nbytes, 'byte')}: {worst.ratio:.3g} times)"
     )
 
 

@@ -231,7 +231,7 @@ def _refuse_contradiction(calibration: Calibration, note: str) -> None:
     """
     if calibration.contradiction:
         raise InputError(
-            f"calibrate: measurements contradict the fit, no machine is written: {calibration.contradiction}; "
+            f"measurements contradict the fit, no machine is written: {calibration.contradiction}; "
             f"{note or 'measure again with more --seconds, one rank per core and no other programs'}"
         )
 
@@ -278,7 +278,7 @@ def _make_fit_table(fits: dict[str, Fit]) -> Table:
             latencies = " … ".join(f"{alpha * 1e6:.3g}" for alpha in interval.alpha)
             speeds = " … ".join(f"{1e-9 / beta if beta else inf:.3g}" for beta in reversed(interval.beta))
             rows.append((kind, limit, f"{piece.alpha * 1e6:.3g}", latencies, speed, speeds))
-    columns = ("of", "up to bytes", "alpha (us)", "95 %", "1/beta (GB/s)", "95 %")
+    columns = ("of", "up to bytes", "alpha (us)", "alpha, 95 %", "1/beta (GB/s)", "1/beta, 95 %")
     return Table(columns, rows, "fitted lines: seconds = alpha + bytes * beta", range(1, len(columns)))
 
 

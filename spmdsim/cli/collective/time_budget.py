@@ -115,7 +115,7 @@ class TimeBudget:
                 costs[size] = self._clock() - start
         if len(costs) < least:
             raise InputError(
-                f"calibrate: --seconds must be longer on this machine: there was time for {many(len(costs), 'size')} of "
+                f"--seconds must be longer on this machine: there was time for {many(len(costs), 'size')} of "
                 f"{stage}, at least {least} are needed"
             )
         self._name_left_out(stage, [size for size in sizes if size not in costs])
