@@ -93,7 +93,7 @@ function notes(facts, step) {
     if (facts.dropped.length) lines.push(`Not in the tensor map, so dropped: ${facts.dropped.join(", ")}. ${[copied.length && `Ranks that differ only in ${copied.join(", ")} own copies of the same ${facts.pending.length ? "addend" : "shard"}.`, facts.pending.length && `Ranks that differ in ${facts.pending.join(", ")} own different addends.`].filter(Boolean).join(" ")}`);
   }
   if (step >= 3) lines.push(...facts.stride_texts);
-  if (facts.pending.length) lines.push(`Pending over ${facts.pending.join(", ")}: a shard is the ${facts.result} arrays (hatched, ${facts.addends[0]} …), which nobody has computed yet.`);
+  if (facts.pending.length) lines.push(`Pending over ${facts.pending.join(", ")}: a shard is the ${facts.result} arrays (hatched, ${facts.addends[0]} …), which no rank has computed yet.`);
   return lines.map((line) => h("p", { class: "hint" }, line));
 }
 

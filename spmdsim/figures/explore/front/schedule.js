@@ -99,7 +99,7 @@ export function scheduleView(data, root) {
     const here = told.findings.filter((finding) => stateOf(finding, count) === step);
     const wrong = (rank, chunk) => here.some((finding) => finding[2] === rank && (finding[3] === null || finding[3] === chunk));
     show(sentence, "The picture shows which chunks of the vector ", h("b", {}, "every rank has"), one.reduces ? " and whose input is in them (0..2 is 0+1+2, ∑ is the sum of all ranks); an arrow is a message, dashed where it is copied and not added." : " and which rank they come from; an arrow is a message.", ` ${one.collective} ${one.name}: ${one.about}.`);
-    show(top, h("div", { class: "controls" }, controls(data, now)), h("p", { class: "hint" }, `Rank counts: ${one.needs}. m is ${one.m}.`));
+    show(top, h("div", { class: "controls" }, controls(data, now)), h("p", { class: "hint" }, `Works on ${one.needs}. m = ${one.m}.`));
     head.textContent = told.title;
     const messages = step > 0 ? told.rounds[step - 1] ?? [] : [];
     walk.update(step, count, step === 0 ? "start: every rank has its own input" : told.moves.length ? `round ${step - 1}, if ranks came to it: ${many(messages.length, "message")} would be sent` : `after round ${step - 1}: ${many(messages.length, "message")}${messages.length ? "" : ", local work only"}`);

@@ -42,8 +42,8 @@ function changes(one, operator, row) {
   const taken = one.operators.find((other) => other.name === operator).words;
   if (!row.changes.length) return h("p", { class: "good" }, `This is what the search took for ${operator}.`);
   const cell = (seconds) => (Math.abs(seconds) < 1e-12 ? "–" : time(seconds, true));
-  return [h("p", {}, `With ${operator} cut ${row.words} instead of ${taken}, and all other operators chosen anew, one step takes ${time(row.seconds)} instead of ${time(one.seconds)}.`),
-    table("Where the difference comes from: seconds more (+) or less (−)", ["operator", "strategy", ...KINDS.map(([kind]) => kind)], row.changes.map(([name, before, after, more]) => [name, [before === after ? before : `${before} ⇒ ${after}`, "left mono"], ...more.map(cell)]))];
+  return [h("p", {}, `With the strategy ${row.words} for ${operator} instead of ${taken}, and all other operators chosen anew, one step takes ${time(row.seconds)} instead of ${time(one.seconds)}.`),
+    table("Where the difference comes from: time added (+) or saved (−)", ["operator", "strategy", ...KINDS.map(([kind]) => kind)], row.changes.map(([name, before, after, more]) => [name, [before === after ? before : `${before} ⇒ ${after}`, "left mono"], ...more.map(cell)]))];
 }
 
 /** The view. */
