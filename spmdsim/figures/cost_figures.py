@@ -285,7 +285,8 @@ def topology_figure(topology: Topology) -> Figure:
     )
     places = positions(topology) if topology.ranks <= MOST_RANKS else None
     network_parts: tuple[Part, ...] = () if places is None else (_draw_network(topology, places),)
-    note = "numbered boxes are ranks, grey ones switches; a line is a link in both directions"
+    switches = ", grey ones switches" if places and any(location.tier for location in places) else ""
+    note = f"numbered boxes are ranks{switches}; a line is a link in both directions"
     if places is None:
         note = f"links of at most {MOST_RANKS} ranks in at most three dims are drawn"
     return Figure(f"topology {topology.name}", (*network_parts, distances, fact_rows(rows)), (note,))
