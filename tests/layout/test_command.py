@@ -255,7 +255,7 @@ def test_text_shows_operators_and_splits(capsys):
     out = run_text(capsys, *MATMUL, "--shard", "((2,4),(4,1))", "-n", "8")
     for words in ("all_reduce", "{0..3} {4..7}", "operand 1", "[588:784, 0:512]", "result"):
         assert words in out
-    assert out.count("1. number") == 1
+    assert out.count("m (base 2)") == 1 and out.count("1. number the device matrix: as for operand 0") == 1
     out = run_text(capsys, *["--split", "embedding", "--shape", "8,8", "--partitions", "2", "--padding-row"])
     assert "[4, 8)" in out and "(5, 8)" in out and "all_reduce" in out
 
