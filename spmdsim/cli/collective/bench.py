@@ -75,7 +75,7 @@ def main(args: argparse.Namespace) -> int:
 
     Each row is printed as soon as it is measured; with ``--json`` all rows are printed at the end. Pictures are
     written in addition. In a job, all ranks call it. Outside of a job, ``--ranks`` starts this command on that many
-    ranks, and the exit code of the job is returned.
+    ranks, or ``--hosts`` on one rank per slot, and the exit code of the job is returned.
 
     Args:
         args: the command's arguments. ``ranks`` is ignored in a job.
@@ -88,11 +88,14 @@ def main(args: argparse.Namespace) -> int:
     """
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
+    from spmdsim.launch.hosts import count_slots
 
     sizes, dtype, name = _parse_sizes(args), _parse_dtype(args.datatype), collective(args.collective).name
-    if not launched() and args.ranks:
-        _make_schedules(args, name, args.ranks)  # refuses unknown algorithms before ranks are started
-        return start_self(args.ranks, sys.argv[1:], hosts=read_hosts(args))
+    hosts = read_hosts(args)
+    ranks = args.ranks or count_slots(hosts)
+    if not launched() and ranks:
+        _make_schedules(args, name, ranks)  # refuses unknown algorithms before ranks are started
+        return start_self(ranks, sys.argv[1:], hosts=hosts)
     from spmdsim.cli.collective.measure import noise_note, require_communicator, watch_other_programs
 
     comm = require_communicator()

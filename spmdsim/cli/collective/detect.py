@@ -100,6 +100,7 @@ def main(args: argparse.Namespace) -> int:
     """
     from spmdsim.collectives import collective
     from spmdsim.launch import launched, start_self
+    from spmdsim.launch.hosts import count_slots
 
     name = collective(args.collective).name
     sizes = growing_sizes(parse_bytes(args.begin), parse_bytes(args.end), args.factor)
@@ -113,8 +114,10 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             f"bits tell only of collectives that add: {', '.join(REDUCING)}; for {name} there is --table"
         )
-    if not launched() and args.ranks:
-        return start_self(args.ranks, sys.argv[1:], hosts=read_hosts(args))
+    hosts = read_hosts(args)
+    ranks = args.ranks or count_slots(hosts)
+    if not launched() and ranks:
+        return start_self(ranks, sys.argv[1:], hosts=hosts)
     from spmdsim.cli.collective.measure import require_communicator
     from spmdsim.worlds import MPIWorld
 
