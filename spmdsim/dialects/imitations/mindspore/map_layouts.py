@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, count
 from operator import mul
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spmdsim.core import Layout
 from spmdsim.errors import PlanError, many
@@ -129,19 +129,6 @@ def _one_axis_each(
         sizes += [*leading_sizes, last_size]
         axes += dim_axes
     return MapLayout(matrix, tuple(axes), tuple(sizes))
-
-
-#: A layout as three lists, or :class:`MapLayout`; a dim may be split by several axes, in a list, major first.
-Written = Sequence[Sequence[Any]]
-AnyLayout = MapLayout | Written
-
-
-def as_numbers(layout: AnyLayout) -> MapLayout:
-    """Convert a layout given as ``[device matrix, map, shape]`` to a `MapLayout`; see `expand_tuples`."""
-    if len(layout) != 3:
-        raise PlanError(f"a layout is a device matrix, a map and a shape, but got {layout}")
-    matrix, entries, shape = layout
-    return expand_tuples(matrix, entries, tuple(shape))
 
 
 def check_map(layout: MapLayout) -> None:
@@ -331,18 +318,17 @@ def _split_new_dims(layout: MapLayout, dim: int, shape: Shape, at: int) -> list[
     return block_counts
 
 
-def unify(a: AnyLayout, b: AnyLayout) -> tuple[MapLayout, MapLayout]:
+def unify(a: MapLayout, b: MapLayout) -> tuple[MapLayout, MapLayout]:
     """Return two layouts of one tensor (perhaps in two shapes) on one device matrix and one shape.
 
     Axes and dims of size 1 are removed. Then matrices and shapes are refined in turn until both are equal.
 
     Args:
-        a: a layout, or ``[device matrix, map, shape]``.
+        a: a layout.
         b: the other layout.
 
     Raises:
         NotExpandable: If no common form exists.
-        PlanError: If a layout is malformed.
 
     >>> first, second = unify(MapLayout((8, 4), (1, 0), (512, 1024)), MapLayout((2, 16), (0, 1), (512, 1024)))
     >>> first
@@ -350,7 +336,7 @@ def unify(a: AnyLayout, b: AnyLayout) -> tuple[MapLayout, MapLayout]:
     >>> second.map
     (2, 1, 0, 3)
     """
-    a, b = squeeze(drop_ones(as_numbers(a))), squeeze(drop_ones(as_numbers(b)))
+    a, b = squeeze(drop_ones(a)), squeeze(drop_ones(b))
     while a.matrix != b.matrix or a.shape != b.shape:
         matrix = unify_matrix(a.matrix, b.matrix)
         a, b = expand_matrix(a, matrix), expand_matrix(b, matrix)

@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 
 from spmdsim.dialects.imitations.mindspore.map_layouts import (
     Abstract,
-    AnyLayout,
     MapLayout,
     NotExpandable,
     Shape,
     Sizes,
-    as_numbers,
     infer_operators,
     unify,
 )
@@ -40,14 +38,12 @@ class MapOperator(NamedTuple):
     args: Any
 
     def to_list(self) -> list[Any]:
-        """Return ``[name, args]``; for Broadcast ``["Broadcast", root, group]``."""
-        if self.name == "Broadcast":
-            return [self.name, self.args[0], self.args[1:]]
+        """Return ``[name, args]``."""
         return [self.name, self.args]
 
 
 def operators(
-    before: AnyLayout, after: AnyLayout, rank: int, ranks: Sizes | None = None, all2all: bool = False
+    before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | None = None, all2all: bool = False
 ) -> list[MapOperator]:
     """Return the operators that change a rank's shard from one layout to another, in order.
 
@@ -55,21 +51,20 @@ def operators(
     layouts have no common form, all dims are gathered, and the result is sliced. The list is empty for equal layouts.
 
     Args:
-        before: layout before: a `MapLayout`, or ``[device matrix, map, shape]``.
+        before: layout before.
         after: layout after.
         rank: the rank.
         ranks: ranks of the device matrix, row-major; None for 0, 1, and so on.
         all2all: exchange axes by AllToAll, not by Concat and Split.
 
     Raises:
-        PlanError: If the layouts are for different numbers of devices, malformed or uneven, or ``rank`` is not one of
+        PlanError: If the layouts are for different numbers of devices, uneven, or ``rank`` is not one of
             the ranks.
 
     >>> ops = operators(MapLayout((8,), (0, -1), (32, 256)), MapLayout((4, 2), (1, -1), (32, 256)), 0)
     >>> [op.to_list() for op in ops]
     [['Reshape', [1, 4, 256]], ['AllConcat', [0, 1, 1]], ['Reshape', [8, 256]]]
     """
-    before, after = as_numbers(before), as_numbers(after)
     ranks = _check_ranks(before, after, rank, ranks)
     try:
         source, target = unify(before, after)
@@ -123,17 +118,14 @@ def _check_ranks(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes | 
     return rank_list
 
 
-def is_expandable(before: AnyLayout, after: AnyLayout) -> bool:
+def is_expandable(before: MapLayout, after: MapLayout) -> bool:
     """Return True if MindSpore can bring two layouts to one shape and one device matrix.
 
     If it cannot, its redistribution gathers the whole tensor first.
 
     Args:
-        before: the layout at the start, a `MapLayout` or ``[device matrix, map, shape]``.
-        after: the layout at the end, of equal form.
-
-    Raises:
-        PlanError: If a layout is malformed.
+        before: the layout at the start.
+        after: the layout at the end.
     """
     try:
         unify(before, after)
