@@ -234,7 +234,7 @@ def _require_equal(described: Sequence[Mapping[str, tuple[str, int]]]) -> None:
 
 
 def _run_on_writers(world: World, writers: Sequence[int], action: Callable[[], None], words: str) -> None:
-    """Run an action on files in the processes that write manifests, and wait for them.
+    """Run an action on files once in each process that writes a manifest, and wait for all of them.
 
     All ranks must call it.
 
@@ -242,10 +242,11 @@ def _run_on_writers(world: World, writers: Sequence[int], action: Callable[[], N
         world: the world whose ranks own the shards.
         writers: the rank that writes each rank's manifest.
         action: a function without arguments or result; only the processes of ``writers`` call it.
-        words: the predicate of the error message; the rank comes before it, the system's reason after it.
+        words: the predicate of the error message; the process's first writer comes before it. After it comes the system's
+            reason, or the advice to leave out ``local=True`` if two nodes see one folder.
 
     Raises:
-        InputError: On all ranks, if the action raises OSError. Other errors are raised on one rank only.
+        InputError: On all ranks, if the action raises OSError in a process. Other errors are raised on one rank only.
     """
     problem = None
     own_writers = [rank for rank in world.ranks if writers[rank] == rank]

@@ -484,10 +484,13 @@ def end_on_request(
 ) -> int:
     """End a job because a signal asked for it, and return the exit code: 130 for SIGINT, 143 for SIGTERM.
 
+    Ranks are told that the user ends the job, and write their last calls. The process then gets SIGTERM; only a program in
+    lock step gets SIGINT for SIGINT. For SIGTERM a line on stderr says that the job was ended.
+
     Args:
         process: the launcher, or the program in lock step.
         number: the signal.
-        last_calls: the files of the last calls; ranks write them first.
+        last_calls: the files of the last calls.
         in_lock_step: True if the process is the program itself.
     """
     write_note(last_calls.folder / STOPPED, "")

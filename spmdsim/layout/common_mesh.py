@@ -87,9 +87,10 @@ def common_mesh(a: Mesh, b: Mesh) -> CommonMesh | None:
 
 @lru_cache(maxsize=1024)
 def mesh_of_nodes(mesh: Mesh, nodes: tuple[int, ...]) -> Mesh | None:
-    """Return a mesh of the same ranks in the same order, with an axis that stays inside nodes.
+    """Return a mesh of two axes, ``inside`` nodes and ``across`` them, of the same ranks in order.
 
-    There are two such meshes; in all other cases the result is None.
+    The axes of ``mesh`` do not matter. The result is None for one node, for one rank per node, and for all placements but
+    these two:
 
     - Ranks of a node follow one another, equally many on each node: the axis ``inside`` is the last one.
     - Ranks are dealt to the nodes in turn: ``inside`` is the first axis.

@@ -107,10 +107,12 @@ class World(AbstractWorld):
         self.planner = MachinePlanner(self._place_machine(None))
 
     def _place_machine(self, model: CostModel | None) -> CostModel | None:
-        """Return a cost model with the ranks on the nodes of this world; see :attr:`machine`.
+        """Return a cost model with the ranks on the nodes of this world.
+
+        It is returned unchanged if the world knows no nodes, or if the model is no `Machine` or has nodes already.
 
         Args:
-            model: the cost model; None for the default, which is None in a world on one node.
+            model: the cost model; None for the default: ``Machine.cluster()`` on several nodes, else None.
         """
         if self._node_map is None or (isinstance(model, Machine) and model.nodes is not None):
             return model

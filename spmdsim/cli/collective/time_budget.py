@@ -76,12 +76,14 @@ class TimeBudget:
     ) -> Iterator[tuple[int, float]]:
         """Yield the sizes to be measured, each with the seconds for one kind of its measurements.
 
-        1. Every size that is at least 4 times the one before is yielded, in ascending order.
-        2. The sizes between them follow.
-        3. All of these sizes are repeated twice.
+        The seconds are equal for all sizes; with them, the first pass takes at most half of the stage. The passes are:
 
-        A size is left out if it is likely to take longer than the seconds left of the stage: it is expected to take as
-        long as the next smaller size, times the ratio of both sizes. The first size is always measured. All ranks
+        1. The first size, and each size that is at least 4 times the last one of this pass, in ascending order.
+        2. The sizes between them.
+        3. All sizes that were measured; twice.
+
+        A pass ends at the first size that is likely to take longer than the seconds left of the stage: it is expected to
+        take as long as the next smaller size, times the ratio of both sizes. The first size is always measured. All ranks
         must iterate over it with equal arguments, because rank 0 sends its decisions. The stage's seconds start with
         the first size. Sizes that were never yielded are added to ``left_out`` and reported.
 

@@ -315,8 +315,9 @@ def cut_axes_at_nodes(src: Layout, dst: Layout, shape: Shape, machine: Any) -> t
 
     The result is None in these cases:
 
-    - The machine has one level, or is for one mesh already (:meth:`~spmdsim.cost.Machine.on_mesh`).
-    - The nodes have different numbers of ranks, or no axis is cut.
+    - There is no machine, it has one level, or it is for one mesh already (:meth:`~spmdsim.cost.Machine.on_mesh`).
+    - Ranks neither follow one another on equal nodes nor are dealt to them in turn (:func:`mesh_of_nodes`).
+    - No axis is cut, or axes and nodes have no common mesh.
     - A block would have other bounds on the finer mesh.
 
     Args:
