@@ -25,7 +25,26 @@ def shared_folder() -> Path:
 
 
 @pytest.fixture
-def launch(shared_folder) -> Callable[..., subprocess.CompletedProcess[str]]:
+def run_command(shared_folder) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs a command on this host, in a folder that all hosts see."""
+
+    def run(command: list[str], **variables: str):
+        """Run the command with further variables, and return the finished process."""
+        return subprocess.run(
+            command,
+            cwd=shared_folder,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+        )
+
+    return run
+
+
+@pytest.fixture
+def launch(shared_folder, run_command) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs ``spmdsim launch WORDS`` of a program on this host, in a folder that all hosts see."""
 
     def run(program: str, *words: str, arguments: tuple[str, ...] = (), **variables: str):
@@ -33,15 +52,6 @@ def launch(shared_folder) -> Callable[..., subprocess.CompletedProcess[str]]:
         script = shared_folder / "program.py"
         script.write_text(program)
         command = [sys.executable, "-m", "spmdsim", "launch", *words, str(script), *arguments]
-        environment = {**os.environ, "SPMDSIM_DEADLINE": "20", **variables}
-        return subprocess.run(
-            command,
-            cwd=shared_folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=120,
-        )
+        return run_command(command, **{"SPMDSIM_DEADLINE": "20", **variables})
 
     return run

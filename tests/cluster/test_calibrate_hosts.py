@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -29,25 +28,17 @@ IN_TURN = {
         ("in turn", "node1: ranks 0, 2; node2: ranks 1, 3"),
     ],
 )
-def test_calibrate_ends_in_time_and_finds_both_levels(shared_folder, hosts, nodes):
+def test_calibrate_ends_in_time_and_finds_both_levels(shared_folder, run_command, hosts, nodes):
     """Ranks of these hosts may share cores, so the fit may be refused."""
-    environment = dict(os.environ)
+    variables: dict[str, str] = {}
     if hosts == "in turn":
         launcher = find_launcher()
         path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"  # Open MPI does not pass it on.
         command = [launcher.path, "-n", "4", *IN_TURN[launcher.vendor], "env", path, sys.executable, *WORDS]
-        environment |= launcher.choose_variables()
+        variables = launcher.choose_variables()
     else:
         command = [sys.executable, *WORDS, "--hosts", hosts]
-    result = subprocess.run(
-        command,
-        cwd=shared_folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=120,
-    )
+    result = run_command(command, **variables)
     assert f"nodes: {nodes}\n" in result.stderr
     file = shared_folder / "machine.json"
     if result.returncode:
