@@ -460,17 +460,13 @@ def run_launcher(
     remaining_seconds = partial(find_remaining_seconds, folder, ranks)
     with end_job_with_starter(process.pid, folder), echo_file_beside(echoed):
         try:
-            with (
-                handle_signal("SIGINT", note_request),
-                handle_signal("SIGTERM", note_request),
-                handle_signal("SIGUSR1", forward),
-            ):
-                code = wait_for_launcher(process, remaining_seconds, end_signal, last_calls, requests)
-            if code is not None:
-                return code
-            return end_on_request(
-                process, signal.Signals(requests[0]), last_calls, in_lock_step=launcher is None
-            )
+            with handle_signal("SIGTERM", note_request), handle_signal("SIGUSR1", forward):
+                with handle_signal("SIGINT", note_request):
+                    code = wait_for_launcher(process, remaining_seconds, end_signal, last_calls, requests)
+                if code is not None:
+                    return code
+                number = signal.Signals(requests[0])
+                return end_on_request(process, number, last_calls, in_lock_step=launcher is None)
         finally:
             if process.poll() is None:  # another Ctrl-C came while the job was ended
                 with suppress(ProcessLookupError):
