@@ -14,7 +14,7 @@ from inspect import Parameter, Signature, signature
 from types import UnionType
 from typing import Any, NoReturn, TypeVar
 
-from spmdsim.errors import SpmdError, UsageTypeError, nearest, unknown
+from spmdsim.errors import InputError, SpmdError, UsageTypeError, nearest, unknown
 
 #: Modules in which the nearest name is searched if a public module lacks a name.
 NAMESPACES = ("spmdsim", "spmdsim.ops", "spmdsim.nn", "spmdsim.local", "spmdsim.linalg", "spmdsim.fft")
@@ -248,7 +248,7 @@ def wrong_arguments(
     parameters = [p for p in written.parameters.values() if p.name not in ("self", "cls")]
     shift = len(written.parameters) - len(parameters)
     parameters = [p for p in parameters if p.annotation not in REFUSED]
-    name = name or (target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift]))
+    name = name or _name_of_target(target, args[:shift])
     takes_any = any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     by_place = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     keywords = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -277,11 +277,15 @@ def wrong_arguments(
 def explain_types(
     target: Any, args: Sequence[object], kwargs: Mapping[str, object], error: Exception, name: str = ""
 ) -> None:
-    """Raise UsageTypeError instead of ``error`` if the type of an argument explains it; else return.
+    """Raise an error about an argument instead of ``error``, if one explains it; else return.
 
     The arguments are those of :func:`find_wrong_type`; ``error`` is what Python or NumPy raised inside of the function.
+
+    Raises:
+        UsageTypeError: If an argument has a wrong type.
+        InputError: If an argument is an integer of more than 64 bits.
     """
-    mismatch = find_wrong_type(target, args, kwargs, name)
+    mismatch = find_wrong_type(target, args, kwargs, name) or find_huge_integer(target, args, kwargs, name)
     if mismatch is not None:
         raise mismatch from error
 
@@ -315,11 +319,42 @@ def find_wrong_type(
         types = [_TYPES.get(text) for text in _expand_annotation(parameter.annotation, function)]
         accepted_types = [entry for entry in types if entry is not None]
         if len(accepted_types) == len(types) and not any(accepts(value) for _, accepts in accepted_types):
-            name = name or (
-                target.__name__ if isinstance(target, type) else _name_of_call(function, args[:shift])
-            )
+            name = name or _name_of_target(target, args[:shift])
             rule = " or ".join(dict.fromkeys(description for description, _ in accepted_types))
             return UsageTypeError(f"{name}: {word} must be {rule}, got {value!r:.60}{_meaning(target, word)}")
+    return None
+
+
+def find_huge_integer(
+    target: Any, args: Sequence[object], kwargs: Mapping[str, object], name: str = ""
+) -> InputError | None:
+    """Return the error for the first argument with an integer of more than 64 bits, or None.
+
+    NumPy stores sizes and indices in 64 bits, with a sign. Only arguments that are annotated as whole numbers are read.
+
+    Args:
+        target: the function called, or the class whose ``__init__`` was called.
+        args: the positional arguments, including ``self`` or ``cls``.
+        kwargs: the keyword arguments.
+        name: the function's name in the error; "" for its own name.
+
+    >>> def repeat(counts: Sequence[int]): ...
+    >>> print(find_huge_integer(repeat, ((2, 10**30),), {}))
+    repeat: counts must be below 2**63, got an integer of 100 bits
+    """
+    function: Any = vars(target)["__init__"] if isinstance(target, type) else target
+    written = signature(function)
+    shift = len([word for word in written.parameters if word in ("self", "cls")])
+    for word, value in written.bind_partial(*args, **kwargs).arguments.items():
+        types = _expand_annotation(written.parameters[word].annotation, function)
+        if not _WHOLE_NUMBERS.intersection(types):
+            continue
+        for number in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(number, int) and number.bit_length() > 63:
+                name = name or _name_of_target(target, args[:shift])
+                return InputError(
+                    f"{name}: {word} must be below 2**63, got an integer of {number.bit_length()} bits"
+                )
     return None
 
 
@@ -416,6 +451,9 @@ _TYPES: dict[str, tuple[str, Callable[[object], bool]]] = {
     },
 }
 
+#: Annotations of arguments that are whole numbers.
+_WHOLE_NUMBERS = frozenset(["int", "Sequence[int]", "Iterable[int]", "tuple[int, ...]"])
+
 
 def _unknown_keyword_error(
     name: str, keyword: str, positional_only: list[str], keywords: list[str], call: str
@@ -459,6 +497,11 @@ def refuse_arguments(function: Any, args: Sequence[object], kwargs: Mapping[str,
     raise wrong_arguments(
         function, args, kwargs, TypeError(f"{function.__name__} does not take these arguments")
     )
+
+
+def _name_of_target(target: Any, owners: Sequence[object]) -> str:
+    """Return the name of a function or class in errors; the arguments are those of :func:`_name_of_call`."""
+    return str(target.__name__) if isinstance(target, type) else _name_of_call(target, owners)
 
 
 def _name_of_call(function: Any, owners: Sequence[object]) -> str:

@@ -632,6 +632,16 @@ def _matrix():
         (lambda x: PAIR.rank_of((0, 0)), r"Mesh.rank_of: coords must lie in the mesh \(2,\), got \(0, 0\)"),
         (lambda x: ops.quantile(x, 10**400), "^quantile: q must be from 0 to 1, got 1000"),
         (lambda x: ops.percentile(x, [10**400]), r"^percentile: q must be from 0 to 100, got \[1000"),
+        (
+            lambda x: ops.tile(x, (2, 10**30)),
+            "^tile: repetitions must be integers from 0 to 2[*][*]63 - 1, got",
+        ),
+        (lambda x: ops.tril(x, 10**30), "^tril: k must be below 2[*][*]63, got an integer of 100 bits"),
+        (lambda x: ops.pad(x, 10**30), "^pad: .* must be below 2[*][*]63, got an integer of 100 bits"),
+        (
+            lambda x: ops.one_hot(Tensor.from_global(np.arange(4), PAIR("x")), 10**400),
+            "^one_hot: depth must be below 2[*][*]63, got an integer of 1329",
+        ),
         (lambda x: ops.pad(x, (1, "a")), "^pad needs 2 counts >= 0 on each side, but got"),
         (lambda x: Tensor.from_tensor(A), "^from_tensor: tensor must be a Tensor, got ndarray; from_global"),
         (lambda x: PAIR.rank_of((2,)), r"Mesh.rank_of: coords must lie in the mesh \(2,\), got \(2,\)"),

@@ -341,7 +341,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
         more repetitions. Split dimensions stay split.
 
     Raises:
-        RuleError: If a number is negative.
+        RuleError: If a number is negative or does not fit 64 bits.
 
     >>> from spmdsim import Mesh, Tensor, ops
     >>> v = Tensor.from_global([3, 1, 3, 2], Mesh((2,), ("dp",))("dp"))
@@ -349,8 +349,8 @@ def tile(x: Tensor, repetitions: int | Sequence[int]) -> Tensor:
     [3, 1, 3, 2, 3, 1, 3, 2]
     """
     times = as_integers((repetitions,) if isinstance(repetitions, (int, np.integer)) else repetitions)
-    if min(times, default=0) < 0:
-        raise RuleError(f"tile: repetitions must be integers from 0 on, got {times}")
+    if not all(0 <= count < 2**63 for count in times):
+        raise RuleError(f"tile: repetitions must be integers from 0 to 2**63 - 1, got {times!s:.60}")
     ndim = max(x.ndim, len(times))
     shape = (1,) * (ndim - x.ndim) + x.shape
     times = (1,) * (ndim - len(times)) + times
