@@ -22,6 +22,7 @@ from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
+from spmdsim.simulation.engine.wildcards import decide_wildcards
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
@@ -60,7 +61,8 @@ def simulate(
         strict: True to report programs that depend on a library's buffers: a standard send then always waits for its
             receive. Warnings count as errors.
         seed: seed that draws another legal order of ranks and of wildcard matches. None: the rank that became ready
-            first runs, and the message that arrived first matches.
+            first runs, and wildcards match in the order of modelled time. Without wildcards, modelled times are equal
+            for all seeds.
         trace: True to store a timeline in ``report.trace``.
         check: True to raise SimulationError for errors, False to report them only.
         emit: function that is called with (rank, line) for each printed line; by default lines are printed.
@@ -88,6 +90,7 @@ def simulate(
     scheduler.nodes = node_map
     if trace:
         scheduler.timeline = Timeline(n)
+    scheduler.decide = lambda: decide_wildcards(scheduler)
     scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
     output: list[tuple[int, str]] = []
     stdout = sys.stdout

@@ -253,6 +253,126 @@ def test_invalid_machines_are_refused() -> None:
         as_machine("nowhere.json")
 
 
+def halo_exchange(comm: Any) -> None:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    rooms, block = np.zeros((2, 1000)), np.zeros(1000)
+    for _ in range(10):
+        requests = [comm.Irecv(rooms[0], left, 0), comm.Irecv(rooms[1], right, 1)]
+        requests += [comm.Isend(block, right, 0), comm.Isend(block, left, 1)]
+        for request in requests:
+            request.Wait()
+
+
+def test_a_symmetric_halo_exchange_takes_equally_long_on_all_ranks_and_seeds() -> None:
+    times = {second for seed in (None, *range(5)) for second in seconds(halo_exchange, 8, seed=seed)}
+    assert times == {10 * 2 * (ALPHA + 8000 * BETA)}
+
+
+def random_exchanges(comm: Any, seed: int) -> None:
+    """Send random messages without wildcards, sleep, and complete receives in a random order."""
+    import random
+    import time
+
+    draw, requests = random.Random(seed), []
+    for tag in range(30):
+        source, dest = draw.sample(range(comm.size), 2)
+        nbytes, kind = draw.choice([0, 1, 50, 500]), draw.choice(["Isend", "Issend", "Ibsend"])
+        idle, position = draw.choice([0, 3, 100]), draw.random()
+        if comm.rank == source:
+            requests.append(getattr(comm, kind)(np.zeros(nbytes, "u1"), dest, tag))
+        if comm.rank == dest:
+            requests.insert(int(position * len(requests)), comm.Irecv(np.zeros(nbytes, "u1"), source, tag))
+            time.sleep(idle)
+        if tag % 10 == 9:
+            comm.Allreduce(np.zeros(3), np.zeros(3))
+    for request in requests[::2]:
+        request.Wait()
+    type(request).Waitall(requests)
+
+
+def attach(comm: Any, seed: int) -> None:
+    from mpi4py import MPI
+
+    MPI.Attach_buffer(np.zeros(100_000, "u1"))
+    random_exchanges(comm, seed)
+
+
+@pytest.mark.parametrize("program_seed", range(4))
+def test_times_do_not_depend_on_the_order_of_ranks(program_seed: int) -> None:
+    runs = {simulate(attach, 5, program_seed, machine=UNITS, seed=seed).seconds for seed in (None, *range(3))}
+    assert len(runs) == 1
+
+
+def test_messages_that_arrived_during_a_wait_cost_nothing_afterwards() -> None:
+    def program(comm: Any) -> None:
+        import time
+
+        if comm.rank:
+            time.sleep(100 if comm.rank == 1 else 0)
+            comm.Send(np.zeros(10, "u1"), 0)
+        else:
+            rooms = np.zeros((2, 10), "u1")
+            for request in [comm.Irecv(rooms[0], 1), comm.Irecv(rooms[1], 2)]:
+                request.Wait()
+
+    assert seconds(program, 3)[0] == 100 + ALPHA + 10 * BETA
+
+
+@pytest.mark.parametrize("how", ["recv", "irecv", "Probe", "Iprobe", "test"])
+def test_wildcards_match_in_the_order_of_modelled_time(how: str) -> None:
+    def program(comm: Any) -> Any:
+        import time
+
+        from mpi4py import MPI
+
+        if comm.rank:
+            time.sleep(100 * (comm.size - comm.rank))
+            comm.send(comm.rank, 0)
+            return comm.send(-comm.rank, 0)
+        sources, status = [], MPI.Status()
+        for _ in range(2 * (comm.size - 1)):
+            if how == "recv":
+                sources.append(comm.recv())
+            elif "robe" in how:
+                while not getattr(comm, how)(status=status):
+                    time.sleep(0)
+                sources.append(comm.recv(source=status.source))
+            else:
+                request = comm.irecv()
+                while how == "test" and not request.Get_status():
+                    pass
+                sources.append(request.wait())
+        return sources
+
+    assert simulate(program, 4, machine=UNITS).results[0] == [3, -3, 2, -2, 1, -1]
+
+
+def test_a_receive_waits_for_an_earlier_wildcard_that_may_take_its_message() -> None:
+    def program(comm: Any) -> Any:
+        import time
+
+        if comm.rank:
+            time.sleep(10 * comm.rank)
+            return [comm.send(f"{comm.rank}{letter}", 0) for letter in "ab"]
+        requests = [comm.irecv(), comm.irecv(source=1), comm.irecv(source=2), comm.irecv()]
+        return [request.wait() for request in reversed(requests)]
+
+    # The first wildcard takes the first message of rank 1, the last one the second message of rank 2.
+    assert simulate(program, 3, machine=UNITS).results[0] == ["2b", "2a", "1b", "1a"]
+
+
+def test_a_cancelled_wildcard_no_longer_holds_back_receives() -> None:
+    def program(comm: Any) -> Any:
+        if comm.rank:
+            return comm.send("only", 0)
+        wildcard, exact = comm.irecv(), comm.irecv(source=1)
+        wildcard.Cancel()
+        wildcard.Wait()
+        return exact.wait()
+
+    assert simulate(program, 2).results[0] == "only"
+
+
 # ---------------------------------------------------------------------- timeline
 
 

@@ -10,6 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -63,6 +64,10 @@ class Message:
     next: Any = None
     tail: Any = None
 
+    def order(self) -> tuple[float, int]:
+        """Return the time at which it leaves its sender, and the sender: wildcards take the smallest one."""
+        return self.end, self.source
+
     def copy_data(self) -> None:
         """Copy the elements, so that the sender can change its buffer."""
         if self.data is None and self.payload.dtype is not OBJECT:
@@ -77,7 +82,8 @@ class Receive:
         target: the buffer to fill, or OBJECT_TARGET.
         name: name of the method that receives; ``site``: its place in the program.
         direct: True if the data may be written at once, because the rank is blocked in this call.
-        posted: modelled time at which it was posted; ``end``: time at which it is complete.
+        posted: modelled time at which it was posted; ``end``: time at which it is complete, below 0 until its rank
+            completes it.
         message: the matched message, or None.
         before: the contents of the buffer when it was posted, to detect that the program changed them.
     """
@@ -92,7 +98,7 @@ class Receive:
     site: Site
     direct: bool
     posted: float
-    end: float = 0.0
+    end: float = -1.0
     done: bool = False
     number: int = 0
     message: Message | None = None
@@ -280,6 +286,26 @@ class Mailbox:
             del self.posted[key]
         return True
 
+    def posted_receives(self) -> list[Receive]:
+        """Return all posted receives in the order posted; the one in which the rank is blocked comes last."""
+        receives = [*self.wild, *(receive for queue in self.posted.values() for receive in queue)]
+        receives.sort(key=lambda receive: receive.number)
+        return receives if self.blocked is None else [*receives, self.blocked]
+
+    def is_held_back(self, message: Message, number: float = inf) -> bool:
+        """Return True if an undecided wildcard receive may take a message first.
+
+        Args:
+            message: a message in the mailbox.
+            number: only receives that were posted before the one with this number count.
+        """
+        return any(
+            receive.source == ANY_SOURCE
+            and receive.number < number
+            and receive.accepts(message.source, message.tag)
+            for receive in self.wild
+        )
+
     # ------------------------------------------------------------------ messages
 
     def put(self, message: Message) -> None:
@@ -303,8 +329,8 @@ class Mailbox:
         Args:
             source: rank or ANY_SOURCE.
             tag: number or ANY_TAG.
-            random: generator that draws one of the sources that have such a message; None takes the first message
-                that arrived.
+            random: generator that draws one of the sources that have such a message; None takes the message that
+                leaves its sender first in modelled time, and of equal ones that of the lowest rank.
         """
         if source != ANY_SOURCE:
             return _first_with_tag(self.arrived.get(source), tag)
@@ -313,7 +339,7 @@ class Mailbox:
         if random is not None and candidates:
             result: Message = random.choice(sorted(candidates, key=lambda message: message.source))
             return result
-        return min(candidates, key=lambda message: message.number, default=None)
+        return min(candidates, key=Message.order, default=None)
 
     def take(self, source: int, tag: int, random: Any = None) -> Message | None:
         """Find a message as ``find`` does, and remove it; return None if there is none."""

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
@@ -22,6 +22,7 @@ from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import WorldError
+from spmdsim.simulation.engine.incoming_port import IncomingPort
 from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
@@ -65,7 +66,7 @@ class Task:
     switch: Any = None  # function that runs the greenlet
     clock: float = 0.0  # seconds of modelled time
     port_out: float = 0.0  # time at which its last message left
-    port_in: float = 0.0  # time at which the last message to it arrived
+    port_in: IncomingPort = field(default_factory=IncomingPort)
     waiting: Any = None  # the operation or operations it is blocked on
     exits: int = 0  # number of exit exceptions that it caught
     finished: bool = False
@@ -152,12 +153,15 @@ class Scheduler:
 
     Attributes:
         ready: ranks that can continue.
+        least_latency: least seconds between the start of a message and its end.
         current: the running rank.
         failure: the finding that ended the run, or None.
         on_stall: function that is called if no rank can continue (with ``""``), or if all ranks only poll (with
             ``relief``, later ``livelock``). It returns True if it made a rank ready.
         plain: the link of all messages if the machine has only one, else None. It makes pricing a message faster.
         on_enter: function that is called with the next rank before it runs, to set its global variables.
+        undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
+        decide: function that matches the wildcards of ``undecided`` whose messages are certainly the earliest.
     """
 
     def __init__(self, size: int, machine: Machine, strict: bool, seed: int | None) -> None:
@@ -171,6 +175,8 @@ class Scheduler:
         self.current: Task = self.tasks[0]
         self.machine = machine
         plain = machine.intra is None and not machine.pieces
+        links = (machine, *machine.pieces, *([machine.intra] if machine.intra else ()))
+        self.least_latency = min(link.alpha for link in links)
         self.plain = Link(machine.alpha, machine.beta) if plain else None
         self.strict = strict
         self.seed = seed
@@ -179,6 +185,8 @@ class Scheduler:
         self.failure: Problem | None = None
         self.on_stall: Callable[[str], bool] = lambda attention: False
         self.on_enter: Callable[[Task], None] = lambda task: None
+        self.undecided: dict[Mailbox, None] = {}
+        self.decide: Callable[[], None] = self.undecided.clear
         self.timeline: Timeline | None = None
         self.closing = False
         self.polls = 0
@@ -210,7 +218,8 @@ class Scheduler:
         """Run all ranks until they have finished, an error ends the run, or a stall is not resolved.
 
         This loop is called the hub. It runs in the caller's greenlet: it starts each rank, and chooses the next one
-        if ranks do not switch among themselves. It calls ``on_stall`` in these cases:
+        if ranks do not switch among themselves. If no rank can continue, or all ready ranks only test, it first lets
+        receives from any source match. It calls ``on_stall`` in these cases:
 
         - no rank can continue (with ""), or ranks have tested too often (with "livelock", see :meth:`poll`): if
           nothing is resolved, the run ends;
@@ -225,13 +234,23 @@ class Scheduler:
                     self.unstarted -= 1
                     self._update_switching()
                 task.switch()
-            if self.failure is not None or all(task.finished for task in self.tasks):
-                return
             attention, self.attention = self.attention, ""
             self._update_switching()
+            if self.failure is None and self.undecided and (not self.ready or attention):
+                self._decide()
+                continue
+            if self.failure is not None or all(task.finished for task in self.tasks):
+                return
+            if attention == "wildcards":
+                continue
             resumed = self.on_stall(attention)
             if not resumed and attention != "relief":
                 return
+
+    def _decide(self) -> None:
+        """Match wildcards; a message that does not fit its receive ends the run."""
+        with suppress(self.exit):  # ``fail`` has recorded why the run ends
+            self.decide()
 
     def _update_switching(self) -> None:
         """Set whether ranks switch through the hub: with a seed, and until all ranks have started.
@@ -305,7 +324,9 @@ class Scheduler:
         self.polls += 1
         self.ready.append(task)
         polls_per_rank = self.polls // len(self.ready)
-        if polls_per_rank >= POLLS_BEFORE_RELIEF and not self.relief_requested:
+        if self.undecided and polls_per_rank >= 2:
+            self.attention = "wildcards"
+        elif polls_per_rank >= POLLS_BEFORE_RELIEF and not self.relief_requested:
             self.relief_requested = True
             self.attention = "relief"
         elif polls_per_rank >= RANK_POLLS_BEFORE_LIVELOCK and self.polls >= POLLS_BEFORE_LIVELOCK:

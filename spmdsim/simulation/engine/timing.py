@@ -1,7 +1,7 @@
 """Model the time of messages and collectives on a machine; record a run as a timeline in Chrome/Perfetto JSON.
 
-A rank has one port out and one port in, which work at the same time. Messages of a rank leave one after the other,
-and arrive one after the other.
+A rank has one port out and one port in, which work at the same time. Messages leave one after the other, in the order
+in which the rank sends them. They arrive one after the other, in the order in which the rank completes its receives.
 """
 
 from __future__ import annotations

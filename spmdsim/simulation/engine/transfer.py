@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -30,7 +31,8 @@ def start_send(
 ) -> Message:
     """Send a message without blocking: match it with a posted receive, or put it in a mailbox.
 
-    - If a receive that fits is posted, both are completed (:func:`match`).
+    - If a receive that fits is posted, both are completed (:func:`match`). A receive from any source is completed
+      later (:mod:`spmdsim.simulation.engine.wildcards`).
     - Else, if the mode is READY, the run ends with an error.
     - Else the message goes to the receiver's mailbox. It is buffered if its mode is BUFFERED, or if it is a standard
       one from a line in ``scheduler.buffered_sites``: it gets a copy of the data, so that the sender may change its
@@ -70,11 +72,15 @@ def start_send(
         task.count_ahead(box, nbytes, message)
     if box.posted or box.wild or box.blocked is not None:
         receive = box.find_receive(message.source, tag)
-        if receive is not None:
+        if receive is not None and receive.source == ANY_SOURCE and scheduler.random is None:
+            scheduler.undecided[box] = None
+        elif receive is not None:
             box.remove_receive(receive)
             match(scheduler, message, receive)
             return message
-    if mode is READY:
+        elif mode is READY:
+            scheduler.fail(faults.ready_problem(message))
+    elif mode is READY:
         scheduler.fail(faults.ready_problem(message))
     enqueue(scheduler, box, message)
     buffered = scheduler.buffered_sites
@@ -119,9 +125,10 @@ def start_receive(
 ) -> Receive:
     """Start a receive without blocking: match it with an arrived message, or post it.
 
-    A posted receive waits in the rank's own mailbox for a message that fits. With ANY_SOURCE the message that arrived
-    first is taken; in a simulation with a seed, the source is drawn at random. A message that is too long or of
-    another type ends the run with an error.
+    A posted receive waits in the rank's own mailbox for a message that fits. A receive from ANY_SOURCE is always
+    posted: the message that leaves its sender first is taken when no earlier one can come. In a simulation with a
+    seed, the source is drawn at random and at once. A message that is too long or of another type ends the run with
+    an error.
 
     Args:
         endpoint: the receiver's end of the communicator.
@@ -146,11 +153,17 @@ def start_receive(
         receive.done = True
         receive.end = receive.posted
         return receive
-    message = box.take(source, tag, scheduler.random) if box.arrived else None
-    if message is not None:
-        match(scheduler, message, receive)
-    else:
+    message = box.find(source, tag, scheduler.random) if box.arrived else None
+    if message is None:
         box.post(receive)
+    elif source == ANY_SOURCE and scheduler.random is None:
+        box.post(receive)
+        scheduler.undecided[box] = None
+    elif box.wild and scheduler.random is None and box.is_held_back(message):
+        box.post(receive)
+    else:
+        box.remove(message)
+        match(scheduler, message, receive)
     return receive
 
 
@@ -179,11 +192,10 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
 
     1. A message that is too long or of another type ends the run with an error. If one end stores an array row by row
        and the other one column by column, a warning is added.
-    2. The modelled times at which both are complete are set: the message waits for the receive in SYNCHRONOUS mode,
-       and for the receiver's incoming port.
+    2. In SYNCHRONOUS mode, the modelled times of the message are moved: it waits for the receive.
     3. If the receiver is blocked in the receive (``receive.direct``), the data is written to its buffer. Else the
        message stores a copy until the rank completes the receive. A Python object is not copied.
-    4. Both are marked done, and the timeline records them, if there is one.
+    4. Both are marked done.
 
     Args:
         scheduler: the simulation; its count of polls becomes 0.
@@ -204,8 +216,6 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         # The message waits for the receive; its duration stays.
         message.end += posted - message.start
         message.start = posted
-    link = scheduler.link((message.task.rank, receiver.rank), payload.nbytes)
-    receive.end = occupy_port_in(receiver, posted, message.end, link.beta * payload.nbytes)
     receive.message = message
     scheduler.polls = 0
     if receive.direct:
@@ -217,25 +227,44 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     finish(scheduler, receive)
     if message.relief is not None:
         message.relief.report_received(scheduler, message)
+
+
+def set_receive_time(receive: Receive) -> None:
+    """Set the modelled time at which a matched receive is complete.
+
+    Then its message has passed the rank's incoming port. The rank calls it when it completes the receive, so that the times follow from the order of its own calls. The
+    timeline records the message, if there is one. Does nothing if the time is set.
+
+    Args:
+        receive: the receive, which has a message.
+    """
+    message, task = receive.message, receive.task
+    if receive.end >= 0 or message is None:
+        return
+    scheduler, nbytes = task.scheduler, message.payload.nbytes
+    link = scheduler.plain or scheduler.link((message.task.rank, task.rank), nbytes)
+    arrival = task.port_in.occupy(message.end, link.beta * nbytes)
+    receive.end = max(arrival, receive.posted)
     if scheduler.timeline is not None:
         scheduler.timeline.record_message(message, receive)
 
 
-def occupy_port_in(receiver: Task, posted: float, end: float, seconds: float) -> float:
-    """Reserve a rank's incoming port for a message; return the time at which its receive is complete.
+def set_receive_times(operations: Iterable[Any]) -> None:
+    """Set the times of the receives that a rank completes in one call.
 
-    The message has arrived when it has left its sender and has occupied the port for ``seconds`` after the message
-    before it. All times are modelled, in seconds.
+    They occupy the rank's incoming port in the order in which their messages arrive.
 
     Args:
-        receiver: the receiving rank.
-        posted: time at which the receive was posted; it is complete at this time at the earliest.
-        end: time at which the message had left its sender.
-        seconds: duration for which it occupies the receiver's port.
+        operations: complete operations of the rank; those that are no receives are ignored.
     """
-    arrival = max(end, receiver.port_in + seconds)
-    receiver.port_in = arrival
-    return max(arrival, posted)
+    receives = [(*op.message.order(), i, op) for i, op in enumerate(operations) if _has_message(op)]
+    for *_, receive in sorted(receives):
+        set_receive_time(receive)
+
+
+def _has_message(operation: Any) -> bool:
+    """Return True for a receive that has matched a message."""
+    return type(operation) is Receive and operation.message is not None
 
 
 def deliver(message: Message, target: Any) -> None:
@@ -274,6 +303,7 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
         The object of a lower-case receive; None for a buffer, and for a receive from PROC_NULL.
     """
     task, message = receive.task, receive.message
+    set_receive_time(receive)
     if receive.end > task.clock:
         task.clock = receive.end
     if message is None:
@@ -340,13 +370,17 @@ def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> No
 def _answer_probes(scheduler: Scheduler, box: Any, message: Message) -> None:
     """Complete the blocking probes of a mailbox that a new message satisfies, and remove them from it.
 
+    Probes from any source are completed later (:mod:`spmdsim.simulation.engine.wildcards`).
+
     Args:
         scheduler: the simulation, in which the probing rank can continue.
         box: the mailbox.
         message: the message; it stays in the mailbox, and becomes the ``message`` of each probe.
     """
     for probing in list(box.probes):
-        if probing.source in (ANY_SOURCE, message.source) and probing.tag in (ANY_TAG, message.tag):
+        if probing.source == ANY_SOURCE and scheduler.random is None:
+            scheduler.undecided[box] = None
+        elif probing.source in (ANY_SOURCE, message.source) and probing.tag in (ANY_TAG, message.tag):
             box.probes.remove(probing)
             probing.message = message
             finish(scheduler, probing)

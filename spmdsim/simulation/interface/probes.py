@@ -46,8 +46,8 @@ class ProbeMethods:
     def _probe(self, source: int, tag: int, status: Status | None, name: str, wait: bool = True) -> Any:
         """Return the message that a receive would get, without receiving it, or None.
 
-        With ANY_SOURCE the first message that arrived is returned; in a simulation with a seed, the source is drawn
-        at random. PROC_NULL has a message at any time: ``_NULL_MESSAGE``.
+        With ANY_SOURCE the message that leaves its sender first is returned; in a simulation with a seed, the source
+        is drawn at random. PROC_NULL has a message at any time: ``_NULL_MESSAGE``.
 
         Args:
             source: rank, ANY_SOURCE or PROC_NULL.
@@ -66,7 +66,10 @@ class ProbeMethods:
             return _NULL_MESSAGE
         box, random = self._end.box, self._scheduler.random
         message: Message | None = box.find(source, tag, random)
-        if message is None:
+        undecided = source == ANY_SOURCE and random is None
+        if undecided and wait and message is not None:
+            self._scheduler.undecided[box] = None
+        if message is None or undecided:
             probing = Probing(self._shared, self._task, self._rank, source, tag, name)
             if wait:
                 box.probes.append(probing)
@@ -81,7 +84,8 @@ class ProbeMethods:
     def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
         """Return True if a message has arrived, which stays in the mailbox; never block.
 
-        If not, other ranks run once before a second search.
+        If not, other ranks run once before a second search. With ANY_SOURCE they always do, so that an earlier message
+        can come.
 
         Args:
             source: rank, ANY_SOURCE, or PROC_NULL, which has a message at any time.

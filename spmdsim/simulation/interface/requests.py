@@ -10,7 +10,8 @@ from spmdsim.simulation.data.constants import UNDEFINED, Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
-from spmdsim.simulation.engine.transfer import complete_receive
+from spmdsim.simulation.engine.transfer import complete_receive, set_receive_times
+from spmdsim.simulation.engine.wildcards import match_posted
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import place_in_stack
 
@@ -131,6 +132,7 @@ class Request(Handle):
             if box.withdraw(operation):
                 operation.name = "cancelled"
                 finish(operation.task.scheduler, operation)
+                match_posted(operation.task.scheduler, box)
 
     cancel = Cancel
 
@@ -176,6 +178,7 @@ class Request(Handle):
         operations = [request.operation for request in requests if request.operation is not None]
         begin = operations[0].task.clock if operations else 0.0
         _wait_together(operations, every=True)
+        set_receive_times(operations)
         if statuses is None:
             results = [request._take_if_active(None) for request in requests]
         else:
@@ -471,6 +474,7 @@ def _take_done(requests: Sequence[Request], statuses: list[Status] | None) -> tu
         complete.
     """
     positions = _done_positions(requests)
+    set_receive_times(requests[position].operation for position in positions)
     new_statuses = [Status() for _ in positions]
     results = [requests[position]._take(status) for position, status in zip(positions, new_statuses)]
     fill_statuses(statuses, new_statuses)
