@@ -33,7 +33,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_getframe": "simulation/interface/requests.py simulation/interface/probes.py "
         "simulation/interface/process_topology.py simulation/interface/simulated_comm.py "
         "simulation/interface/point_to_point.py simulation/interface/collective_methods.py "
-        "simulation/interface/stand_in.py simulation/engine/captured_output.py simulation/engine/isolation.py "
+        "simulation/interface/stand_in.py simulation/engine/captured_output.py simulation/engine/rank_process.py "
+        "simulation/engine/rank_clock.py "
         "simulation/engine/scheduler.py simulation/engine/mailboxes.py",
     },
     "labs run and grade programs of students": {"exec": "labs/grading.py", "compile": "labs/grading.py"},

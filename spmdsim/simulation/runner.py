@@ -15,11 +15,13 @@ from spmdsim.cost.node_map import NodeMap, Nodes
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.reading import require_file
+from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.deadlock.explanation import resolve_stall
 from spmdsim.simulation.deadlock.wait_graph import report_open_operations
-from spmdsim.simulation.engine.captured_output import capture_output, replace_exit, replace_sleep
+from spmdsim.simulation.engine.captured_output import replace_attribute, replace_exit
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.ownership import Variables
+from spmdsim.simulation.engine.rank_clock import replace_clocks
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.engine.wildcards import decide_wildcards
@@ -100,7 +102,8 @@ def simulate(
         if emit is None:
             stdout.write(line + "\n")
         else:
-            emit(rank, line)
+            with replace_attribute(sys, "stdout", stdout):
+                emit(rank, line)
 
     _run_all_ranks(program, args, scheduler, write)
     report = _build_report(scheduler, tuple(output))
@@ -120,8 +123,8 @@ def _check_count(n: int) -> None:
 def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, write: Emit) -> None:
     """Run a program on all ranks to their ends, or until an error ends the run.
 
-    While it runs, mpi4py, standard output, ``time.sleep`` and ``os._exit`` of this process are replaced by simulated
-    ones. If no error ended the run, messages that no rank received, collectives that some ranks did not call and
+    While it runs, mpi4py, standard output, the clocks of ``time`` and ``os._exit`` of this process are replaced by
+    simulated ones. If no error ended the run, messages that no rank received, collectives that some ranks did not call and
     requests for which no rank waited are reported at the end.
 
     Args:
@@ -135,17 +138,17 @@ def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, writ
         UsageTypeError: If ``program`` is neither a function nor a path.
         WorldError: If a simulation is running.
     """
-    stand_in = StandIn()
+    stand_in, excepthook = StandIn(), sys.excepthook
     with ExitStack() as stack:
         body, isolation = _rank_body(program, args, scheduler, stand_in)
         stack.enter_context(activate(scheduler))
-        stack.enter_context(isolation.installed())
+        stack.enter_context(isolation.installed(write))
         stack.enter_context(stand_in.installed())
-        stack.enter_context(replace_sleep(scheduler))
+        stack.enter_context(replace_clocks(scheduler))
         stack.enter_context(replace_exit(scheduler))
-        stack.enter_context(capture_output(scheduler, write))
         make_worlds(scheduler)
-        scheduler.start(lambda task: _run_rank(scheduler, task, body, isolation.process.call_exit_functions))
+        end = isolation.process.call_exit_functions
+        scheduler.start(lambda task: _run_rank(scheduler, task, body, end, excepthook))
         start_clock()
         try:
             scheduler.run()
@@ -262,14 +265,20 @@ def _takes_comm(function: Callable[..., Any], count: int) -> bool:
 # ---------------------------------------------------------------------- one rank
 
 
-def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end: Callable[[], None]) -> None:
+def _run_rank(
+    scheduler: Scheduler,
+    task: Task,
+    body: Callable[[Task], Any],
+    end: Callable[[], None],
+    excepthook: Callable[..., Any],
+) -> None:
     """Run the program on one rank, and record in its task how it ended.
 
     - If the program returns, its result is stored and the rank counts as finished.
     - If the program calls sys.exit, the exit code is stored and the rank counts as finished. A code other than 0 ends
       the run with an error.
     - If another exception ends the program, the run ends with an error. The exit code is 1, or 130 for
-      KeyboardInterrupt.
+      KeyboardInterrupt. If the program has set ``sys.excepthook``, it is called.
     - If the exception only ends the rank because the run is over, nothing is recorded.
 
     Args:
@@ -278,6 +287,7 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
         body: runs the program on a rank and returns its result.
         end: calls the rank's exit functions. It is called after a return and after sys.exit, not after another
             exception.
+        excepthook: ``sys.excepthook`` of the process.
     """
     try:
         try:
@@ -296,6 +306,8 @@ def _run_rank(scheduler: Scheduler, task: Task, body: Callable[[Task], Any], end
             return
         task.exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
         scheduler.record_failure(_describe_exception(task, error))
+        if sys.excepthook is not excepthook:
+            sys.excepthook(type(error), error, error.__traceback__)
 
 
 def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> None:
@@ -342,6 +354,8 @@ def _user_place(task: Task, error: BaseException, call: str) -> ProgramPlace:
 def _describe_exception(task: Task, error: BaseException) -> Problem:
     """Return the problem of kind "exception" for an exception that the user's program raised.
 
+    An error of MPI that has a problem, such as one about both ends of a message, gives this problem.
+
     An example: "rank 1 raises ValueError: bad at a.py:34". The details of the error are the lines of a traceback with
     the user's frames only. The text of a MemoryError names the memory limit, if there is one. An error of MPI is named
     by its text, such as "MPI_ERR_TAG: ...", without its Python class. An exception without text is named by its class
@@ -351,6 +365,9 @@ def _describe_exception(task: Task, error: BaseException) -> Problem:
         task: the rank that raised it.
         error: the exception.
     """
+    if isinstance(error, MPIError) and error.problem is not None:
+        problem: Problem = error.problem
+        return problem
     location = _user_place(task, error, type(error).__name__)
     trace = traceback.TracebackException.from_exception(error)
     user_frames = [frame for frame in trace.stack if not frame.filename.startswith(HERE)]

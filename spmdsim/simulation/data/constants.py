@@ -68,14 +68,16 @@ class Exception(RuntimeError):
     Args:
         name: the error class, such as ``ERR_RANK``, or its number.
         reason: the argument, the rule and the value.
+        problem: the finding to report if the program does not catch the error; None for one about the exception.
     """
 
-    def __init__(self, name: str | int = 0, reason: str = "") -> None:
+    def __init__(self, name: str | int = 0, reason: str = "", problem: Any = None) -> None:
         names = list(ERROR_TEXTS)
         self.error_name = names[name] if isinstance(name, int) else name
         self.ob_ierr = ERROR_CODES[self.error_name]
         super().__init__(self.ob_ierr)
         self.reason = reason
+        self.problem = problem
 
     def Get_error_code(self) -> int:
         """Return the number of the error."""

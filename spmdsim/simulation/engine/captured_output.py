@@ -1,12 +1,12 @@
-"""Replace a rank's output, sleep and ``os._exit`` while the program runs."""
+"""Replace a rank's standard streams and ``os._exit`` while the program runs."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from threading import get_ident
 from typing import Any, NoReturn, TextIO
@@ -15,53 +15,36 @@ from spmdsim.simulation.engine.scheduler import Scheduler
 from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 
-class RankOutput:
-    """A text stream that collects each rank's text and passes on complete lines.
+class _LineBuffer(io.BufferedIOBase):
+    """A binary stream that collects one rank's bytes and passes on complete lines of text.
 
     Args:
-        scheduler: the simulation, which knows the running rank.
-        emit: function that is called with (rank, line).
+        rank: the rank.
+        emit: function that is called with (rank, line); the line has no line end.
         original: the process's own stream.
     """
 
-    def __init__(self, scheduler: Scheduler, emit: Callable[[int, str], None], original: TextIO) -> None:
-        self._scheduler = scheduler
+    def __init__(self, rank: int, emit: Callable[[int, str], None], original: TextIO) -> None:
+        self._rank = rank
         self._emit = emit
         self._original = original
-        self._unfinished: dict[int, str] = {}
-        self.encoding = "utf-8"
-        self.errors = "replace"
+        self._unfinished = b""
 
-    def write(self, text: str) -> int:
-        """Add text of the running rank and pass on its complete lines; return the length of the text.
+    def write(self, data: Any) -> int:
+        """Add the bytes of ``data`` and pass on the complete lines; return the number of bytes.
 
-        A line has no line end when ``emit`` gets it. Text after the last line end is stored until the rank's line is
-        complete.
+        Bytes after the last line end are stored until the line is complete.
         """
-        rank = self._scheduler.current.rank
-        *lines, unfinished = (self._unfinished.pop(rank, "") + text).split("\n")
+        content = bytes(data)
+        *lines, self._unfinished = (self._unfinished + content).split(b"\n")
         for line in lines:
-            self._emit(rank, line)
-        if unfinished:
-            self._unfinished[rank] = unfinished
-        return len(text)
+            self._emit(self._rank, line.decode("utf-8", "replace"))
+        return len(content)
 
-    def writelines(self, lines: Any) -> None:
-        """Write several texts."""
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        """Do nothing: lines are passed on when they are complete."""
-
-    def close_lines(self) -> None:
-        """Pass on the text of all ranks that has no line end."""
-        for rank in sorted(self._unfinished):
-            self._emit(rank, self._unfinished.pop(rank))
-
-    def isatty(self) -> bool:
-        """Return False: the output of many ranks is not a terminal."""
-        return False
+    def pass_on_rest(self) -> None:
+        """Pass on the bytes after the last line end, if there are any."""
+        if self._unfinished:
+            self.write(b"\n")
 
     def writable(self) -> bool:
         """Return True."""
@@ -72,8 +55,41 @@ class RankOutput:
         return self._original.fileno()
 
 
+class RankStreams:
+    """The standard output and input of each rank.
+
+    Args:
+        emit: function that is called with (rank, line) for each printed line, without its line end.
+    """
+
+    def __init__(self, emit: Callable[[int, str], None]) -> None:
+        self._emit = emit
+        self._original = sys.stdout
+        self._input = sys.stdin
+        self._no_input = io.TextIOWrapper(io.BytesIO())
+        self._outputs: dict[int, tuple[TextIO, _LineBuffer]] = {}
+
+    def open_output(self, rank: int) -> TextIO:
+        """Return a new text stream that passes on the lines that a rank prints."""
+        buffer: Any = _LineBuffer(rank, self._emit, self._original)
+        stream: TextIO = io.TextIOWrapper(buffer, "utf-8", "replace", newline="\n", line_buffering=True)
+        self._outputs[rank] = stream, buffer
+        return stream
+
+    def input_of(self, rank: int) -> TextIO | None:
+        """Return the process's standard input for rank 0, and an empty one for the others, as launchers do."""
+        return self._input if rank == 0 else self._no_input
+
+    def close_lines(self) -> None:
+        """Pass on the text of all ranks that has no line end, in rank order."""
+        for _, (stream, buffer) in sorted(self._outputs.items()):
+            with suppress(ValueError):  # the program may have closed or detached it
+                stream.flush()
+            buffer.pass_on_rest()
+
+
 @contextmanager
-def _replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
+def replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
     """Replace an attribute of a module inside a ``with`` block; restore it afterwards. Yields None.
 
     Args:
@@ -90,53 +106,6 @@ def _replace_attribute(module: Any, name: str, value: Any) -> Iterator[None]:
         yield
     finally:
         setattr(module, name, original)
-
-
-@contextmanager
-def capture_output(scheduler: Scheduler, emit: Callable[[int, str], None]) -> Iterator[None]:
-    """Pass every rank's printed lines to ``emit(rank, line)`` inside a ``with`` block. Yields None.
-
-    Replaces ``sys.stdout``; stderr is not captured. The end of the block passes on lines without a line end, too, in
-    rank order.
-
-    Args:
-        scheduler: the simulation, which knows the running rank.
-        emit: called with the rank and the line, without its line end.
-    """
-    stream = RankOutput(scheduler, emit, sys.stdout)
-    try:
-        with _replace_attribute(sys, "stdout", stream):
-            yield
-    finally:
-        stream.close_lines()
-
-
-def replace_sleep(scheduler: Scheduler) -> AbstractContextManager[None]:
-    """Return a context in which ``time.sleep`` takes modelled time, not real time.
-
-    In a rank, ``time.sleep(0.5)`` adds 0.5 s to the rank's modelled clock, lets other ranks run, and does not wait. A
-    negative duration raises ValueError. In other threads of the program, ``time.sleep`` waits as usual. The context
-    yields None, and restores ``time.sleep`` at its end.
-
-    Args:
-        scheduler: the simulation; a sleep is recorded in its timeline if it has one.
-    """
-    original = time.sleep
-
-    def sleep(seconds: Any) -> None:
-        """Advance the clock of the running rank and let other ranks run; other threads sleep really."""
-        if get_ident() != scheduler.thread:
-            return original(seconds)
-        if seconds < 0:
-            raise ValueError("sleep length must be non-negative")
-        task = scheduler.current
-        start = task.clock
-        task.clock += seconds
-        if scheduler.timeline is not None:
-            scheduler.timeline.record_call(task, "sleep", start, sys._getframe(1))
-        scheduler.yield_turn()
-
-    return _replace_attribute(time, "sleep", sleep)
 
 
 def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
@@ -164,4 +133,4 @@ def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
         task.exit_code = status or 1
         scheduler.fail(Problem("exit", ERROR, text, (task.rank,), (location,)))
 
-    return _replace_attribute(os, "_exit", end_simulation)
+    return replace_attribute(os, "_exit", end_simulation)

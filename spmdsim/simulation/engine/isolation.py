@@ -1,4 +1,4 @@
-"""Give each rank its own process state: arguments, modules, random numbers, environment, folder.
+"""Give each rank its own modules, and switch the state of the process when another rank runs.
 
 In a real program each rank is a process with its own variables of modules. Here modules that can reach MPI
 (:mod:`spmdsim.simulation.engine.ownership`), the user's modules and ``random`` are loaded once per rank. They are
@@ -7,156 +7,31 @@ exchanged whenever another rank runs.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
-from spmdsim.errors import working_folder
+from spmdsim.simulation.engine.captured_output import RankStreams
+from spmdsim.simulation.engine.interpreter_state import InterpreterState
 from spmdsim.simulation.engine.ownership import Ownership, Variables, find_module
+from spmdsim.simulation.engine.rank_process import Process
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-
-_ExitFunction = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-
-
-class _RankEnvironment(MutableMapping[Any, Any]):
-    """The environment variables of the running rank.
-
-    Each access looks the rank up, because ranks switch at every message.
-    """
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-
-    def _variables(self) -> dict[Any, Any]:
-        """Return the variables of the running rank."""
-        return self._process.environments[self._process.rank]
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._variables()[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._variables()[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._variables()[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._variables())
-
-    def __len__(self) -> int:
-        return len(self._variables())
-
-
-class Process:
-    """The process state of each rank: working folder, environment, exit functions.
-
-    Args:
-        size: number of ranks.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._views = [
-            view for name in ("environ", "environb") if (view := getattr(os, name, None)) is not None
-        ]
-        self._environment: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
-        self.environments = [dict(self._environment) for _ in range(size)]
-        # The working folder of each rank. When a rank first changes its folder, all others get the start folder.
-        self._folders = [""] * size
-        self.has_moved = False  # True if a rank has changed its working folder
-        self._exit_functions: list[list[_ExitFunction]] = [[] for _ in range(size)]
-        self.rank = 0
-
-    def enter_folder(self) -> None:
-        """Change to the working folder of the running rank; valid once a rank has changed its folder."""
-        self._chdir(self._folders[self.rank])
-
-    def call_exit_functions(self) -> None:
-        """Call the exit functions of the running rank, the last registered one first, and forget them.
-
-        Functions that these functions register are called, too. An exception ends the calls.
-        """
-        functions = self._exit_functions[self.rank]
-        while functions:
-            function, args, kwargs = functions.pop()
-            function(*args, **kwargs)
-
-    @contextmanager
-    def installed(self, has_copies: Callable[[str], bool]) -> Iterator[None]:
-        """Give each rank its own folder, environment and exit functions inside a ``with`` block.
-
-        In the block, ``os.chdir``, ``os.environ``, ``atexit.register`` and ``atexit.unregister`` act on the running
-        rank alone. At its end they are restored, and so are the folder and the environment of the process. The exit
-        functions of ranks are only stored: :meth:`call_exit_functions` calls them. Yields None.
-
-        Args:
-            has_copies: returns True if every rank has its own copy of the module of this name. Exit functions that
-                other modules register belong to the process, and run when it ends.
-        """
-        self._chdir, register, unregister = os.chdir, atexit.register, atexit.unregister
-        start = working_folder()
-        for view in self._views:
-            view._data = _RankEnvironment(self)
-
-        def chdir(path: Any) -> None:
-            self._chdir(path)
-            self._folders = [folder or start for folder in self._folders]
-            self.has_moved = True
-            self._folders[self.rank] = os.getcwd()
-
-        def own_register(func: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not has_copies(sys._getframe(1).f_globals.get("__name__", "")):
-                return register(func, *args, **kwargs)
-            self._exit_functions[self.rank].append((func, args, kwargs))
-            return func
-
-        def own_unregister(func: Any, /) -> None:
-            others = [function for function in self._exit_functions[self.rank] if function[0] != func]
-            self._exit_functions[self.rank] = others
-            unregister(func)
-
-        os.chdir, atexit.register, atexit.unregister = chdir, own_register, own_unregister
-        try:
-            yield
-        finally:
-            os.chdir, atexit.register, atexit.unregister = self._chdir, register, unregister
-            if self.has_moved:
-                os.chdir(start)
-            self._restore_environment()
-
-    def _restore_environment(self) -> None:
-        """Undo the changes of all ranks to ``os.environ`` and to the environment of C code.
-
-        A variable that a rank added is removed. A variable that a rank changed or deleted gets its value from before
-        the simulation.
-        """
-        for view in self._views:
-            view._data = self._environment
-        for environment in self.environments:
-            for key in environment.keys() | self._environment.keys():
-                if key not in self._environment:
-                    os.unsetenv(key)
-                elif environment.get(key) != self._environment[key]:
-                    os.putenv(key, self._environment[key])
-
 
 _OWN_STANDARD = frozenset({"random"})
 _Step = Callable[[Any], object]
 
 
 class RankWorld:
-    """The modules, arguments and random numbers of one rank."""
+    """The modules of one rank."""
 
-    def __init__(self, rank: int, arguments: list[str], seed: int) -> None:
-        self.arguments = list(arguments)
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
         self.main = types.ModuleType("__main__")
         self.modules: dict[str, Any] = {}
-        self.seed = (seed, rank)
-        self.numpy_bits: Any = None
 
 
 class Isolation:
@@ -178,14 +53,14 @@ class Isolation:
         draws_numbers: bool,
         variables: Variables | None = None,
     ) -> None:
-        self.draws_numbers = draws_numbers
+        self._draws_numbers = draws_numbers
         self._scheduler = scheduler
+        self._arguments = arguments
         self._folder = folder
         self._variables = variables
         self._ownership = Ownership(self)
         self.process = Process(len(scheduler.tasks))
-        seed = scheduler.seed or 0
-        self.worlds = [RankWorld(task.rank, arguments, seed) for task in scheduler.tasks]
+        self.worlds = [RankWorld(task.rank) for task in scheduler.tasks]
         self._home = "__main__" if variables is None else variables.program.__module__
         self._current: RankWorld | None = None
         self._names: set[str] = set()
@@ -195,11 +70,12 @@ class Isolation:
     def enter_rank(self, task: Task) -> None:
         """Set the process state to that of a rank that runs next; do nothing if it is set already.
 
-        The state is: the folder, ``sys.argv``, the module ``__main__``, and these if ranks can differ in them:
+        The state is:
 
-        - other modules, if some are loaded per rank;
-        - variables of the program's function, if their values differ between ranks;
-        - numpy's random numbers, if the program may draw some. A rank's first ones are seeded with (seed, rank).
+        - folder, environment and locale (:class:`Process`);
+        - variables of shared modules, such as ``sys.stdout`` (:class:`InterpreterState`);
+        - the module ``__main__``, and other modules that are loaded per rank;
+        - variables of the program's function, if their values differ between ranks.
 
         Args:
             task: the rank.
@@ -207,20 +83,14 @@ class Isolation:
         world, before = self.worlds[task.rank], self._current
         if world is before:
             return
-        self._current, self.process.rank = world, task.rank
-        if self.process.has_moved:
-            self.process.enter_folder()
-        sys.argv = world.arguments
+        self._current = world
+        self.process.enter_rank(task.rank)
+        self._interpreter.enter_rank(task.rank)
         sys.modules["__main__"] = world.main
         if self._names and before is not None:
             self._exchange_modules(before, world)
         if self._variables is not None and self._variables.differ:
             self._variables.set_values(task.rank)
-        numpy_random = sys.modules.get("numpy.random") if self.draws_numbers else None
-        if numpy_random is not None:
-            if world.numpy_bits is None:
-                world.numpy_bits = numpy_random.MT19937(list(world.seed))
-            numpy_random.set_bit_generator(world.numpy_bits)
 
     def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
         """Replace one rank's own modules in ``sys.modules`` by another rank's.
@@ -270,13 +140,14 @@ class Isolation:
         if name in _OWN_STANDARD:
             if world is not None:
                 # Each rank draws different numbers, which are equal in every run.
-                words = "seed {} rank {}".format(*world.seed)
+                words = f"seed {self._scheduler.seed or 0} rank {world.rank}"
                 spec.loader = _Loader(spec.loader, after=lambda module: module.seed(words))  # type: ignore[assignment]
         elif spec.submodule_search_locations is not None and spec.loader is not None:
             self._share_submodules(spec)
         self._names.add(name)
         self._loading = True
-        self.draws_numbers |= may_draw_numbers(spec.origin)
+        if may_draw_numbers(spec.origin):
+            self._interpreter.separate_random_numbers()
         return spec
 
     def _share_submodules(self, spec: Any) -> None:
@@ -300,26 +171,29 @@ class Isolation:
     # ------------------------------------------------------------------ modules that are already loaded
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
+    def installed(self, emit: Callable[[int, str], None]) -> Iterator[None]:
         """Isolate ranks from each other inside a ``with`` block, and restore the process afterwards.
 
         On entry:
 
         - modules that ranks load for themselves are removed from ``sys.modules``;
-        - the script's folder becomes the first one of ``sys.path``;
+        - the script's folder becomes the first one of each rank's ``sys.path``;
         - this object becomes the first finder of ``sys.meta_path``, so that it is asked for modules
           (:meth:`find_spec`);
         - :meth:`enter_rank` becomes the scheduler's ``on_enter``, so that it is called before a rank runs.
 
-        On exit the removed modules are back, and ``sys.argv``, ``sys.path``, ``__main__``, the function's variables
-        and numpy's random state are as before. Yields None.
+        On exit the removed modules are back, and ``__main__``, the function's variables and the state of the
+        interpreter are as before. Yields None.
+
+        Args:
+            emit: function that is called with (rank, line) for each line that a rank prints.
         """
-        main, arguments = sys.modules.get("__main__"), sys.argv
-        numpy_random = sys.modules.get("numpy.random")
-        bits = numpy_random.get_bit_generator() if numpy_random is not None else None
-        path = list(sys.path)
+        main, streams = sys.modules.get("__main__"), RankStreams(emit)
+        self._interpreter = InterpreterState(self._arguments, streams, self._scheduler.seed or 0)
         if self._folder is not None:
-            sys.path.insert(0, self._folder)
+            sys.path = [self._folder, *sys.path]
+        if self._draws_numbers:
+            self._interpreter.separate_random_numbers()
         replaced = self._remove_loaded()
         if self._variables is not None:
             self._variables.replaced = replaced
@@ -330,6 +204,8 @@ class Isolation:
                 yield
         finally:
             sys.meta_path.remove(self)
+            self._interpreter.restore()
+            streams.close_lines()
             if self._variables is not None:
                 self._variables.restore()
             for name in self._names:
@@ -337,10 +213,6 @@ class Isolation:
             sys.modules.update(replaced)
             if main is not None:
                 sys.modules["__main__"] = main
-            sys.argv, sys.path[:] = arguments, path
-            numpy_random = sys.modules.get("numpy.random")
-            if numpy_random is not None:
-                numpy_random.set_bit_generator(bits or numpy_random.MT19937())
 
     def _is_own(self, name: str) -> bool:
         """Return True if every rank has its own copy of a module, such as the program itself."""

@@ -86,6 +86,7 @@ class Receive:
             completes it.
         message: the matched message, or None.
         before: the contents of the buffer when it was posted, to detect that the program changed them.
+        truncation: the error of a message that is longer than the buffer. Completing the receive raises it.
     """
 
     comm: Any
@@ -103,6 +104,7 @@ class Receive:
     number: int = 0
     message: Message | None = None
     before: Any = None
+    truncation: Any = None
     waiter: Any = None
 
     def accepts(self, source: int, tag: int) -> bool:

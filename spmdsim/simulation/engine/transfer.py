@@ -127,8 +127,7 @@ def start_receive(
 
     A posted receive waits in the rank's own mailbox for a message that fits. A receive from ANY_SOURCE is always
     posted: the message that leaves its sender first is taken when no earlier one can come. In a simulation with a
-    seed, the source is drawn at random and at once. A message that is too long or of another type ends the run with
-    an error.
+    seed, the source is drawn at random and at once. A message of another type ends the run with an error.
 
     Args:
         endpoint: the receiver's end of the communicator.
@@ -190,8 +189,9 @@ def check_source(size: int, source: int, tag: int) -> bool:
 def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     """Complete a message and the receive that it matches, and wake the ranks that wait for them.
 
-    1. A message that is too long or of another type ends the run with an error. If one end stores an array row by row
-       and the other one column by column, a warning is added.
+    1. A message of another type ends the run with an error. One that is too long is an error of the receive
+       (``receive.truncation``), and nothing is written. If one end stores an array row by row and the other one column
+       by column, a warning is added.
     2. In SYNCHRONOUS mode, the modelled times of the message are moved: it waits for the receive.
     3. If the receiver is blocked in the receive (``receive.direct``), the data is written to its buffer. Else the
        message stores a copy until the rank completes the receive. A Python object is not copied.
@@ -206,7 +206,7 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     if payload.dtype is not target.dtype:
         _check_types(scheduler, message, receive)  # checks the length, too
     elif payload.elements > target.elements:
-        scheduler.fail(faults.truncation_problem(message, receive))
+        receive.truncation = faults.truncation_problem(message, receive)
     if payload.order + target.order == ROWS + COLUMNS:  # one end has ROWS, the other has COLUMNS
         faults.report_memory_order(scheduler, message, receive)
     receiver, posted = receive.task, receive.posted
@@ -218,7 +218,7 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         message.start = posted
     receive.message = message
     scheduler.polls = 0
-    if receive.direct:
+    if receive.direct and receive.truncation is None:
         deliver(message, target)
     else:
         message.copy_data()
@@ -301,11 +301,16 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
 
     Returns:
         The object of a lower-case receive; None for a buffer, and for a receive from PROC_NULL.
+
+    Raises:
+        MPIError: If the message is longer than the buffer. Its ``problem`` is reported if the program does not catch it.
     """
     task, message = receive.task, receive.message
     set_receive_time(receive)
     if receive.end > task.clock:
         task.clock = receive.end
+    if receive.truncation is not None:
+        raise MPIError("ERR_TRUNCATE", receive.truncation.message, receive.truncation)
     if message is None:
         if status is not None:
             status.fill(PROC_NULL, ANY_TAG, 0)
@@ -346,7 +351,9 @@ def _send_outside(
 
 
 def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> None:
-    """End the run with a finding if a message does not fit its receive in type or length.
+    """Check the type and the length of a message that matches a receive.
+
+    A wrong type ends the run with a finding. A message that is too long gives ``receive.truncation``.
 
     `match` calls it only if the types are not one object, so never for a Python object that is received as an object.
     A Python object matches no buffer. BYTE and PACKED match every type of a buffer, and a message without bytes
@@ -364,7 +371,7 @@ def _check_types(scheduler: Scheduler, message: Message, receive: Receive) -> No
     if mixes_objects or (payload.dtype != target.dtype and not (payload.loose or target.loose)):
         scheduler.fail(faults.type_problem(message, receive))
     if payload.nbytes > target.nbytes:
-        scheduler.fail(faults.truncation_problem(message, receive))
+        receive.truncation = faults.truncation_problem(message, receive)
 
 
 def _answer_probes(scheduler: Scheduler, box: Any, message: Message) -> None:

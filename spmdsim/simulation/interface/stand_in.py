@@ -17,6 +17,7 @@ from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import Datatype
 from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.engine.rank_clock import TICK, read_clock
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
 from spmdsim.simulation.findings.problems import place_of, site_of
 from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
@@ -26,8 +27,6 @@ from spmdsim.simulation.interface.requests import Prequest, Request
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, enable
 
 VERSION = "4.1.0"
-#: Resolution of the modelled clock, in seconds.
-_TICK = 1e-6
 
 
 def make_worlds(scheduler: Scheduler) -> None:
@@ -205,21 +204,13 @@ class StandIn:
     def Wtime(self) -> float:
         """Return the rank's modelled clock in seconds.
 
-        Each call without communication since the last one advances the clock: by 1 µs, then 2 µs, and so on. So a
-        loop that waits for a time ends soon. Raises WorldError if no simulation is running.
+        See :func:`read_clock`. Raises WorldError if no simulation is running.
         """
-        task = _task()
-        if task.clock == task.last_wtime:
-            task.idle_wtimes += 1
-            task.clock += _TICK * task.idle_wtimes
-        else:
-            task.idle_wtimes = 0
-        task.last_wtime = task.clock
-        return task.clock
+        return read_clock(_task())
 
     def Wtick(self) -> float:
         """Return the resolution of the clock."""
-        return _TICK
+        return TICK
 
     def Get_processor_name(self) -> str:
         """Return the name of the rank's node."""
