@@ -84,11 +84,10 @@ def to_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
     return x if kind == x.dtype else cast(x, kind)
 
 
-def check_fractions(q: Array) -> Array:
-    """Return fractions of quantiles unchanged; raise RuleError if one is outside of 0 to 1."""
+def check_fractions(q: Array) -> None:
+    """Raise RuleError if a fraction of quantiles is outside of 0 to 1."""
     if q.size and not (q.min() >= 0 and q.max() <= 1):
         raise RuleError(f"q must be from 0 to 1 (for percentiles to 100), got the fractions {q.tolist()}")
-    return q
 
 
 def merge_dims_last(x: Tensor, dims: Sequence[int]) -> Tensor:
