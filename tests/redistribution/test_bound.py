@@ -183,6 +183,24 @@ def test_the_table_prints_the_ratio_of_a_plan_above_the_bound() -> None:
     assert "= the lower bound" not in str(route) and f"ratio {route.ratio:.4g}" in str(route)
 
 
+def test_a_busy_rank_gives_the_adding_of_an_element_to_a_rank_that_may_replace_it() -> None:
+    """Seven and four elements are no multiples of the ranks that add them."""
+    for src, dst, count in (
+        (
+            Mesh((3, 2), ("a", "b"), ranks=(3, 5, 0, 4, 2, 1))("b", partial="a"),
+            Mesh((2, 3), ("y", "z"), ranks=(4, 5, 8, 6, 7, 2))("z"),
+            7,
+        ),
+        (
+            Mesh((2, 4), ("a", "b"), ranks=(7, 5, 3, 2, 0, 1, 6, 4))(None, partial=("a", "b")),
+            Mesh((2, 2), ("y", "z"), ranks=(8, 18, 19, 9))("z"),
+            4,
+        ),
+    ):
+        route = plan(src, dst, (count,), "int8")
+        assert route.max_nbytes == route.max_lower_bound == 3
+
+
 @pytest.mark.parametrize(
     "shape,src,dst,nbytes",
     [

@@ -16,7 +16,7 @@ from spmdsim.redistribution.exchange.direct import receives
 from spmdsim.redistribution.grid import cuts
 from spmdsim.redistribution.plans.merge import Merge, common_replica_axes, fill_buckets
 from spmdsim.redistribution.price import Prices, price_step
-from spmdsim.redistribution.step_counts import busiest_received, sent_nbytes, step_messages
+from spmdsim.redistribution.step_counts import all_received, busiest_received, sent_nbytes, step_messages
 from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
 
 
@@ -62,6 +62,13 @@ def test_parts_and_scans_are_counted_by_hand() -> None:
     assert [back.nbytes(rank, 2) for rank in range(4)] == [8, 8, 0, 0] and back.array_elements(0) == 4
     assert [back.sent_elements(rank) for rank in range(4)] == [0, 4, 4, 0]
     assert step_messages(back) == 2 and step_messages(scan) == 1 and price_step(back, 2, None)[0] == 4
+
+
+def test_the_lowest_rank_of_a_group_receives_the_remainder_of_an_all_reduce() -> None:
+    # Four elements on three ranks are blocks of 2, 1 and 1. A rank receives its block twice, and the others once.
+    mesh = Mesh((2, 3), ("a", "b"), ranks=(5, 1, 3, 4, 0, 2))
+    step = Step("all_reduce", ("b",), mesh(None, partial="b"), mesh(None), (4,), "sum")
+    assert all_received([step]).tolist() == [6, 6, 5, 5, 5, 5]
 
 
 def test_merged_messages_are_counted_by_hand() -> None:

@@ -478,6 +478,57 @@ def sum_of_three(a):
     return a[:-2, 1:-1] + a[2:, 1:-1] + a[2:, 2:]
 
 
+@pytest.mark.parametrize(
+    ("n", "window", "rank", "expected"),
+    [
+        (80, Window(80, 1), 0, (48, 4, slice(5, 45))),  # a power of two from 4 on: 20 % of 40 elements
+        (80, Window(80, -1), 0, (48, 4, slice(4, 43))),  # nothing arrives, but an element leaves
+        (80, Window(80, -1), 1, (48, 4, slice(3, 43))),
+        (80, Window(80, -1, wrap=True), 0, (48, 4, slice(3, 43))),
+        (128, Window(128, 4), 0, (72, 4, slice(8, 72))),
+        (128, Window(128, 5), 0, (80, 8, slice(13, 77))),
+        (80, Window(80, 5), 0, (50, 5, slice(10, 50))),  # not rounded: 25 %
+        (80, Window(80, 5), 1, (50, 5, slice(10, 45))),
+        (80, Window(80, 6), 0, None),  # 30 %
+        (80, Window(82, 0), 0, (48, 4, slice(4, 45))),  # positions of their own: 41 for each rank
+        (16, Window(16, 1), 0, (10, 1, slice(2, 10))),
+        (12, Window(12, 1), 0, None),
+        (80, Window(78, 1), 0, None),  # rank 0 reads elements 1 to 39, so nothing moves
+        (80, Window(80, 0, 2), 0, None),  # not a shift
+        (80, Window(40, 0, 1, 2), 0, None),
+        (80, Window(80, 1, wrap=True), 2, None),
+    ],
+    ids=str,
+)
+def test_the_room_around_a_block_has_sizes_by_hand(n, window, rank, expected):
+    layout = Mesh((2,), ("x",))("x", None)
+    step = HaloStep(HALO_EXCHANGE, ("x",), layout, Windowed(layout, (window, None)), (n, 3))
+    if rank == 2:
+        step, rank = replace(step, src=step.dst, dst=step.src, back=True), 0
+    room = halo.padded_buffer(step, rank)
+    if expected is None:
+        assert room is None
+    else:
+        size, start, windows = expected
+        block = slice(start, start + n // 2)
+        assert room == ((size, 3), (block, slice(0, 3)), (windows, slice(0, 3)))
+
+
+def test_a_rank_that_reads_less_than_half_of_its_block_has_no_room_around_it():
+    # A rank reads 36 of its 40 rows: with 5 of 9 columns 180 of 360 elements. Columns need no room.
+    layout = Mesh((2,), ("x",))("x", None)
+
+    def room_of(rank, columns):
+        step = HaloStep(HALO_EXCHANGE, ("x",), layout, Windowed(layout, (Window(80, 4), columns)), (80, 9))
+        return halo.padded_buffer(step, rank)
+
+    for rank, stop in ((0, 48), (1, 44)):  # rank 1 receives nothing
+        block, windows = (slice(4, 44), slice(0, 9)), (slice(8, stop), slice(1, 6))
+        assert room_of(rank, Window(5, 1)) == ((48, 9), block, windows)
+        assert room_of(rank, Window(4, 1)) is None
+        assert room_of(rank, Window(8, 0, 2)) is None
+
+
 @pytest.mark.ranks(2, 3)
 def test_tensors_that_share_a_block_have_their_own_neighbours(world):
     layout = Mesh((world.size,), ("x",))("x")

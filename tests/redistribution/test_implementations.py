@@ -22,6 +22,7 @@ from spmdsim.redistribution.implementations.implementation import (
     implementation_of,
     implementations_of,
 )
+from spmdsim.redistribution.implementations.rank_transfers import MemberBox, arrange_side
 from spmdsim.redistribution.implementations.trial import (
     Trial,
     TunedStep,
@@ -141,6 +142,21 @@ def test_blocks_of_a_reduction_have_counts_by_hand():
             True,
         )
         assert division.covers_source and division.target == (2, 2)
+
+
+def test_boxes_for_members_are_found_in_the_shard_or_in_a_buffer():
+    """Rows are contiguous in a shard of 4 x 3; columns, and two boxes for one member, are packed."""
+
+    def box(member, rows, columns):
+        return MemberBox(member, (slice(*rows), slice(*columns)))
+
+    for boxes, counts, offsets, direct in (
+        ((box(1, (2, 4), (0, 3)), box(0, (0, 1), (0, 3))), [3, 6, 0], [0, 6, 0], True),
+        ((box(2, (0, 4), (2, 3)), box(0, (0, 4), (0, 2))), [8, 0, 4], [4, 0, 0], False),
+        ((box(2, (3, 4), (0, 3)), box(1, (0, 1), (0, 3)), box(1, (2, 3), (0, 3))), [0, 6, 3], [0, 3, 0], False),
+    ):  # fmt: skip
+        side = arrange_side(boxes, (4, 3), 3)
+        assert (side.counts, side.offsets, side.direct, side.total) == (counts, offsets, direct, sum(counts))
 
 
 def test_uncountable_shards_and_many_ranks_use_messages_only():
