@@ -88,7 +88,7 @@ FUNCTIONS = [
     lambda x: [np.unique(holes(x), return_counts=True)[k] for k in (0, 1)][1], lambda x: np.unique(holes(x), return_inverse=True)[1], np.corrcoef,
     lambda x: np.unique(holes(x)), lambda x: np.unique(holes(x), equal_nan=False), lambda x: np.union1d(x, [9, 1]), lambda x: np.outer(x, x[0]),
     lambda x: np.intersect1d(np.trunc(x), [2, 3, 8]), lambda x: np.setdiff1d(np.trunc(x), [2]), lambda x: np.gradient(x, 0.5, axis=1),
-    lambda x: np.gradient(x, 2, 3)[0], lambda x: np.trapezoid(x, dx=2), lambda x: np.trapezoid(x, A[:, 0] * 2, axis=0), lambda x: np.trapezoid(x, A ** 2, axis=0), lambda x: np.size(x, 1),
+    lambda x: np.gradient(x, 2, 3)[0], lambda x: np.trapezoid(x, dx=2), lambda x: np.trapezoid(x, A[:, 0] * 2, axis=0), lambda x: np.trapezoid(x, A ** 2, axis=0), lambda x: np.trapezoid(x, A ** 2), lambda x: np.trapezoid(x, A[0] * 2), lambda x: np.size(x, 1),
     lambda x: np.cov(x[0]), lambda x: np.cov(x, rowvar=False, bias=True), lambda x: np.correlate(x[:, 0], [1, 2, 3]), lambda x: np.vander(x[0], 3),
     lambda x: np.interp(x, [1, 2, 3], [0, 5, 6]), lambda x: np.interp(x, [1, 2], [0, 5], left=-1, right=8), lambda x: np.polyval([1, 2, 3], x),
     lambda x: np.fmod(x - 2, 0.7), lambda x: np.fmod((x * 9).astype(int) - 18, -4), lambda x: np.fmax(holes(x), 2), lambda x: np.fmin(2, holes(x)),

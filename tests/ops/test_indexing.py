@@ -155,7 +155,7 @@ def test_tensors_without_dims_are_indices(world, dims):
 ASSIGNED_INDICES = [
     [0, 2], np.array([[1, 1], [4, 0]]), (slice(None), [0, 3]), ([0, 2], slice(1, 3)), ([0, 2, 2], [3, 1, 1]), (2, [1, 3]),
     ([4, 1], slice(None, None, -1)), np.array([True, False, True, False, True]), (Ellipsis, [3, 0]), (None, [1, 2]),
-    (np.array([], int),), (np.arange(20).reshape(5, 4) % 3 == 0),
+    (np.array([], int),), (np.arange(20).reshape(5, 4) % 3 == 0), (slice(None, None, -2), None, slice(2, None, -1)), (3, slice(None, None, -1)),
 ]  # fmt: skip
 
 
