@@ -41,6 +41,10 @@ MADE = [
     (lambda **to: linspace(-1, 2.5, 10, **to), np.linspace(-1, 2.5, 10)),
     (lambda **to: linspace(0, 9, 7, endpoint=False, dtype="f4", **to), np.linspace(0, 9, 7, endpoint=False, dtype="f4")),
     (lambda **to: linspace(4, 4, 1, **to), np.linspace(4, 4, 1)),
+    (lambda **to: Tensor.ones((7, 5), np.int8, **to), np.ones((7, 5), np.int8)),
+    (lambda **to: Tensor.empty((7, 5), "f4", **to), np.zeros((7, 5), "f4")),
+    (lambda **to: Tensor.eye(7, 5, k=-2, dtype="f4", **to), np.eye(7, 5, -2, "f4")),
+    (lambda **to: Tensor.linspace(0, 9, 7, endpoint=False, **to), np.linspace(0, 9, 7, endpoint=False)),
 ]  # fmt: skip
 
 
