@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import threading
 from contextlib import suppress
 
 import pytest
@@ -15,7 +16,8 @@ from processes import run_python
 
 from spmdsim.errors import WorldError
 from spmdsim.sides import NUMBERS
-from spmdsim.worlds.agreement.other_nodes import Address, Courier, OtherNode
+from spmdsim.worlds.agreement.log_server import Address
+from spmdsim.worlds.agreement.other_nodes import Courier, OtherNode
 from spmdsim.worlds.agreement.process_state import ENDED, LOST, RUNNING, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
@@ -173,6 +175,19 @@ def test_a_slow_process_gets_one_request(monkeypatch):
         slow.settimeout(0.2)
         with pytest.raises(TimeoutError):
             slow.accept()
+
+
+def test_a_process_answers_all_nodes_in_one_thread():
+    """Also while a client receives nothing of its reply."""
+    threads, works = {*threading.enumerate()}, Courier()
+    works.serve(SharedBoard([make_area()], (0,), 0))
+    with socket.create_connection((works.address.hosts[0], works.address.port)) as deaf:
+        deaf.sendall(works.address.secret + b"?" * 5000)
+        for _ in range(8):
+            asking = Courier()
+            asking.follow([OtherNode((1,), [works.address], 0)])
+            assert asking.reach(SharedBoard([make_area(), make_area()], (0, 1), 0)) is None
+        assert len({*threading.enumerate()} - threads) == 1
 
 
 def test_a_client_without_the_secret_gets_no_answer(pair, couriers):

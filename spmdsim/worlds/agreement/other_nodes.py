@@ -2,7 +2,7 @@
 
 A process asks other nodes whenever it reads their logs, all of them at once. It does not ask by MPI: a rank that is
 inside of a collective, that was stopped, or that has died must be readable, too. Each process has a thread that answers
-for all ranks of its node. It replies with those parts of the areas that are new since the same connection asked last.
+for all ranks of its node (:mod:`~.log_server`).
 
 A process that is slow answers late: its connection stays open, and its reply is read whenever it comes. The system
 closes connections to a host that is not reachable any more.
@@ -10,24 +10,20 @@ closes connections to a host that is not reachable any more.
 
 from __future__ import annotations
 
-import hmac
 import os
-import secrets
 import select
 import socket
-import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from threading import Lock, Thread
-from typing import NamedTuple
+from threading import Lock
 
 import numpy as np
 
-from spmdsim.shutdown.note_server import find_own_addresses
 from spmdsim.worlds.agreement import shared_board as layout
+from spmdsim.worlds.agreement.log_server import ASKS, PATCH, REPLY, Address, LogServer
 from spmdsim.worlds.agreement.process_state import ENDED, LOST, SILENT
-from spmdsim.worlds.agreement.shared_board import SharedBoard, locate, split_at_ring_end
+from spmdsim.worlds.agreement.shared_board import SharedBoard
 
 #: Seconds for which a request blocks, and seconds until one to a node that did not answer blocks again.
 ANSWERS, RESTS = 1.0, 1.0
@@ -36,10 +32,6 @@ ANSWERS, RESTS = 1.0, 1.0
 PATIENCE = 3.0
 #: Seconds that each node has to answer the first request.
 FIRST_ANSWER = 20.0
-_ASKS = b"?"
-#: A reply: the answering process's time in nanoseconds and the bytes of its patches. A patch: the rank's place, the index in
-#: its area, the bytes of the numbers, and whether the numbers are calls, which have times.
-_REPLY, _PATCH = struct.Struct("<qq"), struct.Struct("<qqqq")
 #: Options by which the system closes a connection to a host that confirms nothing, with their values.
 _SYSTEM_OPTIONS = {
     "TCP_KEEPIDLE": 1,
@@ -49,28 +41,18 @@ _SYSTEM_OPTIONS = {
 }
 
 
-class Address(NamedTuple):
-    """Address of a process that answers.
-
-    Attributes:
-        hosts: the machine's addresses.
-        port: the port.
-        secret: the bytes that other processes must send first.
-    """
-
-    hosts: tuple[str, ...]
-    port: int
-    secret: bytes
-
-
 class Courier:
     """Thread that answers for the ranks of this node; asks other nodes for the logs of their ranks."""
 
     def __init__(self) -> None:
-        self._listens = socket.create_server(("", 0))
-        self.address = Address(find_own_addresses(), self._listens.getsockname()[1], secrets.token_bytes(16))
+        self._server = LogServer()
         self._nodes: Sequence[OtherNode] = ()
         self._lock = Lock()
+
+    @property
+    def address(self) -> Address:
+        """Address at which this process answers."""
+        return self._server.address
 
     def follow(self, nodes: Sequence[OtherNode]) -> frozenset[int]:
         """Ask these nodes from now on; return the places of their ranks."""
@@ -79,7 +61,7 @@ class Courier:
 
     def serve(self, board: SharedBoard) -> None:
         """Start to answer, in a thread."""
-        _thread(self._accept, board)
+        self._server.start(board)
 
     def reach(self, board: SharedBoard) -> str | None:
         """Ask all other nodes until each has answered; return None, or why one of them does not answer.
@@ -140,107 +122,6 @@ class Courier:
             node.receive(connection, board)
         return bool(ready)
 
-    # -- answers ------------------------------------------------------------------------------------------
-
-    def _accept(self, board: SharedBoard) -> None:
-        """Accept connections for ever, and answer each in a thread of its own."""
-        while True:
-            _thread(self._answer, board, self._listens.accept()[0])
-
-    def _answer(self, board: SharedBoard, asks: socket.socket) -> None:
-        """Answer the requests of one connection until it is closed; runs in its own thread.
-
-        A request is one byte. The answer has this node's clock and the parts of the areas of this node's ranks that are
-        new since this connection's last answer (:class:`News`). Close the connection at once if it does not send the
-        secret first, or sends anything else than requests. Errors of the connection end the answers and are not raised.
-
-        Args:
-            board: the board of this node.
-            asks: the connection; it is closed at the end.
-        """
-        asks.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        news = News(board)
-        with asks, suppress(OSError, EOFError):
-            secret = self.address.secret
-            if not hmac.compare_digest(_receive(asks, len(secret)), secret):
-                return
-            while _receive(asks, 1) == _ASKS:
-                patches = b"".join(news.patches())
-                asks.sendall(_REPLY.pack(time.monotonic_ns(), len(patches)) + patches)
-
-
-def _thread(work: Callable[..., None], *args: object) -> None:
-    """Call ``work(*args)`` in a daemon thread, which does not keep the process alive."""
-    Thread(target=work, args=args, name="spmdsim answers", daemon=True).start()
-
-
-def _patch(place: int, at: int, numbers: memoryview | np.ndarray, calls: bool = False) -> bytes:
-    """Return the bytes of a changed part of a rank's area, after a head that locates it.
-
-    Args:
-        place: the rank's place: its index on the shared board of call logs.
-        at: the index of the first number in the area.
-        numbers: the part, as int64 numbers.
-        calls: True if the numbers are rows of logged calls, whose times the receiver shifts.
-    """
-    data = numbers.tobytes()
-    return _PATCH.pack(place, at, len(data), calls) + data
-
-
-class News:
-    """Parts of this node's areas that changed since one connection last asked."""
-
-    def __init__(self, board: SharedBoard) -> None:
-        self._board = board
-        self._near = [place for place in board.places() if place not in board.far]
-        self._texts = dict.fromkeys(self._near, (0, 0))
-        self._calls: dict[tuple[int, int], tuple[int, int]] = {}
-
-    def patches(self) -> Iterator[bytes]:
-        """Yield the patches of all ranks of this node.
-
-        Texts come before the calls that need them, calls before their count, and the head of the area comes last.
-        """
-        return (patch for place in self._near for patch in self._of(place))
-
-    def _of(self, place: int) -> Iterator[bytes]:
-        """Yield, as patches, what changed in one rank's area since this method last ran for the rank.
-
-        The patches are, in this order:
-
-        1. The new texts; all texts if the rank has begun its texts anew.
-        2. For each group: its new calls that are still in the ring, and the call before them again, because it may have
-           ended. Then the head of the group: its number, and how many calls the rank has begun and compared. It is
-           always sent.
-        3. The head of the area, with the state of the rank's process. It is always sent.
-
-        For example, if calls 0 to 4 were sent and the rank has begun call 6, calls 4, 5 and 6 are sent.
-
-        Args:
-            place: the rank's place: its index on the shared board of call logs.
-        """
-        numbers = self._board.areas[place]
-        head = np.array(numbers[: layout.HEAD])
-        head[layout.PROCESS_STATE] = self._board.process_state(place)
-        restarts, text_bytes = int(head[layout.TEXT_RESTARTS]), int(head[layout.TEXT_BYTES])
-        sent_restarts, sent_bytes = self._texts[place]
-        if sent_restarts != restarts:
-            sent_bytes = 0
-        self._texts[place] = restarts, text_bytes
-        if sent_bytes < text_bytes:
-            first, end = layout.TEXTS + sent_bytes // 8, layout.TEXTS + text_bytes // 8
-            yield _patch(place, first, numbers[first:end])
-        for at, key in list(self._board.groups(place)):
-            call_count, compared = int(numbers[at + layout.BEGUN]), int(numbers[at + layout.COMPARED])
-            sent_key, sent = self._calls.get((place, at), (0, 0))
-            sent = sent if sent_key == key else 0  # Another group may have used the slot before.
-            self._calls[place, at] = key, call_count
-            for first, count in split_at_ring_end(max(sent - 1, call_count - layout.RING, 0), call_count):
-                begins = locate(at, 0, first)
-                yield _patch(place, begins, numbers[begins : begins + count * layout.COLUMNS], True)
-            yield _patch(place, at, np.array([key, call_count, compared]))
-        yield _patch(place, 0, head)
-
 
 class Connection:
     """Connection to one process of another node, which never blocks: a request, and what has come of its reply.
@@ -278,7 +159,7 @@ class Connection:
 
     def ask(self) -> None:
         """Send a request as soon as possible; the connection must not wait for a reply."""
-        self._unsent += _ASKS
+        self._unsent += ASKS
         self.is_waiting, self.asked = True, time.monotonic_ns()
 
     def exchange(self) -> bytes | None:
@@ -301,9 +182,9 @@ class Connection:
             while received := self._socket.recv(1 << 20):
                 self._received += received
             raise EOFError("the connection was closed")
-        size = _REPLY.size
+        size = REPLY.size
         if len(self._received) >= size:
-            size += _REPLY.unpack_from(self._received)[1]
+            size += REPLY.unpack_from(self._received)[1]
             if len(self._received) == size:
                 reply, self._received, self.is_waiting = bytes(self._received), bytearray(), False
                 return reply
@@ -461,35 +342,19 @@ class OtherNode:
             asked: the time of the request in nanoseconds.
             board: the board with the copies of the node's areas.
         """
-        now, remote = time.monotonic_ns(), _REPLY.unpack_from(reply)[0]
+        now, remote = time.monotonic_ns(), REPLY.unpack_from(reply)[0]
         if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
             self._shift = now - asked, (asked + now) // 2 - remote
-        patches = memoryview(reply)[_REPLY.size :]
+        patches = memoryview(reply)[REPLY.size :]
         while patches:
-            place, index, length, has_calls = _PATCH.unpack(patches[: _PATCH.size])
-            data = bytes(patches[_PATCH.size : _PATCH.size + length])
+            place, index, length, has_calls = PATCH.unpack(patches[: PATCH.size])
+            data = bytes(patches[PATCH.size : PATCH.size + length])
             if has_calls:
                 rows = np.frombuffer(data, np.int64).reshape(-1, layout.COLUMNS).copy()
                 times = rows[:, layout.BEGIN :]
                 times[:] = np.where(times, times + self._shift[1], 0)
                 data = rows.tobytes()
             board.write_copy(place, index, data)
-            patches = patches[_PATCH.size + length :]
+            patches = patches[PATCH.size + length :]
         for place in self.places:
             board.areas[place][layout.HEARD] = now
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    """Return exactly ``size`` bytes from a connection; block until they have come.
-
-    Raises:
-        OSError: If the connection breaks.
-        EOFError: If it was closed before.
-    """
-    data = bytearray()
-    while len(data) < size:
-        received = connection.recv(min(size - len(data), 1 << 20))
-        if not received:
-            raise EOFError("the connection was closed")
-        data += received
-    return bytes(data)
