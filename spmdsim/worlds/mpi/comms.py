@@ -19,10 +19,9 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError, WorldError
@@ -36,7 +35,8 @@ from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.process_agreements import PROCESS
 from spmdsim.worlds.agreement.process_state import LOST, STOPPED
 from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
-from spmdsim.worlds.mpi.counted import ASKED, DONE, LEFT, MEETING, Counted
+from spmdsim.worlds.mpi.counted import ASKED, DONE, LEFT, Counted
+from spmdsim.worlds.mpi.meeting import Meeting
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
@@ -80,11 +80,13 @@ class Comms:
         self._all = tuple(range(comm.Get_size()))
         self._by_ranks: dict[tuple[int, ...], Counted] = {}
         self._left: dict[int, Collection[int]] = {}  # the groups that a rank made, by rank that has left
+        self._asking: dict[int, int] = {}  # the group that a rank waits for, by rank that has asked
         self._questions: list[MPI.Request] = []  # requests keep their messages in memory until they are sent
         self.closed, self.on_several_nodes = "", False
         self._agreement = CallAgreement()
         if len(self._all) > 1:
-            self._talk = self._by_ranks[self._all] = self._create(self._all)
+            # Messages and the barrier at the end have a communicator of their own, in which no collective can hang.
+            self._talk, self._by_ranks[self._all] = self._create(self._all), self._create(self._all)
 
     def __len__(self) -> int:
         return len(self._by_ranks)
@@ -133,75 +135,54 @@ class Comms:
         return comm
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
-        """Wait until all members of a group have come to create its communicator.
+        """Wait until all members of a group have come to create its communicator (:class:`Meeting`).
 
-        Each member sends the number of the group to the first member. When it has all reports, it sends an answer to
-        each. In the group (2, 5, 7), ranks 5 and 7 report to rank 2. A report with the number of another group does not
-        count: its sender has come to another group.
+        In the first :data:`YIELDING` seconds (5 ms) this rank yields the processor between two looks. After that it
+        sleeps :data:`NAP` seconds (0.5 ms). After :data:`PATIENCE` seconds (1, or half the deadline if that is less), or
+        if another member asks it, it asks its awaited children and the first member once whether they have left the
+        program. From these questions the first member knows who has come, although a rank between them has not.
 
         Args:
             ranks: the members, sorted numbers in the world; at least two.
 
         Raises:
-            DisagreementError: As in :meth:`_wait_until`.
-        """
-        talk, me = self._talk, self.comm.Get_rank()
-        own_number, received_number = np.array([_number(ranks)]), np.empty(1, np.int64)
-        leader, followers = ranks[0], set(ranks[1:])
-        if me != leader:
-            talk.Send(own_number, leader, MEETING)
-            self._wait_until(lambda: talk.Iprobe(leader, MEETING), ranks, set())
-            talk.Recv(received_number, leader, MEETING)
-            return
-        absent = set(followers)
-
-        def receive_reports() -> bool:
-            """Receive the reports that have arrived; return True if all followers have reported."""
-            for rank in sorted(absent):
-                if talk.Iprobe(rank, MEETING):
-                    talk.Recv(received_number, rank, MEETING)
-                    if received_number[0] == own_number[0]:  # Otherwise the rank has come to another group.
-                        absent.discard(rank)
-            return not absent
-
-        self._wait_until(receive_reports, ranks, absent)
-        for rank in sorted(followers):
-            talk.Send(own_number, rank, MEETING)
-
-    def _wait_until(self, is_done: Callable[[], bool], ranks: tuple[int, ...], missing: set[int]) -> None:
-        """Call ``is_done()`` again and again until it returns True, at most until the deadline.
-
-        In the first :data:`YIELDING` seconds (5 ms) this rank yields the processor between two calls. After that it
-        sleeps :data:`NAP` seconds (0.5 ms). After :data:`PATIENCE` seconds (1), the first member asks the missing ones once
-        whether they have left the program, and looks for their answers; the others ask the first member. A member that
-        leaves later answers then.
-
-        Args:
-            is_done: returns True when all members have come; it may change ``missing``.
-            ranks: the members of the group.
-            missing: the members that have not reported, for the message; empty if unknown.
-
-        Raises:
             DisagreementError: At the deadline, or if a member left the program without making this group.
         """
-        begin, what = time.monotonic(), f"a collective of {self._names(ranks)}"
-        questions: list[MPI.Request] = []
-        while not is_done():
+        begin, what, number = time.monotonic(), f"a collective of {self._names(ranks)}", _number(ranks)
+        meeting, me = Meeting(self._talk, ranks, number), self.comm.Get_rank()
+        patience, has_asked = min(PATIENCE, self.deadline / 2), False
+        while not meeting.is_over():
             waited = time.monotonic() - begin
-            if waited > self.deadline:
-                who = self._names(missing) if missing else "some ranks"
-                raise DisagreementError(f"{who} did not come within {self.deadline:g} s to {what}")
             if waited < YIELDING:
                 os.sched_yield()
                 continue
-            if waited > PATIENCE and not questions:
-                questions = [self._talk.isend(None, rank, ASKED) for rank in sorted(missing) or ranks[:1]]
-                self._questions += questions
+            self._receive_questions()
+            came = {rank for rank, group in self._asking.items() if group == number}
+            if not has_asked and (waited > patience or came):
+                has_asked = True
+                self._ask(number, {*meeting.awaited, ranks[0]} - {me})
+            if waited > self.deadline:
+                absent = meeting.list_unreported() - came if me == ranks[0] else set()
+                who = self._names(absent) if absent else "some ranks"
+                raise DisagreementError(f"{who} did not come within {self.deadline:g} s to {what}")
             self._listen()
-            number = _number(ranks)
             if gone := [rank for rank in ranks if rank in self._left and number not in self._left[rank]]:
                 raise DisagreementError(f"{self._names(gone)} left the program and will not come to {what}")
             time.sleep(NAP)
+        self._asking = {rank: group for rank, group in self._asking.items() if group != number}
+
+    def _ask(self, number: int, ranks: Iterable[int]) -> None:
+        """Ask ranks whether they have left the program, and say for which group this rank waits."""
+        self._questions += [self._talk.isend(number, rank, ASKED) for rank in sorted(ranks)]
+
+    def _receive_questions(self) -> None:
+        """Receive the questions that have arrived.
+
+        A question has the number of the group for which the asking rank waits.
+        """
+        status = MPI.Status()
+        while self._talk.Iprobe(MPI.ANY_SOURCE, ASKED, status):
+            self._asking[status.Get_source()] = self._talk.recv(source=status.Get_source(), tag=ASKED)
 
     def _names(self, ranks: Iterable[int]) -> str:
         """Return ranks of the world in words, by their numbers in the job, with their hosts."""
@@ -211,6 +192,8 @@ class Comms:
         """Free all communicators; collective over the world."""
         for comm in self._by_ranks.values():
             comm.Free()
+        if len(self._all) > 1:
+            self._talk.Free()
         self.refuse(CLOSED)
 
     def refuse(self, why: str) -> None:
@@ -280,8 +263,8 @@ class Comms:
     def leave(self, hurry: Hurry | None) -> None:
         """Wait until all ranks of the world have ended their programs.
 
-        Each other rank sends a message to rank 0 and waits for its answer. Rank 0 answers when it has all messages.
-        Meanwhile:
+        The ranks wait in a non-blocking barrier of a communicator that nothing else uses, because another rank may be in
+        a collective that it will never finish. Meanwhile:
 
         - Ranks that still work are waited for without limit. At the deadline the job ends if ranks are stopped or do not
           answer.
@@ -289,6 +272,8 @@ class Comms:
           has made. If its own group is not among them, it raises an error.
         - This rank answers nothing if ``hurry`` is silent, or if the numbers take more than :data:`LONGEST` bytes (2,048),
           as those of some 200 groups do. The rank that asks then waits until its deadline.
+        - After :data:`PATIENCE` seconds (1) this rank reports once to rank 0 that it has come, so that rank 0 knows for
+          which ranks it waits. Other ranks name rank 0.
         - After :data:`WORD` seconds (10), 20, 40 and so on, one of the ranks prints for which ranks it waits, and sends
           its numbers to all others, so that they do not print, too.
         - Rank r measures these times 0.1 r seconds later than rank 0, at most 10 s later, so that one rank is the first.
@@ -300,18 +285,17 @@ class Comms:
         comm, begin, next_word = self._talk, time.monotonic(), WORD
         groups = {_number(ranks) for ranks in self._by_ranks}
         answers = not (hurry is not None and hurry.silent) and len(MPI.pickle.dumps(groups)) <= LONGEST
-        other_ranks = [rank for rank in range(comm.size) if rank != comm.rank]
-        sent = [] if comm.rank == 0 else [comm.isend(None, 0, DONE)]
-        # MPI's barrier is not used, because another rank may be in a collective that it will never finish.
-        awaited = set(other_ranks) if comm.rank == 0 else {0}
-        while awaited:
-            for rank in [rank for rank in awaited if comm.Iprobe(rank, DONE)]:
-                comm.recv(source=rank, tag=DONE)
-                awaited.discard(rank)
+        awaited = {0} if comm.rank else set(range(1, comm.size))
+        all_came, sent, has_reported = comm.Ibarrier(), [], comm.rank == 0
+        while not all_came.Test():
             if answers:
                 sent += self._answer_questions(groups)
             waited = time.monotonic() - begin
             waited_in_turn = waited - min(0.1 * comm.rank, WORD)  # One rank reports first, for all.
+            if not has_reported and waited > PATIENCE:
+                has_reported = True
+                sent.append(comm.isend(None, 0, DONE))
+            awaited -= self._receive_ends()
             if hurry is not None and waited_in_turn > HURRIED:
                 who = f"{self._names([comm.rank])} of {MPI.COMM_WORLD.size}"
                 end_job(f"{who} stopped, the job ends:\n{hurry.by}", hurry.code)
@@ -319,24 +303,30 @@ class Comms:
             if awaited and waited_in_turn > next_word:
                 next_word *= 2
                 if self._report_waiting(awaited, waited) and answers:
-                    sent += [comm.isend(groups, rank, LEFT) for rank in other_ranks]
+                    sent += [comm.isend(groups, rank, LEFT) for rank in self._all if rank != comm.rank]
             time.sleep(NAP)
-        if comm.rank == 0:
-            sent += [comm.isend(None, rank, DONE) for rank in other_ranks]
         self._listen()
+        self._receive_ends()
         MPI.Request.Waitall(sent)
 
+    def _receive_ends(self) -> set[int]:
+        """Receive the reports of ranks that have ended their programs; return these ranks."""
+        ended, status = set(), MPI.Status()
+        while self._talk.Iprobe(MPI.ANY_SOURCE, DONE, status):
+            self._talk.recv(source=status.Get_source(), tag=DONE)
+            ended.add(status.Get_source())
+        return ended
+
     def _answer_questions(self, groups: Collection[int]) -> list[MPI.Request]:
-        """Start to answer each rank whose question has arrived; return the requests of these sends.
+        """Start to answer each rank that has asked; return the requests of these sends.
 
         Args:
             groups: the answer: the numbers (:func:`_number`) of the groups that this rank has made.
         """
-        answered, status = [], MPI.Status()
-        while self._talk.Iprobe(MPI.ANY_SOURCE, ASKED, status):
-            self._talk.recv(source=status.Get_source(), tag=ASKED)
-            answered.append(self._talk.isend(groups, status.Get_source(), LEFT))
-        return answered
+        self._receive_questions()
+        answers = [self._talk.isend(groups, rank, LEFT) for rank in self._asking]
+        self._asking.clear()
+        return answers
 
     def meet_at_end(self) -> None:
         """Wait until all ranks of the world have called it. Only processes on other nodes make it necessary.
