@@ -2,6 +2,6 @@
 
 ``interface`` has the five methods that a world calls, and an implementation that compares nothing. ``board_agreement`` compares
 through ``call_log`` and ``read_log``, which write to a ``shared_board``. ``node_memory`` makes its memory, ``other_nodes``
-copies the logs of other nodes, ``log_server`` answers them. ``wait_watch`` is the thread that looks after a rank inside of MPI; ``descriptions`` has the
-sentences. ``start_agreement`` compares settings and programs. ``docs/internals/agreement.md`` shows the layout of the memory.
+copies the logs of other nodes, ``log_server`` answers them. ``wait_watch`` is the thread that looks after a rank inside of
+MPI; ``descriptions`` has the sentences. ``start_agreement`` compares settings and programs. ``docs/internals/agreement.md`` shows the layout of the memory.
 """
