@@ -81,7 +81,7 @@ class LogServer:
                 selector.modify(asking, selectors.EVENT_READ | writes, asking)
 
     def _accept(self, selector: selectors.BaseSelector, board: SharedBoard) -> None:
-        """Accept a connection and let the selector watch it."""
+        """Accept a connection to this rank's ``board`` and let the selector watch it."""
         try:
             connection = self._listens.accept()[0]
         except OSError:  # no descriptor is left
@@ -136,7 +136,11 @@ class AskingConnection:
             del self._unsent[: self._socket.send(self._unsent)]
 
     def _answer(self) -> None:
-        """Verify the secret, and add a reply to the bytes to send for each request that has come."""
+        """Verify the secret, and add a reply to the bytes to send for each request that has come.
+
+        Raises:
+            EOFError: If something else than the secret or requests has come.
+        """
         size = len(self._secret)
         if not self._has_shown_secret and len(self._received) >= size:
             if not hmac.compare_digest(bytes(self._received[:size]), self._secret):
