@@ -12,7 +12,7 @@ pytest.importorskip("mpi4py")
 
 from processes import run_python
 
-from spmdsim.worlds.mpi.meeting import Meeting
+from spmdsim.worlds.mpi.meeting import GroupMeeting
 
 
 class Mail:
@@ -49,7 +49,7 @@ class MailEnd:
 @pytest.mark.parametrize("count", [2, 3, 7, 8, 100, 1024])
 def test_all_members_meet_with_few_messages_each(count):
     mail, ranks = Mail(), range(5, 5 + 3 * count, 3)
-    meetings = [Meeting(mail.end(rank), ranks, 7) for rank in ranks]
+    meetings = [GroupMeeting(mail.end(rank), ranks, 7) for rank in ranks]
     random.Random(count).shuffle(meetings)
     late = meetings.pop()
     for _ in range(20):
@@ -64,7 +64,7 @@ def test_all_members_meet_with_few_messages_each(count):
 
 def test_the_first_member_knows_the_subtree_that_is_not_complete():
     mail = Mail()
-    meetings = {rank: Meeting(mail.end(rank), range(8), 7) for rank in range(8) if rank != 6}
+    meetings = {rank: GroupMeeting(mail.end(rank), range(8), 7) for rank in range(8) if rank != 6}
     for _ in range(5):
         assert not any(meeting.is_over() for meeting in meetings.values())
     assert meetings[0].list_unreported() == {4, 5, 6, 7} and meetings[4].list_unreported() == {6, 7}
@@ -73,7 +73,7 @@ def test_the_first_member_knows_the_subtree_that_is_not_complete():
 
 def test_a_message_about_another_group_does_not_count():
     mail = Mail()
-    other, meeting = Meeting(mail.end(1), (0, 1), 8), Meeting(mail.end(0), (0, 1), 7)
+    other, meeting = GroupMeeting(mail.end(1), (0, 1), 8), GroupMeeting(mail.end(0), (0, 1), 7)
     assert not other.is_over() and not meeting.is_over()
     assert meeting.awaited == {1}
 

@@ -36,7 +36,7 @@ from spmdsim.worlds.agreement.process_agreements import PROCESS
 from spmdsim.worlds.agreement.process_state import LOST, STOPPED
 from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
 from spmdsim.worlds.mpi.counted import ASKED, DONE, LEFT, Counted
-from spmdsim.worlds.mpi.meeting import Meeting
+from spmdsim.worlds.mpi.meeting import GroupMeeting
 
 #: Communicators a world holds at most; MPICH ends at 2,046.
 MOST = 1900
@@ -135,7 +135,7 @@ class Comms:
         return comm
 
     def _meet(self, ranks: tuple[int, ...]) -> None:
-        """Wait until all members of a group have come to create its communicator (:class:`Meeting`).
+        """Wait until all members of a group have come to create its communicator (:class:`GroupMeeting`).
 
         In the first :data:`YIELDING` seconds (5 ms) this rank yields the processor between two looks. After that it
         sleeps :data:`NAP` seconds (0.5 ms). After :data:`PATIENCE` seconds (1, or half the deadline if that is less), or
@@ -149,7 +149,7 @@ class Comms:
             DisagreementError: At the deadline, or if a member left the program without making this group.
         """
         begin, what, number = time.monotonic(), f"a collective of {self._names(ranks)}", _number(ranks)
-        meeting, me = Meeting(self._talk, ranks, number), self.comm.Get_rank()
+        meeting, me = GroupMeeting(self._talk, ranks, number), self.comm.Get_rank()
         patience, has_asked = min(PATIENCE, self.deadline / 2), False
         while not meeting.is_over():
             waited = time.monotonic() - begin

@@ -39,7 +39,7 @@ def list_subtrees(index: int, count: int) -> dict[int, range]:
     return {index + size: range(index + size, min(index + 2 * size, count)) for size in sizes}
 
 
-class Meeting:
+class GroupMeeting:
     """Meeting of some ranks; each calls :meth:`is_over` until it returns True.
 
     A member sends at most ``1 + ceil(log2(members))`` messages.
