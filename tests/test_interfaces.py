@@ -38,6 +38,7 @@ PRIVATE = {
     "spmdsim.worlds.agreement.other_nodes": "no job has a mute, slow, lost or strange node",
     "spmdsim.worlds.agreement.process_state": "states of ranks that no job has",
     "spmdsim.worlds.agreement.shared_board": "ranks in one process need logs without MPI",
+    "spmdsim.worlds.mpi.meeting": "no job of the tests has 1,024 ranks",
     "spmdsim.worlds.current": "a test begins without a world of its process",
 }
 

@@ -16,8 +16,7 @@ from processes import run_python
 
 from spmdsim.errors import WorldError
 from spmdsim.sides import NUMBERS
-from spmdsim.worlds.agreement.log_server import Address
-from spmdsim.worlds.agreement.other_nodes import Courier, OtherNode
+from spmdsim.worlds.agreement.other_nodes import Address, Courier, OtherNode
 from spmdsim.worlds.agreement.process_state import ENDED, LOST, RUNNING, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
