@@ -35,6 +35,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "simulation/interface/point_to_point.py simulation/interface/collective_methods.py "
         "simulation/interface/stand_in.py simulation/engine/captured_output.py simulation/engine/rank_process.py "
         "simulation/engine/rank_clock.py "
+        "simulation/interface/window_calls.py simulation/interface/windows.py simulation/one_sided/regions.py "
+        "simulation/one_sided/window_state.py "
         "simulation/engine/scheduler.py simulation/engine/mailboxes.py",
     },
     "labs run and grade programs of students": {"exec": "labs/grading.py", "compile": "labs/grading.py"},

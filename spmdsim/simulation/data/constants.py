@@ -34,6 +34,13 @@ COMM_TYPE_SHARED = 0
 ORDER_C, ORDER_F = 0, 1
 ORDER_FORTRAN = ORDER_F
 THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = 0, 1, 2, 3
+#: Modes, locks and kinds of windows.
+MODE_NOCHECK, MODE_NOPRECEDE, MODE_NOPUT, MODE_NOSTORE, MODE_NOSUCCEED = 1, 2, 4, 8, 16
+LOCK_EXCLUSIVE, LOCK_SHARED = 1, 2
+WIN_BASE, WIN_SIZE, WIN_DISP_UNIT, WIN_CREATE_FLAVOR, WIN_MODEL = 7, 8, 9, 10, 11
+WIN_FLAVOR = WIN_CREATE_FLAVOR
+WIN_FLAVOR_CREATE, WIN_FLAVOR_ALLOCATE, WIN_FLAVOR_DYNAMIC, WIN_FLAVOR_SHARED = 1, 2, 3, 4
+WIN_UNIFIED, WIN_SEPARATE = 0, 1
 TAG_UB, HOST, IO, WTIME_IS_GLOBAL, UNIVERSE_SIZE, APPNUM = 0, 1, 2, 3, 4, 5
 
 ERROR_TEXTS = {
@@ -57,6 +64,16 @@ ERROR_TEXTS = {
     "ERR_INTERN": "internal error",
     "ERR_IN_STATUS": "error code in status",
     "ERR_PENDING": "pending request",
+    "ERR_ASSERT": "invalid assertion",
+    "ERR_DISP": "invalid displacement",
+    "ERR_LOCKTYPE": "invalid lock",
+    "ERR_RMA_ATTACH": "memory cannot be attached",
+    "ERR_RMA_FLAVOR": "wrong kind of window",
+    "ERR_RMA_RANGE": "target is outside of the window",
+    "ERR_RMA_SHARED": "memory cannot be shared",
+    "ERR_RMA_SYNC": "wrong synchronisation of a window",
+    "ERR_SIZE": "invalid size",
+    "ERR_WIN": "invalid window",
 }
 ERROR_CODES = {name: number for number, name in enumerate(ERROR_TEXTS)}
 SUCCESS = 0

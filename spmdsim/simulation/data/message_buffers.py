@@ -127,6 +127,22 @@ def message_buffer(spec: Any) -> MessageBuffer:
     return _typed_buffer(flat, count, start, datatype, order)
 
 
+def count_and_type(spec: Any, buffer: MessageBuffer) -> tuple[int, Datatype]:
+    """Return the number of values of a message, and their datatype.
+
+    Args:
+        spec: the program's buffer argument.
+        buffer: its `message_buffer`.
+
+    >>> data = [np.arange(6.0), 2]
+    >>> count_and_type(data, message_buffer(data))
+    (2, MPI.DOUBLE)
+    """
+    _, count, _, datatype = _parse_message(spec)
+    datatype = datatype or datatype_of(buffer.dtype)
+    return buffer.elements // max(datatype.elements, 1) if count is None else count, datatype
+
+
 def send_buffer(spec: Any, dest: int) -> MessageBuffer:
     """Return the buffer of a message to rank ``dest``; ``spec`` may be None for PROC_NULL."""
     return message_buffer([None, 0] if spec is None and dest == PROC_NULL else spec)

@@ -35,6 +35,7 @@ from spmdsim.simulation.findings.problems import (
     ranks_text,
     site_key,
 )
+from spmdsim.simulation.one_sided.waits import WindowWait
 
 
 class Relief:
@@ -407,7 +408,9 @@ def _explain_no_answer(wait: Wait, operation: Any, finished: list[int], hint: st
     reason = hint
     if not reason:
         subject = "it has" if len(finished) == 1 else "they have"
-        if isinstance(operation, Message):
+        if isinstance(operation, WindowWait):
+            missing_action = operation.missing
+        elif isinstance(operation, Message):
             missing_action = "receives it"  # a send has one receiver
         else:
             missing_action = "sends it a message" if len(finished) == 1 else "send it a message"
@@ -431,7 +434,7 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
     """
     wildcard_receives = operation.task.wildcard_receives
     senders = [rank for rank in finished if rank in wildcard_receives]
-    if isinstance(operation, Message) or not senders or operation.source == ANY_SOURCE:
+    if isinstance(operation, Message | WindowWait) or not senders or operation.source == ANY_SOURCE:
         return ""
     name, site = wildcard_receives[senders[0]]
     return f"; {place_of(operation.task.rank, name, site)}, open to any source, took one of its messages"

@@ -20,6 +20,9 @@ from spmdsim.simulation.findings.problems import (
     place_of,
     ranks_text,
 )
+from spmdsim.simulation.one_sided.end_report import find_open_windows
+from spmdsim.simulation.one_sided.operations import WindowOperation
+from spmdsim.simulation.one_sided.waits import WindowWait
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,17 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
     - A send needs its receiver.
     - A receive or probe needs its source.
     - A receive or probe from any source needs any one of the other ranks of the communicator.
+    - A wait in a call of a window knows its ranks.
 
     Args:
-        operation: an incomplete message, receive, probe or collective call.
+        operation: an incomplete message, receive, probe, collective call or wait of a window.
 
     Returns:
         The ranks, as ranks of the program; True if all are needed, False if any one is enough.
     """
     shared = operation.comm
+    if isinstance(operation, WindowWait):
+        return tuple(operation.awaited()), operation.every
     if isinstance(operation, CollectiveCall):
         calls = operation.meeting.calls if operation.meeting is not None else []
         return tuple(shared.ranks[r] for r, call in enumerate(calls) if call is None), True
@@ -79,9 +85,11 @@ def describe_operation(operation: Any) -> str:
     A communicator other than COMM_WORLD is named, too.
 
     Args:
-        operation: a message, receive, probe or collective call.
+        operation: a message, receive, probe, collective call, or a call of a window.
     """
     arguments: list[str] = []
+    if isinstance(operation, WindowWait | WindowOperation):
+        return operation.describe()
     if isinstance(operation, CollectiveCall):
         if operation.root >= 0:
             arguments.append(f"root={operation.root}")
@@ -134,10 +142,11 @@ def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
         operations: the incomplete operations. The first one is described. In the last case the others are counted.
     """
     first = operations[0]
-    is_call = first.name == location.call
+    is_call = first.name.rpartition(".")[2] == location.call
     if is_call or location.call.lower().startswith("sendrecv"):
         prefix = "" if is_call or len(operations) == 1 else f"{location.call}: "
-        return f"{prefix}{describe_operation(first)} at {location.where}"
+        reason = first.reason() if isinstance(first, WindowWait) else ""
+        return f"{prefix}{describe_operation(first)} at {location.where}" + f" ({reason})" * bool(reason)
     started = f" of line {line_of(*first.site)}" if hasattr(first, "site") else ""
     more = f" and {len(operations) - 1} more" if len(operations) > 1 else ""
     return f"{location} for {describe_operation(first)}{started}{more}"
@@ -276,6 +285,7 @@ def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
         *_find_unreceived(scheduler),
         *_find_open_meetings(scheduler),
         *_find_open_requests(scheduler),
+        *find_open_windows(scheduler),
     ]
     if finalize_needed:
         scheduler.problems += _find_unfinalized(scheduler)

@@ -60,6 +60,7 @@ class CollectiveCall:
         waiter: the rank or `JointWait` that waits for it, or None.
         relief: the `Relief` that completed it early, or None.
         entered: modelled time of the call; ``end``: time at which the rank continues.
+        past: the events before the call, and after its completion those before it, if the program has a window.
     """
 
     rule: CollectiveRule
@@ -82,6 +83,7 @@ class CollectiveCall:
     relief: Any = None
     entered: float = 0.0
     end: float = 0.0
+    past: Any = None
 
     def nbytes(self) -> int:
         """Return the larger of the bytes that this rank sends and receives.
@@ -122,6 +124,8 @@ class CollectiveCall:
         """
         if self.end > self.task.clock:
             self.task.clock = self.end
+        if self.past is not None:
+            self.task.scheduler.order.acquire(self.task, self.past)
         if self.blocks is None:
             return self.value
         if self.receive is not None:
@@ -172,6 +176,8 @@ class Meeting:
             orders = {block.order for call in calls for block in (*call.send, *(call.receive or ()))}
             if {ROWS, COLUMNS} <= orders:
                 faults.report_collective_order(scheduler, calls)
+        if scheduler.order is not None:
+            scheduler.order.join_calls(calls)
         first.rule.answer(calls)
         _set_times(scheduler, shared, calls)
         if scheduler.timeline is not None:
@@ -203,6 +209,8 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
     call.entered = task.clock
+    if end.scheduler.order is not None:
+        call.past = end.scheduler.order.release(task)
     index = shared.counts[rank]
     shared.counts[rank] = index + 1
     meeting = shared.meetings.get(index)

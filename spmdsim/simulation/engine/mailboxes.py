@@ -43,6 +43,8 @@ class Message:
         relief: the `Relief` that buffered it in a deadlock, or None.
         next: the next message from this source in the mailbox.
         tail: the last message of the chain, set on the first message if the chain has more than one.
+        past: the events before the send, if the program has a window; ``answer``: those before the receive of a
+            synchronous message.
     """
 
     comm: Any
@@ -63,6 +65,8 @@ class Message:
     relief: Any = None
     next: Any = None
     tail: Any = None
+    past: Any = None
+    answer: Any = None
 
     def order(self) -> tuple[float, int]:
         """Return the time at which it leaves its sender, and the sender: wildcards take the smallest one."""

@@ -162,6 +162,8 @@ class Scheduler:
         on_enter: function that is called with the next rank before it runs, to set its global variables.
         undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
         decide: function that matches the wildcards of ``undecided`` whose messages are certainly the earliest.
+        windows: all windows.
+        order: the order of events that synchronisation guarantees, once the program has a window; else None.
     """
 
     def __init__(self, size: int, machine: Machine, strict: bool, seed: int | None) -> None:
@@ -197,6 +199,8 @@ class Scheduler:
         self.buffered_sites: set[Any] = set()
         self.suspects: set[Any] = set()
         self.shared: list[Any] = []  # every communicator, for the checks at the end
+        self.windows: list[Any] = []
+        self.order: Any = None
         self.nodes = NodeMap.consecutive(size, size)
 
     def link(self, ranks: Sequence[int], nbytes: int) -> Link:

@@ -67,6 +67,8 @@ def start_send(
     message = Message(shared, task, payload, endpoint.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
+    if scheduler.order is not None:
+        message.past = scheduler.order.release(task)
     # Messages of the other modes do not pile up, because they wait for their receives.
     if mode is STANDARD or mode is BUFFERED:
         task.count_ahead(box, nbytes, message)
@@ -216,6 +218,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         # The message waits for the receive; its duration stays.
         message.end += posted - message.start
         message.start = posted
+    if message.mode is SYNCHRONOUS and scheduler.order is not None:
+        message.answer = scheduler.order.release(receiver)
     receive.message = message
     scheduler.polls = 0
     if receive.direct and receive.truncation is None:
@@ -288,6 +292,15 @@ def deliver(message: Message, target: Any) -> None:
     target.write(data)
 
 
+def complete_send(message: Message) -> None:
+    """Complete a message on its sender: advance the clock of the rank to the end of the message."""
+    task = message.task
+    if message.end > task.clock:
+        task.clock = message.end
+    if message.answer is not None:
+        task.scheduler.order.acquire(task, message.answer)
+
+
 def complete_receive(receive: Receive, status: Status | None) -> Any:
     """Complete a receive on its rank; return the received object, or None for a buffer.
 
@@ -316,6 +329,8 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
             status.fill(PROC_NULL, ANY_TAG, 0)
         return None
     task.reset_counts()
+    if message.past is not None:
+        task.scheduler.order.acquire(task, message.past, stores_first=not receive.direct)
     if status is not None:
         status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
     if message.payload.dtype is OBJECT:

@@ -206,6 +206,7 @@ _PHRASES = {
     "dtype": "with {}",
     "count": "with {} elements",
     "counts": "with counts {}",
+    "assertion": "with assertion {}",
 }
 
 

@@ -26,7 +26,7 @@ from spmdsim.simulation.engine.mailboxes import (
     Receive,
     wait_for,
 )
-from spmdsim.simulation.engine.transfer import complete_receive, start_receive, start_send
+from spmdsim.simulation.engine.transfer import complete_receive, complete_send, start_receive, start_send
 from spmdsim.simulation.interface.collective_methods import describe_method
 from spmdsim.simulation.interface.requests import Prequest, Request
 
@@ -72,8 +72,7 @@ class PointToPoint:
         if not message.done:
             message.waiter = task
             end.scheduler.block(message)
-        if message.end > task.clock:
-            task.clock = message.end
+        complete_send(message)
         if mode is SYNCHRONOUS:
             task.reset_counts()
         timeline = end.scheduler.timeline

@@ -10,7 +10,7 @@ from spmdsim.simulation.data.constants import UNDEFINED, Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
-from spmdsim.simulation.engine.transfer import complete_receive, set_receive_times
+from spmdsim.simulation.engine.transfer import complete_receive, complete_send, set_receive_times
 from spmdsim.simulation.engine.wildcards import match_posted
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import place_in_stack
@@ -392,8 +392,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
     """
     task = operation.task
     if isinstance(operation, Message):
-        if operation.end > task.clock:
-            task.clock = operation.end
+        complete_send(operation)
         # The program may change the buffer of a buffered send, because the data was copied.
         if operation.data is not None and operation.mode != "buffered":
             _check_unchanged(operation, operation.payload.read(), operation.data)

@@ -25,6 +25,7 @@ from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, enable
+from spmdsim.simulation.interface.windows import WIN_NULL, Win
 
 VERSION = "4.1.0"
 
@@ -153,7 +154,7 @@ class StandIn:
             return task.world
         if name == "COMM_SELF":
             return _task().self_comm
-        if name in ("Win", "File", "Intercomm", "Session", "Graphcomm", "Distgraphcomm", "Grequest"):
+        if name in ("File", "Intercomm", "Session", "Graphcomm", "Distgraphcomm", "Grequest"):
             raise AttributeError(f"MPI.{name} is not simulated")
         raise AttributeError(f"module 'mpi4py.MPI' has no attribute {name!r}")
 
@@ -347,11 +348,12 @@ def _predefined_handles() -> dict[str, Any]:
         "MESSAGE_NO_PROC": _make_no_proc(),
         "INFO_NULL": _make_null_info(),
         "INFO_ENV": Info(),
+        "WIN_NULL": WIN_NULL,
     }
 
 
 #: Classes that have their own name in ``mpi4py.MPI``.
-_CLASSES = (Comm, Intracomm, Topocomm, Cartcomm, Group, Status, Request, Prequest, Op, Datatype, Info)
+_CLASSES = (Comm, Intracomm, Topocomm, Cartcomm, Group, Status, Request, Prequest, Op, Datatype, Info, Win)
 
 
 def _shared_names() -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""One-sided communication: windows, their epochs, the movement of data, and accesses that conflict."""

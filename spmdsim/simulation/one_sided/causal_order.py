@@ -1,0 +1,108 @@
+"""The order of events on different ranks that the program guarantees, by vector clocks.
+
+An event happens before another one if the program order of a rank, messages, collectives and locks lead from the first
+to the second in every run. Two accesses of one memory that no such order relates may happen at the same time.
+See L. Lamport, "Time, clocks, and the ordering of events in a distributed system", 1978.
+
+The engine calls `release` and `acquire` where ranks synchronise, from the creation of the first window on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from spmdsim.simulation.engine.scheduler import Scheduler, Task
+
+
+class CausalOrder:
+    """Vector clocks of all ranks.
+
+    Entry s of the clock of rank r is the number of releases of rank s that happen before the next event of rank r.
+
+    Attributes:
+        observers: by rank, functions that are called with the running rank before it synchronises. They find the
+            stores of the rank since their last call.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        size = len(scheduler.tasks)
+        self._clocks = [np.zeros(size, np.int32) for _ in range(size)]
+        for rank, clock in enumerate(self._clocks):
+            clock[rank] = 1
+        self.observers: dict[int, list[Callable[[Task], None]]] = {}
+        self._running = scheduler.current
+        self._enter_rank = scheduler.on_enter
+        scheduler.on_enter = self._switch_to
+
+    def _switch_to(self, task: Task) -> None:
+        """Find the stores of the rank that ran, before the next rank runs."""
+        self.observe(self._running)
+        self._running = task
+        self._enter_rank(task)
+
+    def observe(self, task: Task) -> None:
+        """Find the stores of a rank to the memory of windows since the last call."""
+        for observer in self.observers.get(task.rank, ()):
+            observer(task)
+
+    def time(self, task: Task) -> int:
+        """Return the time of an event that happens now on a rank, as the rank counts it."""
+        return int(self._clocks[task.rank][task.rank])
+
+    def has_seen(self, task: Task, rank: int, time: int) -> bool:
+        """Return True if an event of another rank happens before the next event of ``task``.
+
+        Args:
+            task: the rank of the later event.
+            rank: the rank of the earlier event.
+            time: the time of the earlier event, as its rank counts it.
+        """
+        return bool(self._clocks[task.rank][rank] >= time)
+
+    def release(self, task: Task) -> Any:
+        """Return the events that happen before this one, for ranks that the rank ``task`` lets continue."""
+        self.observe(task)
+        clock = self._clocks[task.rank]
+        past = clock.copy()
+        clock[task.rank] += 1
+        return past
+
+    def acquire(self, task: Task, past: Any, stores_first: bool = True) -> None:
+        """Order events of another rank before the next events of a rank.
+
+        Args:
+            task: the rank that continues because of the other one.
+            past: the result of the other rank's `release`; None: nothing is ordered.
+            stores_first: True if stores of the rank since its last synchronisation happen before this event. False
+                after a blocking receive, whose data the other rank has stored.
+        """
+        if stores_first:
+            self.observe(task)
+        if past is not None:
+            clock = self._clocks[task.rank]
+            np.maximum(clock, past, out=clock)
+        if not stores_first:
+            self.observe(task)
+
+    def join_calls(self, calls: Sequence[Any]) -> None:
+        """Set the events that each call of a collective knows when the collective is complete.
+
+        Args:
+            calls: the calls of all ranks in rank order; ``past`` of each is the result of its rank's `release`.
+        """
+        first = calls[0]
+        flow = first.rule.flow
+        sources = calls if flow != "down" else [calls[first.root]]
+        merged = merge(*(call.past for call in sources))
+        for call in calls:
+            if flow != "up" or call.rank == call.root:
+                call.past = merged
+
+
+def merge(*past: Any) -> Any:
+    """Return the events that are in any of some results of `release`; None entries have no events."""
+    clocks = [clock for clock in past if clock is not None]
+    return np.maximum.reduce(clocks) if clocks else None

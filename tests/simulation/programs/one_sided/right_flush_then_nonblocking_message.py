@@ -1,0 +1,21 @@
+# right, 3 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+window.Lock_all()
+token = np.zeros(1)
+if rank == 1:
+    window.Put(np.full(1, 7.0), 0)
+    window.Flush(0)
+    comm.Isend(token, 2).Wait()
+elif rank == 2:
+    request = comm.Irecv(token, source=1)
+    request.Wait()
+    window.Put(np.full(1, 8.0), 0)
+window.Unlock_all()
+window.Free()

@@ -1,0 +1,21 @@
+# wrong: conflicting_access, 3 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+numbers = np.zeros(2, "i4")
+locks = MPI.Win.Create(numbers, 4, comm=comm)
+one, zero, old = np.ones(1, "i4"), np.zeros(1, "i4"), np.zeros(1, "i4")
+locks.Lock_all()
+if rank == 1:
+    locks.Compare_and_swap(one, zero, old, 0)  # named
+    locks.Flush(0)
+elif rank == 2:
+    locks.Put(one, 0)  # named
+locks.Unlock_all()
+locks.Free()
+window.Free()

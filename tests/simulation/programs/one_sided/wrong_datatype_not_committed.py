@@ -1,0 +1,14 @@
+# wrong: exception, 2 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+pair = MPI.DOUBLE.Create_contiguous(2)
+window.Fence()
+window.Put([np.ones(2), 1, pair], rank)  # named
+window.Fence()
+window.Free()

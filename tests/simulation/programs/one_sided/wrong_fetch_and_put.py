@@ -1,0 +1,17 @@
+# wrong: conflicting_access, 3 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+window.Lock_all()
+result = np.zeros(1)
+if rank == 1:
+    window.Fetch_and_op(np.ones(1), result, 0)  # named
+elif rank == 2:
+    window.Put(np.ones(1), 0)  # named
+window.Unlock_all()
+window.Free()

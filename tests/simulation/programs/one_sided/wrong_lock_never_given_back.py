@@ -1,0 +1,14 @@
+# wrong: deadlock, 3 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+window.Lock(0)  # named
+window.Put(np.ones(1), 0)
+if rank != 0:
+    window.Unlock(0)
+comm.Barrier()

@@ -1,0 +1,15 @@
+# wrong: deadlock, 2 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+window.Lock(rank)
+comm.Barrier()
+window.Lock(1 - rank)  # named
+window.Unlock(1 - rank)
+window.Unlock(rank)
+window.Free()

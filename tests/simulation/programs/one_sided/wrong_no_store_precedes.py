@@ -1,0 +1,13 @@
+# wrong: wrong_assertion, 2 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+window.Fence()
+memory[rank] = 1.0
+window.Fence(MPI.MODE_NOSTORE)  # named
+window.Free()

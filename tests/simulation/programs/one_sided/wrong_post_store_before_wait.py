@@ -1,0 +1,19 @@
+# wrong: conflicting_access, 2 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+group = comm.Get_group()
+if rank == 0:
+    window.Post(group.Incl([1]))
+    memory[1] = 5.0
+    window.Wait()  # named
+else:
+    window.Start(group.Incl([0]))
+    window.Put(np.ones(2), 0)  # named
+    window.Complete()
+window.Free()

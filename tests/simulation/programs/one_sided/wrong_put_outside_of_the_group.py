@@ -1,0 +1,18 @@
+# wrong: exception, 3 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+group = comm.Get_group()
+if rank == 0:
+    window.Start(group.Incl([1]))
+    window.Put(np.ones(1), 2)  # named
+    window.Complete()
+elif rank == 1:
+    window.Post(group.Incl([0]))
+    window.Wait()
+window.Free()

@@ -1,0 +1,16 @@
+# wrong: deadlock, 2 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+group = comm.Get_group().Incl([1 - rank])
+window.Start(group)  # named
+window.Post(group)
+window.Put(np.ones(1), 1 - rank)
+window.Complete()
+window.Wait()
+window.Free()

@@ -1,0 +1,15 @@
+# wrong: conflicting_access, 2 ranks
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+memory = np.zeros(4)
+window = MPI.Win.Create(memory, 8, comm=comm)
+
+window.Lock_all()
+if rank == 0:
+    memory[:] += 1.0
+window.Accumulate(np.ones(4), 0)  # named
+window.Unlock_all()
+window.Free()
