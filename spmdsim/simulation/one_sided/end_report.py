@@ -37,7 +37,7 @@ def _find_open_epochs(window: WindowState) -> Iterator[Problem]:
         yield Problem("open_epoch", ERROR, text, tuple(ranks))
 
 
-def _find_not_freed(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield one warning "not_freed" per source line whose windows were not freed."""
     """Yield one warning "not_freed" per source line that created windows of ``scheduler`` that were not freed."""
     windows_of_line: dict[str, list[WindowState]] = {}
     for window in scheduler.windows:
