@@ -319,6 +319,7 @@ CASES = {
     "solve_of_complex": (linalg.solve, (normal(5, 5, dtype="c16"), normal(5, 3)), np.linalg.solve),
     "svdvals": (linalg.svdvals, (normal(9, 4),), lambda x: np.linalg.svd(x)[1]),
     "svd": (lambda x: (lambda u, s, v: ops.matmul(u * u * s, v * v))(*linalg.svd(x, False)), (normal(9, 4),), lambda x: (lambda u, s, v: (u * u * s) @ (v * v))(*np.linalg.svd(x, full_matrices=False))),
+    "svd_of_vectors_alone": (lambda x: (lambda u, _, v: ops.matmul(u * u, v * v))(*linalg.svd(x, False)), (normal(9, 4),), lambda x: (lambda u, _, v: (u * u) @ (v * v))(*np.linalg.svd(x, full_matrices=False))),
     "pinv": (linalg.pinv, (normal(9, 4),), np.linalg.pinv),
     "pinv_of_complex": (linalg.pinv, (normal(6, 3, dtype="c16"),), np.linalg.pinv),
     "cholesky": (lambda x: linalg.cholesky(x + linalg.matrix_transpose(x)), (positive(6) / 2,), lambda x: np.linalg.cholesky(x + x.T)),
