@@ -37,8 +37,8 @@ def _find_open_epochs(window: WindowState) -> Iterator[Problem]:
         yield Problem("open_epoch", ERROR, text, tuple(ranks))
 
 
-    """Yield one warning "not_freed" per source line whose windows were not freed."""
-    """Yield one warning "not_freed" per source line that created windows of ``scheduler`` that were not freed."""
+def _find_not_freed(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield one warning "not_freed" per source line whose windows of ``scheduler`` were not freed."""
     windows_of_line: dict[str, list[WindowState]] = {}
     for window in scheduler.windows:
         if window.freed is None:
