@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms import negabinary
 from spmdsim.collectives.algorithms.rails import Rails
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, around, doublings, ring_rounds
+from spmdsim.collectives.algorithms.rank_arithmetic import (
+    Fold,
+    around,
+    circulant_gather,
+    doublings,
+    ring_rounds,
+)
 from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 
@@ -160,6 +167,31 @@ def sparbit(rank: int, size: int) -> Rounds:
         received = [(rank - (2 * i + 1) * distance) % size for i in range(count)]
         yield [send((rank + distance) % size, sent), recv((rank - distance) % size, received)]
         owned += count
+
+
+@built_in("all_gather", "n", Formula("c", "q"), symmetry="shift")
+def circulant(rank: int, size: int) -> Rounds:
+    """Double the distance, rounded down, in each of ceil(log2 n) rounds (Traff).
+
+    Source: arXiv 2410.14234. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Unlike :func:`bruck`, the last round is not
+    shorter: the numbers of blocks differ by one at most from half of those that a rank has afterwards.
+    """
+    return circulant_gather(rank, size)
+
+
+@built_in("all_gather", "n", Formula("f", "q", only="n == p"))
+def bine(rank: int, size: int) -> Rounds:
+    """Exchange all blocks at distances ..., 11, 5, 3, 1, 1 (Bine).
+
+    Most blocks go to the nearest ranks (arXiv 2508.17311). Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Block b is chunk b. If the rank count is no
+    power of two, the first ranks form pairs as by :func:`recursive_doubling`.
+    """
+    fold = Fold.of(size)
+    yield from _before(rank, fold)
+    yield from negabinary.exchange_rounds(
+        rank, fold, lambda peer, owned, missing: [send(peer, owned), recv(peer, missing)], far_first=True
+    )
+    yield from _after(rank, size, fold)
 
 
 @built_in("all_gather", "n", Formula("n-1", "q"), symmetry="shift", openmpi="linear direct two_proc 1 6 8")

@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms import broadcast, reduce
+from spmdsim.collectives.algorithms import broadcast, negabinary, reduce
 from spmdsim.collectives.algorithms.rails import Rails, pad_rounds, rename
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, ring_rounds
-from spmdsim.collectives.instructions import Instruction, Rounds, combine, copy, recv, recv_reduce, send
+from spmdsim.collectives.algorithms.rank_arithmetic import (
+    Fold,
+    circulant_gather,
+    circulant_reduction,
+    doublings,
+    ring_rounds,
+)
+from spmdsim.collectives.instructions import (
+    Instruction,
+    Rounds,
+    combine,
+    copy,
+    recv,
+    recv_reduce,
+    send,
+)
 from spmdsim.errors import ScheduleError
 
 INDEX_RULES = {"mpich": 1, "openmpi": 0}
@@ -256,6 +270,49 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     yield from halve(rank, fold)
     yield from double(rank, fold)
     yield from fold_out(rank, fold, range(fold.power))
+
+
+@built_in("all_reduce", "p", Formula("2*f + 2*x", "2*qp + 2*x", "qp + x", "c", only="n == p"), in_order=False)
+def swing(rank: int, size: int) -> Rounds:
+    """Run a reduce_scatter and an all_gather at distances 1, 1, 3, 5, 11, ... (Swing).
+
+    Source: arXiv 2401.09356. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The largest messages go to the nearest
+    ranks; see :mod:`~spmdsim.collectives.algorithms.negabinary`. If the rank count is no power of two, ranks are paired
+    as by :func:`rabenseifner`. The order of the operands is not kept.
+    """
+    fold = Fold.of(size)
+    chunks = range(fold.power)
+    # Chunk c is reduced on survivor c: a fold without pairs has one block per survivor.
+    unpaired = Fold(fold.power, 0)
+
+    def exchange(new: int) -> Rounds:
+        """Yield the rounds between the ranks that take part, by their new numbers."""
+        yield from negabinary.exchange_rounds(
+            new, unpaired, lambda peer, reduced, sent: [send(peer, sent), recv_reduce(peer, reduced)]
+        )
+        yield from negabinary.exchange_rounds(
+            new,
+            unpaired,
+            lambda peer, owned, missing: [send(peer, owned), recv(peer, missing)],
+            far_first=True,
+        )
+
+    yield from fold_in(rank, fold, chunks)
+    between = exchange(fold.new(rank)) if fold.survives(rank) else iter(())
+    survivors = [fold.old(new) for new in chunks]
+    yield from pad_rounds(rename(between, survivors), 2 * negabinary.steps(fold.power))
+    yield from fold_out(rank, fold, chunks)
+
+
+@built_in("all_reduce", "n", Formula("2*c", "2*q", "q", "c"), symmetry="shift", in_order=False)
+def circulant(rank: int, size: int) -> Rounds:
+    """Reduce to block owners and gather, in 2 ceil(log2 n) rounds on any n (Traff).
+
+    Source: arXiv 2410.14234. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Rounds and bytes are the fewest possible.
+    The order of the operands is not kept.
+    """
+    yield from circulant_reduction(rank, size)
+    yield from circulant_gather(rank, size)
 
 
 @built_in(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
+from spmdsim.collectives.algorithms import negabinary
 from spmdsim.collectives.algorithms.rails import Rails, pad_rounds
-from spmdsim.collectives.algorithms.rank_arithmetic import doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 
@@ -139,3 +140,37 @@ def two_level_pairwise(rank: int, size: int, group: int = 2) -> Rounds:
 def _blocks(sources: Chunks, targets: Chunks, size: int) -> list[int]:
     """Return the numbers of the blocks from some ranks to some ranks, in the order of the sources."""
     return [source * size + target for source in sources for target in targets]
+
+
+@built_in("all_to_all", "n*n", Formula("f", "f/2", only="n == p"))
+def bine(rank: int, size: int) -> Rounds:
+    """Forward half of the blocks in each of log2 n rounds, at distances 1, 1, 3, 5, ... (Bine).
+
+    Source: arXiv 2508.17311. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank sends its partner all blocks, of all
+    ranks from which it has some, for the ranks that the partner reaches later. If the rank count is no power of two, the
+    first ranks form pairs: the even rank sends all its blocks to the odd one, idles, and gets the blocks for it at the end.
+    """
+    fold, everyone = Fold.of(size), range(size)
+    # The survivors whose blocks a survivor has before a step.
+    sources: dict[int, tuple[int, ...]] = {new: (new,) for new in range(fold.power)}
+
+    def list_chunks(holder: int, targets: Chunks) -> Chunks:
+        owners = negabinary.join_blocks(fold, sources[holder])
+        return tuple(source * size + to for source in owners for to in targets)
+
+    def exchange(peer: int, targets_here: Chunks, targets_there: Chunks) -> list[Instruction]:
+        return [
+            send(peer, list_chunks(fold.new(rank), targets_there)),
+            recv(peer, list_chunks(fold.new(peer), targets_here)),
+        ]
+
+    received, sent = ([source * size + to for to in everyone] for source in (rank ^ 1, rank))
+    yield from fold.pair_round(rank, [recv(rank ^ 1, received)], [send(rank ^ 1, sent)])
+    for step, moves in enumerate(negabinary.exchange_rounds(rank, fold, exchange)):
+        yield moves
+        sources = {
+            new: (*ranks, *sources[negabinary.partner(new, step, fold.power)])
+            for new, ranks in sources.items()
+        }
+    sent, received = ([source * size + to for source in everyone] for to in (rank ^ 1, rank))
+    yield from fold.pair_round(rank, [send(rank ^ 1, sent)], [recv(rank ^ 1, received)])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms import all_gather
+from spmdsim.collectives.algorithms import all_gather, negabinary
 from spmdsim.collectives.algorithms.rails import Rails, pad_rounds, rename
-from spmdsim.collectives.algorithms.rank_arithmetic import star_rounds, tree_rounds
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, star_rounds, tree_rounds
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 
@@ -43,6 +43,31 @@ def binomial(rank: int, size: int, root: int = 0) -> Rounds:
     Distances go from high to low; a rank with the vector sends to v + distance.
     """
     return knomial(rank, size, root, radix=2)
+
+
+@built_in("broadcast", "1", Formula("c", "c"))
+def bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
+    """Send down a tree at distances ..., 11, 5, 3, 1, 1 to both sides of the root (Bine).
+
+    Source: arXiv 2508.17311. Yields the rounds (lists of instructions) of a rank. In each round the ranks that have the vector send it. The vector is
+    one chunk. If the rank count is no power of two, the first ranks form pairs, of which the even rank sends the vector to
+    the odd one at the end.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
+    """
+    v, fold = (rank - root) % size, Fold.of(size, survivor=0)
+
+    def rounds() -> Rounds:
+        """Yield the rounds as counted from the root."""
+        yield from negabinary.tree_down(
+            v, fold, lambda child, *_: [send(child, 0)], lambda parent, *_: [recv(parent, 0)]
+        )
+        yield from fold.pair_round(v, [send(v ^ 1, 0)], [recv(v ^ 1, 0)])
+
+    return count_from_root(rounds(), size, root)
 
 
 @built_in("broadcast", "1", openmpi="knomial 7")

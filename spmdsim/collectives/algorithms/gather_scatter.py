@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms.rank_arithmetic import around, opposite, star_rounds, tree_rounds
-from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
+from spmdsim.collectives.algorithms import negabinary
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, around, opposite, star_rounds, tree_rounds
+from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 
 @built_in("gather", "n", Formula("n-1", "q"), openmpi="basic_linear linear_sync linear 1 3")
@@ -58,3 +59,44 @@ def scatter_binomial(rank: int, size: int, root: int = 0) -> Rounds:
     This is the binomial gather in reverse.
     """
     return opposite(reversed(list(gather_binomial(rank, size, root))))
+
+
+@built_in("gather", "n", Formula("c", "q", only="n == p"))
+def gather_bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
+    """Send blocks of whole subtrees up the Bine tree to the root (arXiv 2508.17311).
+
+    Returns the rounds (lists of instructions) of a rank: those of the scatter in reverse. Block b is chunk b.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank that ends with all blocks.
+    """
+    return opposite(reversed(list(scatter_bine_tree(rank, size, root))))
+
+
+@built_in("scatter", "n", Formula("c", "q", only="n == p"))
+def scatter_bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
+    """Send blocks of whole subtrees down the Bine tree (arXiv 2508.17311).
+
+    Yields the rounds (lists of instructions) of a rank. Block b is chunk b. If the rank count is no power of two, the first
+    ranks form pairs, of which the even rank gets both blocks and sends one on.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        root: the rank with the vector.
+    """
+    v, fold = (rank - root) % size, Fold.of(size, survivor=0)
+
+    def rotate(blocks: Chunks) -> Chunks:
+        return tuple((block + root) % size for block in blocks)
+
+    yield from negabinary.tree_down(
+        v,
+        fold,
+        lambda child, _, blocks: [send((child + root) % size, rotate(blocks))],
+        lambda parent, blocks, _: [recv((parent + root) % size, rotate(blocks))],
+    )
+    other = ((v ^ 1) + root) % size
+    yield from fold.pair_round(v, [send(other, other)], [recv(other, rank)])

@@ -118,6 +118,50 @@ def around(start: int, count: int, size: int) -> Chunks:
     return (*range(start, size), *range(start + count - size))
 
 
+def circulant_skips(size: int) -> list[tuple[int, int]]:
+    """Return ``(distance, blocks)`` of each round of the circulant algorithms, from far to near.
+
+    The distance is half of the one before, rounded up, and begins with ``size``, the rank count. A round moves as many blocks as the
+    two distances differ by.
+
+    >>> circulant_skips(6), circulant_skips(8)
+    ([(3, 3), (2, 1), (1, 1)], [(4, 4), (2, 2), (1, 1)])
+    """
+    skips, distance = [], size
+    while distance > 1:
+        nearer = (distance + 1) // 2
+        skips.append((nearer, distance - nearer))
+        distance = nearer
+    return skips
+
+
+def circulant_reduction(rank: int, size: int) -> Rounds:
+    """Yield the rounds of a reduce_scatter that halves the distance in each round, for any rank count.
+
+    At distance d, a rank sends its partial sums of the blocks from ``rank + d`` on to their nearest rank ``rank + d``, and
+    adds those that it gets to its blocks from ``rank`` on. Block b is chunk b; there are ``size`` blocks.
+    """
+    for distance, count in circulant_skips(size):
+        to = (rank + distance) % size
+        yield [
+            send(to, around(to, count, size)),
+            recv_reduce((rank - distance) % size, around(rank, count, size)),
+        ]
+
+
+def circulant_gather(rank: int, size: int) -> Rounds:
+    """Yield the rounds of ``rank`` in an all_gather that reverses :func:`circulant_reduction`.
+
+    There are ``size`` ranks and as many blocks.
+    """
+    for distance, count in reversed(circulant_skips(size)):
+        source = (rank + distance) % size
+        yield [
+            send((rank - distance) % size, around(rank, count, size)),
+            recv(source, around(source, count, size)),
+        ]
+
+
 def opposite(rounds: Iterable[list[Instruction]]) -> Rounds:
     """Yield the rounds with the direction of every message reversed."""
     for moves in rounds:

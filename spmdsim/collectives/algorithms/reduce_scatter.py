@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms import gather_scatter, reduce
+from spmdsim.collectives.algorithms import gather_scatter, negabinary, reduce
 from spmdsim.collectives.algorithms.all_reduce import fold_in
 from spmdsim.collectives.algorithms.rails import Rails
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, ring_rounds
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, circulant_reduction, doublings, ring_rounds
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
 
@@ -163,6 +163,30 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
         return ((*fold.blocks(0, k), *fold.blocks(k + distance, fold.power)) for k in firsts)
 
     return _fold_and_exchange(rank, fold, size, doublings(fold.power), outside)
+
+
+@built_in("reduce_scatter", "n", Formula("c", "q", "q", "c"), symmetry="shift", in_order=False)
+def circulant(rank: int, size: int) -> Rounds:
+    """Halve the distance in each of ceil(log2 n) rounds, on any n (Traff).
+
+    Source: arXiv 2410.14234. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Rounds and bytes are the fewest possible.
+    """
+    return circulant_reduction(rank, size)
+
+
+@built_in("reduce_scatter", "n", Formula("f", "q", "q", "c", only="n == p"), in_order=False)
+def bine(rank: int, size: int) -> Rounds:
+    """Exchange halves at distances 1, 1, 3, 5, 11, ... (Bine).
+
+    The largest messages go to the nearest ranks (arXiv 2508.17311). Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Block b is chunk b. If the rank count is no
+    power of two, the first ranks form pairs as by :func:`recursive_halving`.
+    """
+    fold = Fold.of(size)
+    yield from fold_in(rank, fold, range(size))
+    yield from negabinary.exchange_rounds(
+        rank, fold, lambda peer, reduced, sent: [send(peer, sent), recv_reduce(peer, reduced)]
+    )
+    yield from fold.pair_round(rank, [send(rank ^ 1, rank ^ 1)], [recv(rank ^ 1, rank)])
 
 
 @built_in(
