@@ -203,7 +203,7 @@ def _rank_body(
 
     def body(task: Task) -> None:
         main = isolation.worlds[task.rank].main
-        main.__dict__.update(__file__=path, __builtins__=__builtins__)
+        main.__dict__.update(__file__=path)
         exec(code, main.__dict__)
 
     return body, isolation

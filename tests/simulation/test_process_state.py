@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import locale
+import logging
 import sys
 import warnings
 from pathlib import Path
@@ -89,6 +90,28 @@ PROGRAMS = {
         "print(locale.setlocale(locale.LC_CTYPE))",
         lambda rank: "C.UTF-8" if rank == 0 else "C",
     ),
+    "a logging configuration with a file": (
+        "import logging\nname = f'{sys.argv[1]}/run{rank}.log'\n"
+        "logging.basicConfig(filename=name, format='%(levelname)s %(message)s', level=[10, 20, 30][rank])\n"
+        "comm.Barrier()\nlogging.debug('d%d', rank); logging.info('i%d', rank); logging.warning('w%d', rank)\n"
+        "print(*open(name).read().split())",
+        lambda rank: " ".join([f"DEBUG d{rank}", f"INFO i{rank}", f"WARNING w{rank}"][rank:]),
+    ),
+    "a logging handler": (
+        "import logging\nlog, handler = logging.getLogger('app'), logging.StreamHandler(sys.stdout)\n"
+        "handler.setFormatter(logging.Formatter(f'of {rank}: %(message)s'))\nlog.addHandler(handler)\ncomm.Barrier()\n"
+        "log.warning('hello')",
+        lambda rank: f"of {rank}: hello",
+    ),
+    "the folder of temporary files": (
+        "import tempfile\ntempfile.tempdir = f'folder{rank}'\ncomm.Barrier()\nprint(tempfile.gettempdir()[-7:])",
+        lambda rank: f"folder{rank}",
+    ),
+    "print for one rank": (
+        "import builtins\nplain = print\nif rank: builtins.print = lambda *words: plain('quiet')\ncomm.Barrier()\n"
+        "print('loud')",
+        lambda rank: "quiet" if rank else "loud",
+    ),
     "the path of modules": (
         "sys.path.append(str(rank))\nsys.displayhook = rank\ncomm.Barrier()\nprint(sys.path[-1], sys.displayhook)",
         lambda rank: f"{rank} {rank}",
@@ -174,3 +197,37 @@ comm.Barrier()
     assert lines_by_rank(run(tmp_path, program)) == [[], ["True [0. 0.]"], []]
     (problem,) = run(tmp_path, program.replace("except MPI.Exception", "except ValueError")).problems
     assert problem.kind == "truncation" and "5 × float64" in problem.message
+
+
+LIBRARY = """
+import logging
+seen = []
+def report(rank):
+    seen.append(rank)
+    logging.getLogger(__name__).warning("seen %s", seen)
+"""
+
+
+def test_an_installed_library_uses_the_ranks_logging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "reporting.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(folder))
+    program = """
+import logging, reporting
+logging.basicConfig(stream=sys.stdout, format=f"rank {rank}: %(message)s")
+comm.Barrier()
+reporting.report(rank)
+"""
+    assert lines_by_rank(run(tmp_path, program)) == [[f"rank {rank}: seen [{rank}]"] for rank in range(3)]
+
+
+def test_a_function_uses_the_ranks_logging() -> None:
+    def work(comm: Any) -> int:
+        logging.getLogger().setLevel(10 * (comm.rank + 1))
+        comm.Barrier()
+        return logging.getLogger().level
+
+    level = logging.getLogger().level
+    assert simulate(work, 3).results == (10, 20, 30)
+    assert logging.getLogger().level == level

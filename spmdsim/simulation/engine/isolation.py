@@ -7,22 +7,21 @@ exchanged whenever another rank runs.
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from typing import Any
 
 from spmdsim.simulation.engine.captured_output import RankStreams
 from spmdsim.simulation.engine.interpreter_state import InterpreterState
+from spmdsim.simulation.engine.module_loading import CodeSharingLoader, ContextLoader
 from spmdsim.simulation.engine.ownership import Ownership, Variables, find_module
 from spmdsim.simulation.engine.rank_process import Process
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
-
-_OWN_STANDARD = frozenset({"random"})
-_Step = Callable[[Any], object]
 
 
 class RankWorld:
@@ -31,7 +30,15 @@ class RankWorld:
     def __init__(self, rank: int) -> None:
         self.rank = rank
         self.main = types.ModuleType("__main__")
+        self.builtins: Any = None  # its module "builtins"; None if it shares the process's
         self.modules: dict[str, Any] = {}
+
+    def separate_builtins(self) -> None:
+        """Give the rank its own module ``builtins``, so that it may replace ``print`` for itself."""
+        self.builtins = types.ModuleType("builtins")
+        vars(self.builtins).update(vars(builtins))
+        self.modules["builtins"] = self.builtins
+        self.main.__builtins__ = self.builtins  # type: ignore[attr-defined]
 
 
 class Isolation:
@@ -64,6 +71,9 @@ class Isolation:
         self._home = "__main__" if variables is None else variables.program.__module__
         self._current: RankWorld | None = None
         self._names: set[str] = set()
+        self._replaced: dict[str, Any] = {}  # the process's copies of modules that ranks load
+        self._codes: dict[str, types.CodeType | None] = {}
+        self._is_process = False  # True while a module that ranks share is loaded
         self._loading = False  # True if the running rank has loaded modules since its turn began
         self._searching = False
 
@@ -87,21 +97,25 @@ class Isolation:
         self.process.enter_rank(task.rank)
         self._interpreter.enter_rank(task.rank)
         sys.modules["__main__"] = world.main
-        if self._names and before is not None:
+        if self._names:
             self._exchange_modules(before, world)
         if self._variables is not None and self._variables.differ:
             self._variables.set_values(task.rank)
 
-    def _exchange_modules(self, before: RankWorld, after: RankWorld) -> None:
+    def _exchange_modules(self, before: RankWorld | None, after: RankWorld) -> None:
         """Replace one rank's own modules in ``sys.modules`` by another rank's.
 
         A module that only ``before`` has loaded is removed from ``sys.modules``, so that ``after`` loads it again.
 
         Args:
-            before: the rank that ran. If it loaded modules since its turn began, its ``modules`` gets them first.
+            before: the rank that ran; None at the start. If it loaded modules since its turn began, its ``modules``
+                gets them first.
             after: the rank that runs next.
         """
         modules = sys.modules
+        if before is None:
+            modules.update(after.modules)
+            return
         if self._loading:
             before.modules = {name: modules[name] for name in self._names if name in modules}
             self._loading = False
@@ -113,60 +127,88 @@ class Isolation:
     # ------------------------------------------------------------------ finding modules (meta path)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of a module that every rank loads for itself; None if ranks share it.
+        """Return the spec of a module, or None if Python's other finders shall search for it.
 
         Python calls this method for each module that is not in ``sys.modules``, because the object is in
-        ``sys.meta_path``. After None, Python's other finders load the module, or report that it does not exist.
-        Extension modules are shared, because Python cannot load them twice. Each rank's copy of ``random`` is seeded
-        with the simulation's seed and the rank.
+        ``sys.meta_path``. A module that every rank loads for itself, and a module in Python that ranks share, get a
+        loader that loads it in the right surroundings. Extension modules are shared: Python cannot load them twice.
 
         Args:
             name: the dotted name of the module.
             path: the folders of its package; None for a module without package.
             target: not used: Python's interface has it.
         """
-        if self._searching:
+        if self._searching or self._is_process:
             return None
         self._searching = True
         try:
-            if name not in _OWN_STANDARD and not self._ownership.is_own(name):
-                return None
             spec = find_module(name, path, self)
+            is_own = spec is not None and self._ownership.is_own(name)
         finally:
             self._searching = False
         if spec is None or isinstance(spec.loader, ExtensionFileLoader):
             return None
-        world = self._current
-        if name in _OWN_STANDARD:
-            if world is not None:
-                # Each rank draws different numbers, which are equal in every run.
-                words = f"seed {self._scheduler.seed or 0} rank {world.rank}"
-                spec.loader = _Loader(spec.loader, after=lambda module: module.seed(words))  # type: ignore[assignment]
-        elif spec.submodule_search_locations is not None and spec.loader is not None:
-            self._share_submodules(spec)
+        if not is_own:
+            if spec.loader is None or not spec.has_location:
+                return None
+            spec.loader = ContextLoader(spec.loader, lambda module: self._as_process())  # type: ignore[assignment]
+            return spec
+        if type(spec.loader) is SourceFileLoader:
+            spec.loader = CodeSharingLoader(spec.loader.name, spec.loader.path, self._codes)
+        if spec.loader is not None:
+            spec.loader = ContextLoader(spec.loader, self._as_rank)  # type: ignore[assignment]
         self._names.add(name)
         self._loading = True
         if may_draw_numbers(spec.origin):
             self._interpreter.separate_random_numbers()
         return spec
 
-    def _share_submodules(self, spec: Any) -> None:
-        """Let a package, when it is loaded, get its shared submodules as attributes.
+    @contextmanager
+    def _as_rank(self, module: Any) -> Iterator[None]:
+        """Prepare a rank's own copy of a module before it is loaded. Yields None.
 
-        Python sets the attribute ``package.part`` only when it loads ``package.part``. A rank's own copy of the
-        package would lack it if ranks share ``package.part``, which was loaded before. Changes nothing if no direct
-        submodule is shared.
+        Afterwards ``random`` is seeded. The module gets the rank's builtins, and a package its shared submodules as attributes: Python sets the
+        attribute ``package.part`` only when it loads ``package.part``, which was loaded before.
 
         Args:
-            spec: the spec of the package; its loader is replaced.
+            module: the new module.
         """
-        shared = {}
-        for name, module in sys.modules.items():
+        world = self._current
+        if world is not None and world.builtins is not None:
+            vars(module)["__builtins__"] = vars(world.builtins)
+        is_package = module.__spec__.submodule_search_locations is not None
+        for name, loaded in list(sys.modules.items()) if is_package else ():
             package, _, submodule = name.rpartition(".")
-            if package == spec.name and name not in self._names:
-                shared[submodule] = module
-        if shared:
-            spec.loader = _Loader(spec.loader, before=lambda module: module.__dict__.update(shared))
+            if package == module.__name__ and name not in self._names:
+                vars(module)[submodule] = loaded
+        yield
+        if module.__name__ == "random" and world is not None:
+            # Each rank draws different numbers, which are equal in every run.
+            module.seed(f"seed {self._scheduler.seed or 0} rank {world.rank}")
+
+    @contextmanager
+    def _as_process(self) -> Iterator[None]:
+        """Show the process's modules instead of the rank's inside a ``with`` block. Yields None.
+
+        A module that ranks share is loaded in it, so that it never refers to one rank's copy of a module. Copies that
+        the process lacked are stored as the process's.
+        """
+        modules, copies = sys.modules, {}
+        for name in self._names:
+            if name in modules:
+                copies[name] = modules.pop(name)
+        modules.update(self._replaced)
+        before, self._is_process = set(modules), True
+        try:
+            yield
+        finally:
+            self._is_process = False
+            for name in set(modules) - before:
+                if self._ownership.is_own(name):
+                    self._replaced[name] = modules[name]
+            for name in self._replaced:
+                modules.pop(name, None)
+            modules.update(copies)
 
     # ------------------------------------------------------------------ modules that are already loaded
 
@@ -194,9 +236,9 @@ class Isolation:
             sys.path = [self._folder, *sys.path]
         if self._draws_numbers:
             self._interpreter.separate_random_numbers()
-        replaced = self._remove_loaded()
+        self._replaced = self._remove_loaded()
         if self._variables is not None:
-            self._variables.replaced = replaced
+            self._variables.replaced = self._replaced
         sys.meta_path.insert(0, self)
         self._scheduler.on_enter = self.enter_rank
         try:
@@ -210,7 +252,7 @@ class Isolation:
                 self._variables.restore()
             for name in self._names:
                 sys.modules.pop(name, None)
-            sys.modules.update(replaced)
+            sys.modules.update(self._replaced)
             if main is not None:
                 sys.modules["__main__"] = main
 
@@ -222,9 +264,9 @@ class Isolation:
         """Remove loaded modules that every rank loads for itself from ``sys.modules``; return {name: module}.
 
         - For a script: all modules of which each rank has a copy, and those that a file beside the script hides.
-        - For a function: only modules that can reach MPI, because the function may use the loaded modules. The module
-          of the function itself stays.
-        - Always: ``random``.
+        - For a function: only modules of Python and those that can reach MPI, because the function may use the loaded
+          modules. The module of the function itself stays.
+        - For a script: ``builtins``, of which each rank gets a copy.
         """
         names = self._ownership.loaded_modules(reaching=self._folder is None)
         if self._folder is None:
@@ -232,7 +274,11 @@ class Isolation:
         else:
             shadowed = self._shadowed_modules()
             names += [name for name in sys.modules if name.partition(".")[0] in shadowed]
-        return {name: sys.modules.pop(name) for name in {*names, *_OWN_STANDARD} if name in sys.modules}
+            for world in self.worlds:
+                world.separate_builtins()
+            names.append("builtins")
+            self._names.add("builtins")
+        return {name: sys.modules.pop(name) for name in names if name in sys.modules and name != "__main__"}
 
     def _shadowed_modules(self) -> set[str]:
         """Return the top-level names of loaded modules that a file in the script's folder hides.
@@ -246,32 +292,6 @@ class Isolation:
         return {
             name for name, spec in specs.items() if spec is not None and str(spec.origin).startswith(folder)
         }
-
-
-class _Loader:
-    """A module loader that calls functions before and after another loader, and else behaves like it."""
-
-    def __init__(self, loader: Any, before: _Step | None = None, after: _Step | None = None) -> None:
-        self._loader, self._before, self._after = loader, before, after
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: Any) -> Any:
-        """Return the module that the loader creates."""
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: Any) -> None:
-        """Load the module; call ``before(module)`` before and ``after(module)`` after it, if they are set.
-
-        Args:
-            module: the new module object, which Python passes.
-        """
-        if self._before is not None:
-            self._before(module)
-        self._loader.exec_module(module)
-        if self._after is not None:
-            self._after(module)
 
 
 def may_draw_numbers(origin: str | None) -> bool:

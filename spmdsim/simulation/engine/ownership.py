@@ -1,14 +1,15 @@
-"""Decide which modules every rank loads for itself: modules that do not belong to Python and can reach MPI.
+"""Decide which modules every rank loads for itself: all that are written in Python and may store something.
 
 In a real program each rank is a process. What a module computes from its rank, stores in a cache or takes as a
 default argument belongs to that rank. So every rank has its own copy of
 
 - the user's packages, which are outside of the folders of installed packages;
-- packages that name mpi4py, or that import a package which names it.
+- installed packages without extension modules, and those that name mpi4py or import a package which names it;
+- modules of Python with state, such as ``logging``, ``random`` and ``tempfile``.
 
 The rule holds for whole packages, because a module may store what another module of its package computed.
-Ranks share the standard library, extension modules (Python cannot load them twice), and installed packages that never
-reach MPI: loading numpy once per rank would take longer than the program.
+Ranks share the modules of :mod:`spmdsim.simulation.engine.shared_modules`, extension modules and installed packages
+with extension modules that never reach MPI: loading numpy once per rank would take longer than the program.
 
 Ranks share a function's variables, because the function was defined once. If the value of a variable comes from
 mpi4py or from a module that every rank owns, each rank sees its own value: ``from lib import total`` before the
@@ -26,34 +27,14 @@ import types
 import zipfile
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from typing import Any
 
 from spmdsim.errors import InputError
 from spmdsim.simulation.engine.scheduler import Task
+from spmdsim.simulation.engine.shared_modules import SHARED_PACKAGES, SHARED_STANDARD, SIMULATOR
 
-#: Shared packages: large, in part impossible to load twice. They store no communicator, although some name mpi4py.
-_SHARED = frozenset(
-    [
-        "mpi4py",
-        "numpy",
-        "scipy",
-        "pandas",
-        "matplotlib",
-        "sklearn",
-        "numba",
-        "torch",
-        "jax",
-        "jaxlib",
-        "tensorflow",
-        # A program does not import its build script. If an installed package names "setup", it does not mean the
-        # setup.py in the user's folder.
-        "setup",
-    ]
-)
-#: Packages that run the ranks and judge them, and so are shared.
-_SIMULATOR = ("spmdsim.errors", "spmdsim.simulation", "spmdsim.labs")
-_SIMULATOR_PREFIXES = tuple(f"{name}." for name in _SIMULATOR)
+_SIMULATOR_PREFIXES = tuple(f"{name}." for name in SIMULATOR)
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib"))
 _INSTALLED = re.compile(r"(?:^|[\\/])(?:site|dist)-packages(?:[\\/]|$)")
 _IMPORTS = re.compile(
@@ -64,6 +45,8 @@ _NAME = re.compile(rb"[A-Za-z_]\w*")
 _MPI_NAME = re.compile(r"mpi4py(?:\.\w*)*|(?s:.*)\b(?:import|from)\s+mpi4py\b(?s:.*)")
 #: Installed packages by their locations: do they name mpi4py, and which names do they import? They do not change.
 _scanned: dict[tuple[str, ...], tuple[bool, frozenset[str]]] = {}
+#: Folders and files of installed packages: have they extension modules?
+_with_extensions: dict[tuple[str, ...], bool] = {}
 #: Files by path: modification time, size, and the two facts of `_scanned`.
 _files: dict[str, tuple[int, int, bool, frozenset[str]]] = {}
 #: Loaded packages by name: the spec, is each rank's own, can reach MPI.
@@ -108,18 +91,40 @@ class Ownership:
     def is_own(self, name: str) -> bool:
         """Return True if every rank has its own copy of a module.
 
-        True for the user's packages and for packages that can reach MPI. All modules of a package get one answer,
-        which is cached. Ranks share the simulator itself.
+        True for the user's packages, for installed ones that can reach MPI or have no extension modules, and for
+        modules of Python with state. All modules of a package get one answer, which is cached. Ranks share the
+        simulator itself.
 
         Args:
             name: the dotted name of the module.
         """
         top = name.partition(".")[0]
-        if name in _SIMULATOR or name.startswith(_SIMULATOR_PREFIXES):
+        if name in SIMULATOR or name.startswith(_SIMULATOR_PREFIXES):
             return False
         if top not in self._is_own:
-            self._is_own[top] = self._is_users(top) or self._reaches_mpi(top)
+            self._is_own[top] = self._is_package_own(top)
         return self._is_own[top]
+
+    def _is_package_own(self, top: str) -> bool:
+        """Return True if every rank has its own copy of the package or module named ``top``."""
+        if top in SHARED_PACKAGES:
+            return False
+        if self._is_python(top):
+            return top not in SHARED_STANDARD and self._is_written_in_python(top)
+        return self._is_users(top) or self._is_written_in_python(top) or self._reaches_mpi(top)
+
+    def _is_written_in_python(self, top: str) -> bool:
+        """Return True if the package ``top`` has files and none of them is an extension module.
+
+        The answer for an installed package is cached for all simulations of the process.
+        """
+        locations = _locations(self._spec(top))
+        if locations not in _with_extensions:
+            has_extension = any(map(_is_extension, locations))
+            if not all(_INSTALLED.search(location) for location in locations):
+                return bool(locations) and not has_extension
+            _with_extensions[locations] = has_extension
+        return bool(locations) and not _with_extensions[locations]
 
     def find_again(self, top: str) -> ModuleSpec | None:
         """Search for a package again, even if another module is loaded under its name.
@@ -137,7 +142,7 @@ class Ownership:
         """Return the names of the loaded modules of which every rank has its own copy.
 
         Args:
-            reaching: True to return only modules of packages that can reach MPI.
+            reaching: True to return only modules of Python and of packages that can reach MPI.
         """
         modules = {name: name.partition(".")[0] for name in list(sys.modules)}
         facts = {top: self._loaded_facts(top) for top in dict.fromkeys(modules.values())}
@@ -154,14 +159,14 @@ class Ownership:
 
         Returns:
             ``(is_own, is_own_and_reaches_mpi)``: True if every rank has its own copy; True if, in addition, the
-            package can reach MPI.
+            package can reach MPI or is Python's.
         """
         spec = getattr(sys.modules.get(top), "__spec__", None)
         known_spec, is_own, is_own_and_reaches_mpi = _loaded_packages.get(top, (None, False, False))
         if top not in _loaded_packages or known_spec is not spec:
             self._specs[top] = spec
             is_own = self.is_own(top)
-            is_own_and_reaches_mpi = is_own and self._reaches_mpi(top)
+            is_own_and_reaches_mpi = is_own and (self._is_python(top) or self._reaches_mpi(top))
             _loaded_packages[top] = spec, is_own, is_own_and_reaches_mpi
         self._is_own[top] = is_own
         return is_own, is_own_and_reaches_mpi
@@ -209,13 +214,13 @@ class Ownership:
     def _is_python(self, top: str) -> bool:
         """Return True for a module of Python's, a package known as shared, and a name without module.
 
-        For example True for "json" and "numpy" (:data:`_SHARED`), and for a name that no finder finds. False for a
+        For example True for "json" and "numpy" (:data:`SHARED_PACKAGES`), and for a name that no finder finds. False for a
         user's json.py: a module of Python's must have its files in Python's folders.
 
         Args:
             top: the top-level name of a package.
         """
-        if top in _SHARED or top in sys.builtin_module_names:
+        if top in SHARED_PACKAGES or top in sys.builtin_module_names:
             return True
         spec = self._spec(top)
         if spec is None or spec.origin in ("built-in", "frozen"):
@@ -243,6 +248,15 @@ def _locations(spec: ModuleSpec | None) -> tuple[str, ...]:
     if spec.submodule_search_locations is not None:
         return tuple(spec.submodule_search_locations)
     return (spec.origin,) if spec.origin and spec.has_location else ()
+
+
+def _is_extension(location: str) -> bool:
+    """Return True if ``location`` is an extension module, or a folder with one at any depth."""
+    if location.endswith(tuple(EXTENSION_SUFFIXES)):
+        return True
+    return any(
+        file.endswith(tuple(EXTENSION_SUFFIXES)) for _, _, files in os.walk(location) for file in files
+    )
 
 
 def _is_installed(location: str) -> bool:

@@ -104,16 +104,19 @@ class Process:
         self._has_copies = has_copies
         self._chdir, self._set_locale = os.chdir, locale.setlocale
         self._register, self._unregister = atexit.register, atexit.unregister
+        self._register_fork = os.register_at_fork
         self._start = working_folder()
         self._start_locale = locale.setlocale(locale.LC_ALL)
         for view in self._views:
             view._data = _RankEnvironment(self)
         os.chdir, locale.setlocale = self._change_folder, self._change_locale
+        os.register_at_fork = self._register_at_fork
         atexit.register, atexit.unregister = self._register_exit, self._unregister_exit
         try:
             yield
         finally:
             os.chdir, locale.setlocale = self._chdir, self._set_locale
+            os.register_at_fork = self._register_fork
             atexit.register, atexit.unregister = self._register, self._unregister
             if self.has_moved:
                 os.chdir(self._start)
@@ -147,6 +150,11 @@ class Process:
             return self._register(func, *args, **kwargs)
         self._exit_functions[self.rank].append((func, args, kwargs))
         return func
+
+    def _register_at_fork(self, **functions: Any) -> None:
+        """Register functions of the process, but not those of a rank: the process would keep them forever."""
+        if not self._has_copies(sys._getframe(1).f_globals.get("__name__", "")):
+            self._register_fork(**functions)
 
     def _unregister_exit(self, func: Any, /) -> None:
         """Forget an exit function of the running rank and of the process."""
