@@ -1,6 +1,7 @@
 """Multiply two matrices with layouts: one program for MPI, for a notebook, and without data.
 
 spmdsim launch -n 8 examples/first_steps.py     real ranks (or mpirun -n 8 python examples/first_steps.py)
+spmdsim simulate examples/first_steps.py -n 8   eight virtual ranks that send messages, no MPI
 python examples/first_steps.py                  eight ranks in lock step, no MPI
 """
 

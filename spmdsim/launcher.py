@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TextIO
@@ -144,6 +145,11 @@ def find_slurm_plugin(vendor: str) -> str:
 def launched() -> bool:
     """Return True if an MPI launcher started this process."""
     return detect() is not None
+
+
+def is_simulated() -> bool:
+    """Return True in a virtual rank of ``spmdsim simulate``, whose mpi4py is simulated."""
+    return hasattr(sys.modules.get("mpi4py"), "__spmdsim__")
 
 
 def this_rank() -> int:

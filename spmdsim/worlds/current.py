@@ -7,7 +7,7 @@ from warnings import warn
 
 from spmdsim import settings
 from spmdsim.errors import UsageTypeError, WorldError, many
-from spmdsim.launcher import detect
+from spmdsim.launcher import detect, is_simulated
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     A world is a set of ranks that own the shards of tensors. Repeated calls return one object. The first case counts:
 
     1. Inside ``with LockStep(8):``, it is that LockStep.
-    2. If an MPI launcher started this process, it is the MPIWorld of all processes that the launcher started.
+    2. If an MPI launcher started this process, it is the MPIWorld of all processes that the launcher started. In a
+       virtual rank of ``spmdsim simulate``, it is the MPIWorld of all virtual ranks.
     3. Otherwise it is a LockStep, which plays all ranks in this process. It has ``size`` ranks; if ``size`` is None,
        ``SPMDSIM_RANKS`` ranks; without this setting, as many as the world of the last call, or more if ``mesh`` has
        higher ranks. Tensors of a smaller and of a larger world can be operands of one operator.
@@ -67,6 +68,11 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
     if _started:
         return _of_size(_started[0], size, "the launcher started")
     launcher = detect()
+    if is_simulated():
+        from spmdsim.worlds import MPIWorld
+
+        _started.append(MPIWorld())
+        return _of_size(_started[0], size, "the simulation has")
     if launcher is None:
         return _play(size, mesh)
     try:

@@ -63,3 +63,14 @@ def test_mpi4py_is_not_needed(missing: bool, tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.split() == ["3", "3", "3"], done.stderr
+
+
+def test_a_program_of_this_project_runs_in_one_world_of_virtual_ranks() -> None:
+    path = Path(__file__).parents[2] / "examples" / "first_steps.py"
+    report = simulate(path, 8, emit=lambda rank, line: None)
+    lines = [line for _, line in report.output]
+    assert {rank for rank, _ in report.output} == {0} and len(lines) == 5
+    assert "compared on 8 ranks with the reference run in one process" in lines[2]
+    assert all(report.messages), "each rank sends messages"
+    report = simulate(path, 4, emit=lambda rank, line: None, check=False)
+    assert "8 ranks were asked for, but the simulation has 4" in report.errors[0].message
