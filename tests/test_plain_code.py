@@ -45,7 +45,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "run_path": "auto_parallel/programs/record_program.py",
     },
     "commands run the user's program or algorithm, which they are given": {
-        "exec_module": "cli/collective/schedule_arguments.py simulation/engine/isolation.py",
+        "exec_module": "cli/collective/schedule_arguments.py simulation/engine/module_loading.py",
         "run_path": "launch/bootstrap.py cli/tune.py",
         "run_module": "launch/bootstrap.py",
     },

@@ -231,3 +231,8 @@ def test_a_function_uses_the_ranks_logging() -> None:
     level = logging.getLogger().level
     assert simulate(work, 3).results == (10, 20, 30)
     assert logging.getLogger().level == level
+
+
+def test_a_rank_that_starts_late_gets_the_path_of_the_process(tmp_path: Path) -> None:
+    program = "sys.path.append('of one rank')\ncomm.Barrier()\nprint(sys.path.count('of one rank'))"
+    assert lines_by_rank(run(tmp_path, program)) == [["1"]] * 3

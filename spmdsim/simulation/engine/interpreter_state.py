@@ -17,57 +17,71 @@ from typing import Any
 from spmdsim.simulation.engine.captured_output import RankStreams
 
 #: Variables that each rank has for itself, of modules that all ranks share.
-_SYS = [
-    "argv",
-    "path",
-    "stdin",
-    "stdout",
-    "stderr",
-    "__stdin__",
-    "__stdout__",
-    "__stderr__",
-    "excepthook",
-    "displayhook",
-]
-_WARNINGS = ["filters", "onceregistry", "defaultaction", "showwarning", "formatwarning", "_showwarnmsg_impl"]
+_SYS = ("argv", "path", "stdin", "stdout", "stderr", "__stdout__", "excepthook", "displayhook")
+_WARNINGS = ("filters", "onceregistry", "showwarning", "formatwarning", "_showwarnmsg_impl")
 
 
 class _Variables:
-    """Variables of one module: a copy of their values, and functions that read and set them.
+    """Variables of one module that all ranks share, with their values in the process.
 
     Args:
         module: the module.
         names: names of the variables; those that the module lacks are left out.
     """
 
-    def __init__(self, module: Any, names: list[str]) -> None:
-        self._namespace = vars(module)
-        self._names = [name for name in names if name in self._namespace]
-        self.read = itemgetter(*self._names)
-        self.start = self.values()
+    def __init__(self, module: Any, names: tuple[str, ...]) -> None:
+        self.namespace = vars(module)
+        self.names = [name for name in names if name in self.namespace]
+        self.read = itemgetter(*self.names)
+        self.start = dict(zip(self.names, self.read(self.namespace), strict=True))
 
-    def values(self) -> dict[str, Any]:
-        """Return the values as {name: value}."""
-        return dict(zip(self._names, self.read(self._namespace), strict=True))
+    def first_values(self, **changes: Any) -> _Values:
+        """Return the values with which a rank starts: the process's, with copies of lists and dicts.
 
-    def copies(self) -> dict[str, Any]:
-        """Return the values from before the simulation, with copies of lists and dicts."""
-        return {
-            name: type(value)(value) if type(value) in (list, dict) else value
-            for name, value in self.start.items()
+        Args:
+            **changes: other values by name.
+        """
+        copies = {
+            name: type(value)(value) for name, value in self.start.items() if type(value) in (list, dict)
         }
+        return _Values(self, self.start | copies | changes)
 
-    def set(self, values: dict[str, Any]) -> None:
-        """Set values."""
-        self._namespace.update(values)
+    def restore(self) -> None:
+        """Set the values of the process."""
+        self.namespace.update(self.start)
+
+
+class _Values:
+    """Values that the variables of a module have for a rank, while it does not run.
+
+    Args:
+        variables: the variables.
+        by_name: the values.
+    """
+
+    __slots__ = ("by_name", "in_order", "variables")
+
+    def __init__(self, variables: _Variables, by_name: dict[str, Any]) -> None:
+        self.variables = variables
+        self.by_name = by_name
+        self.in_order = tuple(by_name[name] for name in variables.names)
+
+    def store(self, present: tuple[Any, ...]) -> None:
+        """Store other values.
+
+        Args:
+            present: the values in the order of the variables.
+        """
+        self.in_order = present
+        self.by_name = dict(zip(self.variables.names, present, strict=True))
 
 
 @dataclass(slots=True)
 class _RankValues:
     """The values of one rank, while it does not run."""
 
-    sys: dict[str, Any]
-    warnings: dict[str, Any]
+    sys: _Values
+    warnings: _Values
     bit_generator: Any = None
     figures: Any = field(default_factory=OrderedDict)
 
@@ -77,15 +91,17 @@ class InterpreterState:
 
     Args:
         arguments: ``sys.argv`` of every rank.
+        path: ``sys.path`` of every rank.
         streams: the standard streams of the ranks.
         seed: the simulation's seed.
     """
 
-    def __init__(self, arguments: list[str], streams: RankStreams, seed: int) -> None:
+    def __init__(self, arguments: list[str], path: list[str], streams: RankStreams, seed: int) -> None:
         self._sys, self._warnings = _Variables(sys, _SYS), _Variables(warnings, _WARNINGS)
-        self._arguments, self._streams, self._seed = arguments, streams, seed
+        self._arguments, self._path, self._streams, self._seed = arguments, path, streams, seed
         self._ranks: dict[int, _RankValues] = {}
         self._rank = -1  # the running rank; -1 for the process
+        self._running: _RankValues | None = None
         self._random: Any = None  # numpy.random, if ranks may draw numbers
         self._process_generator: Any = None
         self._process_figures: Any = None
@@ -93,18 +109,25 @@ class InterpreterState:
     def enter_rank(self, rank: int) -> None:
         """Store the values of the running rank, and set those of the next one.
 
+        Nearly every message calls this, so it reads and sets all variables of a module at once.
+
         Args:
             rank: the rank that runs next.
         """
-        before = self._ranks.get(self._rank)
+        before, after = self._running, self._ranks.get(rank)
+        sys_variables, warning_variables = self._sys.namespace, self._warnings.namespace
         if before is not None:
-            before.sys, before.warnings = self._sys.values(), self._warnings.values()
-        after = self._ranks.get(rank)
+            present = self._sys.read(sys_variables)
+            if present != before.sys.in_order:
+                before.sys.store(present)
+            present = self._warnings.read(warning_variables)
+            if present != before.warnings.in_order:
+                before.warnings.store(present)
         if after is None:
             after = self._ranks[rank] = self._first_values(rank)
-        self._rank = rank
-        self._sys.set(after.sys)
-        self._warnings.set(after.warnings)
+        self._rank, self._running = rank, after
+        sys_variables.update(after.sys.by_name)
+        warning_variables.update(after.warnings.by_name)
         if self._random is not None:
             if before is not None:
                 before.bit_generator = self._random.get_bit_generator()
@@ -118,16 +141,15 @@ class InterpreterState:
 
         These are the process's values, but the arguments, the path and the standard streams are the rank's.
         """
-        output, source = self._streams.open_output(rank), self._streams.input_of(rank)
-        variables = self._sys.copies() | {
-            "argv": list(self._arguments),
-            "path": list(sys.path),
-            "stdin": source,
-            "__stdin__": source,
-            "stdout": output,
-            "__stdout__": output,
-        }
-        return _RankValues(variables, self._warnings.copies())
+        output = self._streams.open_output(rank)
+        sys_values = self._sys.first_values(
+            argv=list(self._arguments),
+            path=list(self._path),
+            stdin=self._streams.input_of(rank),
+            stdout=output,
+            __stdout__=output,
+        )
+        return _RankValues(sys_values, self._warnings.first_values())
 
     def separate_random_numbers(self) -> None:
         """Give each rank its own numpy generator from now on: ``np.random.rand()`` draws from it.
@@ -137,8 +159,8 @@ class InterpreterState:
         if self._random is None:
             self._random = import_module("numpy.random")
             self._process_generator = self._random.get_bit_generator()
-            if self._rank in self._ranks:
-                self._set_generator(self._ranks[self._rank])
+            if self._running is not None:
+                self._set_generator(self._running)
 
     def _set_generator(self, values: _RankValues) -> None:
         """Make a rank's generator numpy's global one; create it if necessary."""
@@ -162,9 +184,9 @@ class InterpreterState:
 
     def restore(self) -> None:
         """Set the values of the process."""
-        self._rank = -1
-        self._sys.set(self._sys.start)
-        self._warnings.set(self._warnings.start)
+        self._rank, self._running = -1, None
+        self._sys.restore()
+        self._warnings.restore()
         if self._random is not None:
             self._random.set_bit_generator(self._process_generator)
         pyplot = sys.modules.get("matplotlib._pylab_helpers")

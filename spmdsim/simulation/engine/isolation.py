@@ -231,9 +231,9 @@ class Isolation:
             emit: function that is called with (rank, line) for each line that a rank prints.
         """
         main, streams = sys.modules.get("__main__"), RankStreams(emit)
-        self._interpreter = InterpreterState(self._arguments, streams, self._scheduler.seed or 0)
-        if self._folder is not None:
-            sys.path = [self._folder, *sys.path]
+        path = list(sys.path) if self._folder is None else [self._folder, *sys.path]
+        self._interpreter = InterpreterState(self._arguments, path, streams, self._scheduler.seed or 0)
+        sys.path = path
         if self._draws_numbers:
             self._interpreter.separate_random_numbers()
         self._replaced = self._remove_loaded()
