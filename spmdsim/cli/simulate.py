@@ -12,6 +12,7 @@ from spmdsim.cli.command_parser import Parser
 from spmdsim.cli.main import (
     Row,
     add_limits,
+    choice,
     command,
     declare_arguments,
     flag,
@@ -51,6 +52,12 @@ OPTIONS: tuple[str | Row, ...] = (
     flag("--prefix", "print each line after its rank, as [3] ..."),
     value("--only", "RANK", "print the lines of one rank only", whole_number),
     value("--seed", "", "choose another legal order of ranks and wildcard receives", whole_number),
+    choice(
+        "--like",
+        ("strict", "openmpi", "mpich"),
+        "library whose checks are made where libraries differ; strict: all that the standard forbids",
+        "strict",
+    ),
     value("--machine", "FILE", "machine name or file, for modelled time"),
     value(
         "--nodes", "HOSTS", "hosts of the ranks, such as a:2,b:2 or a,b,a,b; or a number of ranks per node"
@@ -159,6 +166,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         nodes=int(args.nodes) if (args.nodes or "").isdecimal() else args.nodes,
         strict=args.strict,
         seed=args.seed,
+        like=args.like,
         trace=args.trace is not None or wants_pictures(args),
         check=False,
         emit=emit,

@@ -33,6 +33,9 @@ from spmdsim.wrong_calls import explained
 
 Emit = Callable[[int, str], None]
 
+LIBRARIES = ("strict", "openmpi", "mpich")
+"""Values of ``like``."""
+
 MOST_RANKS = 1 << 16
 """Limit of virtual ranks, because each has a stack, modules and an environment."""
 
@@ -49,6 +52,7 @@ def simulate(
     check: bool = True,
     emit: Emit | None = None,
     nodes: Nodes | None = None,
+    like: str = "strict",
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
@@ -71,12 +75,14 @@ def simulate(
         nodes: the node of each rank, for ``Split_type``, the processor's name and the modelled time: all that
             :meth:`~spmdsim.cost.NodeMap.of` accepts, such as ``"a:2,b:2"`` or a number of consecutive ranks. None: as the
             machine says; if it does not, one node has all ranks.
+        like: the library whose checks are simulated where libraries differ: "openmpi", "mpich", or "strict", which
+            refuses all that the standard forbids, such as send and receive buffers that share memory.
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
-        InputError: If ``n`` is not 1 to 65,536, ``nodes`` does not place ``n`` ranks, or the script cannot be read or
+        InputError: If ``n`` is not 1 to 65,536, ``like`` is another word, ``nodes`` does not place ``n`` ranks, or the script cannot be read or
             compiled.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
         UsageTypeError: If ``program`` is neither a function nor a path.
@@ -86,10 +92,12 @@ def simulate(
     (6, 6, 6, 6)
     """
     _check_count(n)
+    if like not in LIBRARIES:
+        raise InputError(f"simulate: like must be one of {', '.join(LIBRARIES)}, got {like!r}")
     model = as_machine(machine)
     node_map = model.node_map(n) if nodes is None else NodeMap.of(nodes, n)
     scheduler = Scheduler(n, model.placed(node_map), strict, seed)
-    scheduler.nodes = node_map
+    scheduler.nodes, scheduler.like = node_map, like
     if trace:
         scheduler.timeline = Timeline(n)
     scheduler.decide = lambda: decide_wildcards(scheduler)

@@ -128,7 +128,7 @@ def test_a_grid_has_coordinates_neighbours_and_rows() -> None:
     results = run(program, 7)
     assert results[6] is None
     assert results[4] == ([1, 1], 4, (1, 1), (3, 5), [3, 4, 5], [3], ([2, 3], [1, 0]), True)
-    assert results[0][3] == (-2, 1)
+    assert results[0][3] == (-3, 1)  # PROC_NULL
 
 
 def test_a_grid_without_dims_has_no_neighbours() -> None:

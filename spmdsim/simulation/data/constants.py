@@ -21,9 +21,10 @@ class Handle:
         return id(self)
 
 
-ANY_SOURCE = -1
+# The values differ from one another, so that a program that exchanges them is found.
+ANY_SOURCE = -2
 ANY_TAG = -1
-PROC_NULL = -2
+PROC_NULL = -3
 ROOT = -4
 UNDEFINED = -32766
 TAG_UB_VALUE = 2**31 - 1

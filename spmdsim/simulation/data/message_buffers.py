@@ -18,6 +18,7 @@ import numpy as np
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, IN_PLACE, PROC_NULL, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, datatype_of
+from spmdsim.simulation.data.type_agreement import contradicts
 
 NO_ORDER, ROWS, COLUMNS = 0, 1, 2
 OBJECT = "object"  # the dtype of a pickled message
@@ -35,9 +36,11 @@ class MessageBuffer:
         index: the positions in ``array`` of the elements that a derived datatype picks; None: all elements.
         loose: True if the datatype is BYTE or PACKED, which match any datatype.
         order: ROWS or COLUMNS for an array of several dimensions that is stored in this order; else NO_ORDER.
+        contradiction: words for the array's dtype and the datatype, if the program's datatype contradicts the dtype;
+            else None.
     """
 
-    __slots__ = ("array", "dtype", "elements", "index", "loose", "nbytes", "order")
+    __slots__ = ("array", "contradiction", "dtype", "elements", "index", "loose", "nbytes", "order")
 
     def __init__(self, array: Any, dtype: Any, elements: int, index: Any = None) -> None:
         self.array = array
@@ -47,6 +50,7 @@ class MessageBuffer:
         self.index = index
         self.loose = False
         self.order = NO_ORDER
+        self.contradiction: tuple[str, str] | None = None
 
     def read(self) -> Any:
         """Return the elements as a 1-D array, a view where possible."""
@@ -88,6 +92,7 @@ class MessageBuffer:
         else:
             buffer = MessageBuffer(self.read()[start : start + count], self.dtype, count)
         buffer.loose = self.loose
+        buffer.contradiction = self.contradiction
         return buffer
 
 
@@ -100,8 +105,9 @@ def message_buffer(spec: Any) -> MessageBuffer:
             the message extends to the end of the memory. IN_PLACE gives an empty buffer.
 
     Raises:
-        BufferError: If the memory is not contiguous.
-        MPIError: If the memory does not contain the elements, the count is negative, or the datatype is not
+        BufferError: If the memory is not contiguous, or its numbers have the byte order of another machine.
+        KeyError: If no datatype is named, and MPI has none for the array's dtype.
+        MPIError: If the memory does not contain the elements, the count is negative, or the datatype is null or not
             committed.
         TypeError: If ``spec`` is no buffer, or None.
         ValueError: If ``spec`` has too many items, or no count and a size that is no multiple of the extent.
@@ -116,15 +122,18 @@ def message_buffer(spec: Any) -> MessageBuffer:
         rows, columns = flags.c_contiguous, flags.f_contiguous
         if not (rows or columns):
             raise BufferError(_not_contiguous(spec))
-        buffer = MessageBuffer(spec, spec.dtype, spec.size)
+        dtype = spec.dtype
+        if dtype.isbuiltin != 1 or dtype.hasobject:
+            _check_dtype(dtype)
+        buffer = MessageBuffer(spec, dtype, spec.size)
         if rows is not columns:
             buffer.order = ROWS if rows else COLUMNS
         return buffer
     memory, count, start, datatype = _parse_message(spec)
-    flat, datatype, order = _flatten(memory, datatype)
+    flat, datatype, order = _flatten(memory, datatype, count is None)
     if count is None:
         count = _count_values(len(flat) - start, datatype)
-    return _typed_buffer(flat, count, start, datatype, order)
+    return _name_contradiction(memory, datatype, [_typed_buffer(flat, count, start, datatype, order)])[0]
 
 
 def count_and_type(spec: Any, buffer: MessageBuffer) -> tuple[int, Datatype]:
@@ -176,13 +185,14 @@ def split_equally(spec: Any, rank_count: int) -> list[MessageBuffer]:
             errors of :func:`message_buffer`.
     """
     memory, count, start, datatype = _parse_message(spec)
-    flat, datatype, order = _flatten(memory, datatype)
+    flat, datatype, order = _flatten(memory, datatype, count is None)
     if count is None:
         count = _values_per_rank(len(flat) - start, datatype, rank_count)
-    return [
+    blocks = [
         _typed_buffer(flat, count, start + i * count * datatype.stride, datatype, order)
         for i in range(rank_count)
     ]
+    return _name_contradiction(memory, datatype, blocks)
 
 
 def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
@@ -212,7 +222,7 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
     [[0], [2], [4]]
     """
     memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
-    flat, datatype, order = _flatten(memory, datatype)
+    flat, datatype, order = _flatten(memory, datatype, counts is None)
     if counts is None:
         counts = _values_per_rank(len(flat), datatype, rank_count)
     sizes = [int(counts)] * rank_count if np.ndim(counts) == 0 else [int(count) for count in counts]
@@ -227,10 +237,11 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
             f"counts and displacements must be one each for {many(rank_count, 'rank')}, "
             f"got {many(len(sizes), 'count')} and {many(len(starts), 'displacement')}"
         )
-    return [
+    blocks = [
         _typed_buffer(flat, size, start * datatype.stride, datatype, order)
         for size, start in zip(sizes, starts)
     ]
+    return _name_contradiction(memory, datatype, blocks)
 
 
 def _count_values(elements: int, datatype: Datatype) -> int:
@@ -248,11 +259,15 @@ def _count_values(elements: int, datatype: Datatype) -> int:
     """
     stride, size = max(datatype.stride, 1), datatype.dtype.itemsize
     if elements > 0 and elements % stride:
-        raise ValueError(
-            f"a buffer without a count must have a multiple of the extent of {datatype}, {stride * size:,} bytes, "
-            f"got {elements * size:,} bytes"
-        )
+        raise ValueError(_no_multiple(datatype, stride * size, elements * size))
     return elements // stride
+
+
+def _no_multiple(datatype: Datatype, extent: int, nbytes: int) -> str:
+    return (
+        f"a buffer without a count must have a multiple of the extent of {datatype}, {many(extent, 'byte')}, "
+        f"got {many(nbytes, 'byte')}"
+    )
 
 
 def _values_per_rank(elements: int, datatype: Datatype, rank_count: int) -> int:
@@ -307,14 +322,16 @@ def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
         )
     buffers = []
     for count, displacement, datatype in zip(counts, displacements, types):
-        flat, datatype, order = _flatten(memory, datatype)
+        flat, datatype, order = _flatten(memory, datatype, False)
         if displacement % datatype.dtype.itemsize:
             raise MPIError(
                 "ERR_ARG",
                 f"a displacement must be a multiple of {many(datatype.dtype.itemsize, 'byte')} for {datatype}, "
                 f"got {displacement}",
             )
-        buffers.append(_typed_buffer(flat, count, displacement // datatype.dtype.itemsize, datatype, order))
+        start = displacement // datatype.dtype.itemsize
+        buffer = _typed_buffer(flat, count, start, datatype, order)
+        buffers += _name_contradiction(memory, datatype, [buffer])
     return buffers
 
 
@@ -437,7 +454,7 @@ def _as_integers(name: str, values: Any) -> list[int]:
         raise TypeError(f"the {name} must be a list of integers, one for each rank, got {values!r}") from None
 
 
-def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int]:
+def _flatten(memory: Any, datatype: Datatype | None, is_whole: bool) -> tuple[Any, Datatype, int]:
     """Return memory as a 1-D array of basic elements, their datatype, and the order in memory.
 
     For example, a 2 × 3 array of float32 stored row by row gives its 6 elements, FLOAT and ROWS. If the program names
@@ -447,18 +464,23 @@ def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int
     Args:
         memory: an array or another object with memory. None and IN_PLACE give an empty array.
         datatype: the type that the program named; None: the type of the array's dtype, or BYTE without an array.
+        is_whole: True if the message has no count, so that a remainder is an error.
 
     Returns:
         The elements, which share the memory; the datatype; and ROWS or COLUMNS for an array of several dimensions
         that is stored in one of these orders only, else NO_ORDER.
 
     Raises:
-        BufferError: If the memory is not contiguous.
-        MPIError: If the datatype is not committed.
+        BufferError: If the memory is not contiguous, or its numbers have the byte order of another machine.
+        KeyError: If no datatype is named, and MPI has none for the array's dtype.
+        MPIError: If the datatype is null or not committed.
         TypeError: If ``memory`` is no buffer.
+        ValueError: If ``is_whole``, and the memory does not end at the end of an element.
     """
+    if datatype is not None and not datatype:
+        raise MPIError("ERR_TYPE", "the datatype is MPI.DATATYPE_NULL; a type is null after Free()")
     if memory is None or memory is IN_PLACE:
-        return np.zeros(0, BYTE_DTYPE), datatype or BYTE, NO_ORDER
+        return np.zeros(0, BYTE_DTYPE), BYTE if datatype is None else datatype, NO_ORDER
     array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise BufferError(_not_contiguous(array))
@@ -467,14 +489,39 @@ def _flatten(memory: Any, datatype: Datatype | None) -> tuple[Any, Datatype, int
         order = ROWS if array.flags.c_contiguous else COLUMNS
     flat = array.reshape(-1, order="A")
     if datatype is None:
+        _check_dtype(array.dtype)
         return flat, datatype_of(array.dtype), order
     if not datatype.committed:
         raise MPIError("ERR_TYPE", f"{datatype} must be committed; call Commit() first")
     if datatype.dtype != flat.dtype:
         raw = flat.view(BYTE_DTYPE)
         item = datatype.dtype.itemsize
+        if is_whole and len(raw) % item:
+            raise ValueError(_no_multiple(datatype, item, len(raw)))
         flat = raw[: len(raw) // item * item].view(datatype.dtype)
     return flat, datatype, order
+
+
+def _check_dtype(dtype: Any) -> None:
+    """Raise an error if mpi4py finds no datatype for a NumPy dtype.
+
+    Raises:
+        BufferError: If the numbers have the byte order of another machine, or are dates.
+        KeyError: If the dtype has fields, is Python's object, or is text of several characters.
+    """
+    base = dtype.base
+    if not base.isnative and base.names is None:
+        raise BufferError(
+            f"a buffer must have the byte order of this machine, got dtype {base.str}; "
+            f"pass array.astype({base.newbyteorder('=').str!r})"
+        )
+    if base.kind in "mM":
+        raise BufferError(f"a buffer must have numbers, got dtype {base}; pass array.view('i8')")
+    if base.names is not None or base.hasobject or (base.kind in "SUV" and base != f"{base.kind}1"):
+        words = "with fields" if base.names is not None else str(base)
+        raise KeyError(
+            f"a buffer of dtype {words} has no MPI datatype; pass [array, datatype], such as MPI.BYTE"
+        )
 
 
 def _as_array(memory: Any) -> Any:
@@ -535,12 +582,34 @@ def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: 
     return buffer
 
 
+def _name_contradiction(memory: Any, datatype: Datatype, blocks: list[MessageBuffer]) -> list[MessageBuffer]:
+    """Return the blocks; set their ``contradiction`` if the datatype contradicts the array.
+
+    Args:
+        memory: the array, as the program passed it. Objects without a dtype have no contradiction.
+        datatype: the type of the message.
+        blocks: the blocks of the message.
+    """
+    dtype = getattr(memory, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype != datatype.dtype and contradicts(dtype, datatype):
+        # The words must not have numpy's long form of a dtype with fields.
+        words = [
+            "values with fields" if d.names is not None else str(d.base) for d in (dtype, datatype.dtype)
+        ]
+        for block in blocks:
+            block.contradiction = words[0], f"{datatype} of {words[1]}"
+    return blocks
+
+
 def _too_small(flat: Any, start: int, stop: int) -> str:
     return f"the message needs elements {start} to {stop}, but the buffer has {len(flat)}"
 
 
 def _not_contiguous(array: Any) -> str:
-    return f"a {'×'.join(map(str, array.shape))} array with strides {array.strides} is not contiguous; send a copy"
+    return (
+        f"a buffer must be contiguous, got an array of shape {array.shape} with strides of {array.strides} bytes; "
+        "send a copy, or a derived datatype"
+    )
 
 
 # ---------------------------------------------------------------------- Python objects
@@ -561,6 +630,7 @@ class ObjectPayload:
     elements = 1
     loose = False
     order = NO_ORDER
+    contradiction = None
 
     def __init__(self, value: Any) -> None:
         kind = type(value)
@@ -578,16 +648,31 @@ class ObjectPayload:
         return self._object if self._pickled is None else pickle.loads(self._pickled)
 
 
-class ObjectTarget:
-    """The target of a lower-case receive, which returns its object instead of filling a buffer."""
+#: Bytes of the buffer of ``irecv`` if the program passes none, as in mpi4py.
+IRECV_BYTES = 1 << 15
 
-    __slots__ = ()
+
+class ObjectTarget:
+    """The target of a lower-case receive, which returns its object instead of filling a buffer.
+
+    Attributes:
+        limit: the longest pickle that ``irecv`` accepts, in bytes; None: all.
+    """
+
+    __slots__ = ("limit",)
     dtype = OBJECT
     shape = ()
     elements = 1
     loose = False
     order = NO_ORDER
+    contradiction = None
     nbytes = 0
+
+    def __init__(self, buf: Any = None) -> None:
+        self.limit: int | None = IRECV_BYTES
+        if buf is not None:
+            self.limit = buf if isinstance(buf, int) else memoryview(buf).nbytes
 
 
 OBJECT_TARGET = ObjectTarget()
+OBJECT_TARGET.limit = None

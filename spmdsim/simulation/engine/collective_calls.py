@@ -211,6 +211,9 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
     call.entered = task.clock
     if end.scheduler.order is not None:
         call.past = end.scheduler.order.release(task)
+    for buffer in (*call.send, *(call.receive or ())):
+        if buffer.contradiction is not None:
+            faults.report_contradiction(task, buffer, name, site)
     index = shared.counts[rank]
     shared.counts[rank] = index + 1
     meeting = shared.meetings.get(index)

@@ -158,6 +158,7 @@ class Scheduler:
         failure: the finding that ended the run, or None.
         on_stall: function that is called if no rank can continue (with ``""``), or if all ranks only poll (with
             ``relief``, later ``livelock``). It returns True if it made a rank ready.
+        like: what the standard leaves open is checked as by "openmpi" or "mpich"; "strict": all that it forbids.
         plain: the link of all messages if the machine has only one, else None. It makes pricing a message faster.
         on_enter: function that is called with the next rank before it runs, to set its global variables.
         undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
@@ -181,6 +182,7 @@ class Scheduler:
         self.least_latency = min(link.alpha for link in links)
         self.plain = Link(machine.alpha, machine.beta) if plain else None
         self.strict = strict
+        self.like = "strict"
         self.seed = seed
         self.random = None if seed is None else random.Random(seed)
         self.problems: list[Problem] = []

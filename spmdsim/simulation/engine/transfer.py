@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
+from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, TAG_UB_VALUE, MPIError
 from spmdsim.simulation.data.derived_types import BYTE_DTYPE
 from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS
@@ -62,6 +63,8 @@ def start_send(
         return _send_outside(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
         raise MPIError("ERR_TAG", f"the tag of a send must be 0 to {TAG_UB_VALUE}, got {tag}")
+    if payload.contradiction is not None:
+        faults.report_contradiction(task, payload, name, site)
     nbytes, box = payload.nbytes, shared.boxes[dest]
     start, end = occupy_port_out(endpoint, task, dest, nbytes)
     message = Message(shared, task, payload, endpoint.rank, dest, tag, name, site, start, end)
@@ -149,11 +152,15 @@ def start_receive(
     scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
     site = site_of(frame)
     task = endpoint.running()
+    if scheduler.like == "openmpi":  # both constants are -1 there
+        source, tag = ANY_SOURCE if source == ANY_TAG else source, ANY_TAG if tag == ANY_SOURCE else tag
     receive = Receive(shared, task, target, source, endpoint.rank, tag, name, site, direct, task.clock)
     if not check_source(endpoint.size, source, tag):
         receive.done = True
         receive.end = receive.posted
         return receive
+    if target.contradiction is not None:
+        faults.report_contradiction(task, target, name, site)
     message = box.find(source, tag, scheduler.random) if box.arrived else None
     if message is None:
         box.post(receive)
@@ -182,9 +189,11 @@ def check_source(size: int, source: int, tag: int) -> bool:
     if not 0 <= source < size and source != ANY_SOURCE:
         if source == PROC_NULL:
             return False
-        raise MPIError("ERR_RANK", f"source must be 0 to {size - 1}, got {source}")
+        got = "MPI.ANY_TAG (-1)" if source == ANY_TAG else source
+        raise MPIError("ERR_RANK", f"source must be 0 to {size - 1}, or MPI.ANY_SOURCE, got {got}")
     if tag < 0 and tag != ANY_TAG:
-        raise MPIError("ERR_TAG", f"the tag of a receive must be 0 or more, or ANY_TAG, got {tag}")
+        got = "MPI.ANY_SOURCE" if tag == ANY_SOURCE else tag
+        raise MPIError("ERR_TAG", f"the tag of a receive must be 0 or more, or ANY_TAG, got {got}")
     return True
 
 
@@ -316,7 +325,8 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
         The object of a lower-case receive; None for a buffer, and for a receive from PROC_NULL.
 
     Raises:
-        MPIError: If the message is longer than the buffer. Its ``problem`` is reported if the program does not catch it.
+        MPIError: If the message is longer than the buffer; its ``problem`` is reported if the program does not catch
+            it. Also if the object is longer than the buffer of ``irecv``.
     """
     task, message = receive.task, receive.message
     set_receive_time(receive)
@@ -334,6 +344,13 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
     if status is not None:
         status.fill(message.source, message.tag, message.payload.nbytes, message.payload.dtype)
     if message.payload.dtype is OBJECT:
+        limit = receive.target.limit
+        if limit is not None and message.payload.nbytes > limit:
+            raise MPIError(
+                "ERR_TRUNCATE",
+                f"the object from rank {message.source} has {many(message.payload.nbytes, 'byte')}, but "
+                f"{receive.name} has a buffer of {many(limit, 'byte')}; pass buf=bytearray(...) or call recv",
+            )
         return message.payload.load()
     if not receive.direct:
         deliver(message, receive.target)

@@ -153,6 +153,27 @@ def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
     scheduler.problems.append(Problem("memory_order", WARNING, text, _ranks(*places), tuple(places)))
 
 
+def report_contradiction(task: Any, buffer: Any, name: str, site: Any) -> None:
+    """Add the warning "type_contradiction" on an array whose dtype contradicts the datatype.
+
+    A source line is reported once.
+
+    Args:
+        task: the rank that passes the array.
+        buffer: its `MessageBuffer`, with a contradiction.
+        name: name of the method, such as "Send".
+        site: code object and instruction of the call.
+    """
+    if not is_new(task.scheduler, "contradiction", site):
+        return
+    location, (dtype, datatype) = place_of(task.rank, name, site), buffer.contradiction
+    text = (
+        f"rank {task.rank} passes an array of {dtype} as {datatype} in {location}: "
+        "the elements are read as other values than the array has"
+    )
+    task.scheduler.problems.append(Problem("type_contradiction", WARNING, text, (task.rank,), (location,)))
+
+
 def report_flood(message: Message, count: int, nbytes: int) -> None:
     """Add the warning "run_ahead" on many messages to one rank without waiting, once per source line.
 
@@ -207,6 +228,8 @@ _PHRASES = {
     "count": "with {} elements",
     "counts": "with counts {}",
     "assertion": "with assertion {}",
+    "dims": "with dims {}",
+    "periods": "with periods {}",
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import IN_PLACE, MPIError
+from spmdsim.simulation.data.memory_overlap import overlap_one_another, share_memory
 from spmdsim.simulation.data.message_buffers import (
     MessageBuffer,
     ObjectPayload,
@@ -48,10 +49,52 @@ def _equal_facts(buffer: MessageBuffer, **facts: Any) -> dict[str, Any]:
     return {**facts, "dtype": str(buffer.dtype), "count": buffer.elements}
 
 
-def _check_distinct(send: Any, receive: Any) -> None:
-    """Raise an MPI error if one array is both send and receive buffer, which MPI forbids."""
-    if send is receive and not is_in_place(send) and message_buffer(send).elements:
-        raise MPIError("ERR_BUFFER", "the send buffer must not be the receive buffer; pass MPI.IN_PLACE")
+def _check_memory(self: Any, call: CollectiveCall, name: str, in_place: bool) -> None:
+    """Raise an MPI error if a collective reads memory that it writes, or writes memory twice.
+
+    MPI forbids both. Open MPI accepts shared memory in collectives that do not reduce, and both Open MPI and MPICH
+    accept blocks that overlap; the option ``like`` selects what is checked.
+
+    Args:
+        self: the communicator.
+        call: the call of this rank.
+        name: name of the method, such as "Gatherv".
+        in_place: True if an argument is MPI.IN_PLACE or None.
+    """
+    like, receive = self._scheduler.like, call.receive
+    if not receive or call.rule.priced_as == "broadcast":
+        return
+    refuses_shared = like != "openmpi" or call.op is not None
+    if refuses_shared and not in_place and share_memory(call.send, receive):
+        raise MPIError(
+            "ERR_BUFFER",
+            f"the send buffer of {name} must not share memory with its receive buffer; "
+            "pass MPI.IN_PLACE or a copy",
+        )
+    if like == "strict" and name.removesuffix("_init")[-1] in "vw" and overlap_one_another(receive):
+        raise MPIError(
+            "ERR_BUFFER",
+            f"the blocks of the receive buffer of {name} must not overlap; check the displacements",
+        )
+
+
+def _prepared_call(
+    prepare: Callable[..., CollectiveCall], self: Any, name: str, args: Any, kwargs: Any
+) -> CollectiveCall:
+    """Return this rank's call of a collective; raise an error if its buffers overlap.
+
+    Args:
+        prepare: converts the arguments to the call.
+        self: the communicator.
+        name: name of the method.
+        args: the program's arguments.
+        kwargs: its arguments with a name.
+    """
+    call = prepare(self, *args, **kwargs)
+    if call.receive:
+        in_place = any(is_in_place(argument) for argument in (*args, *kwargs.values()))
+        _check_memory(self, call, name, in_place)
+    return call
 
 
 # ---------------------------------------------------------------------- upper-case: buffers
@@ -126,7 +169,6 @@ def Gather(self: Any, sendbuf: Any, recvbuf: Any, root: int = 0) -> CollectiveCa
         ValueError: If ``recvbuf`` has no count and cannot be divided by the number of ranks.
     """
     check_root(self, root)
-    _check_distinct(sendbuf, recvbuf)
     return _gather_call(self, sendbuf, recvbuf, root, split_equally, even=True)
 
 
@@ -237,7 +279,6 @@ def Allgather(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
         MPIError: If one array is both buffers, or memory is too small for a count.
         ValueError: If ``recvbuf`` has no count and cannot be divided by the number of ranks.
     """
-    _check_distinct(sendbuf, recvbuf)
     receive = split_equally(recvbuf, self.size)
     block = receive[self._rank] if is_in_place(sendbuf) else message_buffer(sendbuf)
     return CollectiveCall(RULES["all_gather"], [block], receive, _equal_facts(block))
@@ -297,7 +338,6 @@ def Alltoall(self: Any, sendbuf: Any, recvbuf: Any) -> CollectiveCall:
         MPIError: If one array is both buffers, or memory is too small for a count.
         ValueError: If a buffer has no count and cannot be divided by the number of ranks.
     """
-    _check_distinct(sendbuf, recvbuf)
     call = _exchange_call(self, sendbuf, recvbuf, split_equally)
     call.facts = _equal_facts(call.send[0])
     return call
@@ -436,7 +476,6 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
         ValueError: If ``recvbuf`` is shorter than the vector.
     """
     root = check_root(self, root)
-    _check_distinct(sendbuf, recvbuf)
     if self._rank != root:
         if is_in_place(sendbuf):
             raise MPIError(
@@ -461,7 +500,6 @@ def _reduce_to_all_call(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op
         MPIError: If one array is both buffers, their types differ, or the operation is not defined for the type.
         ValueError: If ``recvbuf`` is shorter than the vector.
     """
-    _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     return _reduce_call(self, rule, sendbuf, _receive_blocks(sendbuf, buffer), op, buffer)
 
@@ -548,7 +586,6 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
         MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
         ValueError: If the vector cannot be divided by the number of ranks, or ``recvbuf`` is too short.
     """
-    _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
     _check_one_type(vector, buffer)
@@ -599,7 +636,6 @@ def Reduce_scatter(
         ValueError: If ``recvcounts`` has another length or sum, or ``recvbuf`` is too short. Without ``recvcounts``,
             if all receive buffers together are longer than the vector.
     """
-    _check_distinct(sendbuf, recvbuf)
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
     _check_one_type(vector, buffer)
@@ -852,7 +888,9 @@ def _blocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Calla
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return call_collective(self, prepare(self, *args, **kwargs), name, sys._getframe(1))
+        return call_collective(
+            self, _prepared_call(prepare, self, name, args, kwargs), name, sys._getframe(1)
+        )
 
     return describe_method(method, name, prepare)
 
@@ -867,7 +905,7 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
-        call = prepare(self, *args, **kwargs)
+        call = _prepared_call(prepare, self, name, args, kwargs)
         return Request(operation=join_meeting(self._end, call, name, site_of(frame)))
 
     return describe_method(method, name, prepare)
@@ -887,7 +925,11 @@ def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Cal
         kwargs.pop("info", None)
         frame = sys._getframe(1)
         site = site_of(frame)
-        return Prequest(lambda: join_meeting(self._end, prepare(self, *args, **kwargs), name, site))
+
+        def start() -> CollectiveCall:
+            return join_meeting(self._end, _prepared_call(prepare, self, name, args, kwargs), name, site)
+
+        return Prequest(start)
 
     return describe_method(method, name, prepare)
 

@@ -8,10 +8,13 @@ from typing import Any
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
+from spmdsim.simulation.data.memory_overlap import share_memory
 from spmdsim.simulation.data.message_buffers import (
+    OBJECT,
     OBJECT_TARGET,
     MessageBuffer,
     ObjectPayload,
+    ObjectTarget,
     receive_buffer,
     send_buffer,
 )
@@ -184,6 +187,10 @@ class PointToPoint:
             The errors of ``Send`` and ``Recv``.
         """
         sent, target = send_buffer(sendbuf, dest), receive_buffer(recvbuf, source)
+        if self._scheduler.like == "strict" and share_memory([sent], [target]):
+            raise MPIError(
+                "ERR_BUFFER", "the two buffers of Sendrecv must not share memory; call Sendrecv_replace"
+            )
         self._exchange(sent, dest, sendtag, target, source, recvtag, status, "Sendrecv", _frame(1))
 
     def Sendrecv_replace(
@@ -278,7 +285,7 @@ class PointToPoint:
         The arguments are those of :meth:`_receive`.
         """
         receive = start_receive(self._end, target, source, tag, name, frame, direct=False)
-        if target is not OBJECT_TARGET:
+        if target.dtype is not OBJECT:
             receive.before = target.copy()
         return receive
 
@@ -426,15 +433,18 @@ class PointToPoint:
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Start to receive a Python object, which the request's ``wait`` returns; never block.
 
+        As in mpi4py, the wait raises an error (ERR_TRUNCATE) for an object whose pickle is longer than the buffer.
+
         Args:
-            buf: not used: mpi4py has it.
+            buf: memory for the pickle, or its size in bytes; None: 32 KiB.
             source: rank of the sender, ANY_SOURCE or PROC_NULL.
             tag: the tag, or ANY_TAG.
 
         Raises:
             MPIError: If ``source`` is no rank, or the tag is negative.
         """
-        return Request(operation=self._post(OBJECT_TARGET, source, tag, "irecv", _frame(1)))
+        target = ObjectTarget(buf)
+        return Request(operation=self._post(target, source, tag, "irecv", _frame(1)))
 
 
 #: Docstrings of blocking sends that do not use the standard mode.

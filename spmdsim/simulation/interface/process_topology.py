@@ -336,8 +336,7 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     """Return a communicator of the first ranks of ``comm``, which form a grid.
 
     For example, with dims (2, 3) the first 6 ranks form the grid; other ranks get COMM_NULL. The function blocks
-    until all ranks of ``comm`` have called it. All should pass equal dims, but that is not checked: the grid has the
-    dims of rank 0's call.
+    until all ranks of ``comm`` have called it. Dims or periods that differ between ranks end the run with a finding.
 
     Args:
         comm: a communicator; all its ranks call the function.
@@ -369,7 +368,8 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
         for call in calls:
             call.value = state if call.rank < len(ranks) else None
 
-    agreed = comm._agree("Create_cart", None, answer, frame)
+    facts = {"dims": grid[0], "periods": grid[1]}
+    agreed = comm._agree("Create_cart", None, answer, frame, facts)
     return COMM_NULL if agreed is None else Cartcomm.make(agreed, comm._rank, comm._task)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spmdsim.simulation.data.constants import UNDEFINED, Handle
+from spmdsim.simulation.data.constants import UNDEFINED, Handle, MPIError
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
@@ -137,12 +137,17 @@ class Request(Handle):
     cancel = Cancel
 
     def Free(self) -> None:
-        """Free the request; the operation continues."""
+        """Free the request; the operation continues. Raises an MPI error (ERR_REQUEST) for a null request."""
+        if not self:
+            raise MPIError("ERR_REQUEST", "the request to free is null")
         if self.operation is not None:
             self.operation.task.active.pop(id(self), None)
             self.operation = None
 
-    free = Free
+    def free(self) -> None:
+        """Free the request if it is not null."""
+        if self:
+            self.Free()
 
     def _take(self, status: Status | None) -> Any:
         """Make the request null, and return the result of its complete operation."""
@@ -355,9 +360,14 @@ class Prequest(Request):
         return self._begin is not None
 
     def Start(self) -> None:
-        """Start the operation once more."""
+        """Start the operation once more.
+
+        Raises an MPI error (ERR_REQUEST) if the request is null, or if its last operation was not waited for.
+        """
         if self._begin is None:
-            return
+            raise MPIError("ERR_REQUEST", "the request to start is null")
+        if self.operation is not None:
+            raise MPIError("ERR_REQUEST", "the request is active; wait for it before it is started again")
         self.operation = operation = self._begin()
         operation.task.active[id(self)] = self
 

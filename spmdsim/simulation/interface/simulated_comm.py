@@ -215,7 +215,12 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     # ------------------------------------------------------------------ new communicators
 
     def _agree(
-        self, name: str, value: Any, answer: Callable[[list[CollectiveCall]], None], frame: Any
+        self,
+        name: str,
+        value: Any,
+        answer: Callable[[list[CollectiveCall]], None],
+        frame: Any,
+        facts: dict[str, Any] | None = None,
     ) -> Any:
         """Wait for all ranks and return the value that ``answer`` sets in this rank's call.
 
@@ -224,8 +229,9 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
             value: this rank's argument, stored as the ``value`` of its call.
             answer: takes the calls of all ranks, in rank order, and replaces the ``value`` of each by its result.
             frame: the caller's frame, to find the line of the call.
+            facts: arguments that must be equal on all ranks, by name; None: none.
         """
-        call = CollectiveCall(CollectiveRule(answer, "barrier"), [], None, {})
+        call = CollectiveCall(CollectiveRule(answer, "barrier"), [], None, facts or {})
         call.value = value
         return call_collective(self, call, name, frame)
 

@@ -167,9 +167,17 @@ class StandIn:
     # ------------------------------------------------------------------ functions of the module
 
     def Init(self) -> None:
-        """Start MPI: COMM_WORLD can be used. Programs need it only if they set ``rc.initialize`` to False."""
+        """Start MPI: COMM_WORLD can be used. Programs need it only if they set ``rc.initialize`` to False.
+
+        Raises MPIError (ERR_OTHER) if MPI has been started or finalised before.
+        """
         task = _task()
         self._check_initialized(task)
+        if task.initialized is not False or task.finalized:
+            raise MPIError(
+                "ERR_OTHER",
+                "MPI.Init must be called once, but MPI is initialised, as the import of mpi4py.MPI does",
+            )
         task.initialized = place_of(task.rank, "Init", site_of(sys._getframe(1)))
         enable(task.world)
 
@@ -179,8 +187,10 @@ class StandIn:
         return required
 
     def Finalize(self) -> None:
-        """Finalise MPI: communicators cannot be used afterwards."""
+        """Finalise MPI: communicators cannot be used afterwards. Raises MPIError if MPI is finalised."""
         task = _task()
+        if task.finalized:
+            raise MPIError("ERR_OTHER", "MPI.Finalize must be called once, but MPI is finalised")
         task.finalized = True
         task.world._disable("MPI.Finalize() has been called", fatal=True)
 
