@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -43,15 +44,42 @@ examples:
 """
 
 
+#: Numbers of ranks from the first to the last one.
+RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+def rank_counts(text: str) -> int | range:
+    """Return a number of ranks, or the numbers of a range such as ``1..9``, both ends included.
+
+    Raises:
+        argparse.ArgumentTypeError: If the text is neither, or the range is empty.
+    """
+    match = RANGE.fullmatch(text)
+    if match is None:
+        return int(whole_number(text))
+    counts = range(int(match[1]), int(match[2]) + 1)
+    if not counts:
+        raise argparse.ArgumentTypeError(f"must be a range such as 1..9, got {text!r}")
+    return counts
+
+
 #: Default limit on the processor time of the program, in seconds.
 SECONDS = 20
 OPTIONS: tuple[str | Row, ...] = (
-    value("-n --ranks", "N", "number of ranks (default 4)", whole_number),
+    value(
+        "-n --ranks",
+        "N",
+        "number of ranks (default 4); a range such as 1..9 tells where it fails",
+        rank_counts,
+    ),
     flag("--strict", "no send is buffered; warnings are errors"),
     varied("--json", help="print the findings and the output as JSON"),
     flag("--prefix", "print each line after its rank, as [3] ..."),
     value("--only", "RANK", "print the lines of one rank only", whole_number),
     value("--seed", "", "choose another legal order of ranks and wildcard receives", whole_number),
+    value(
+        "--explore", "RUNS", "run again with up to RUNS orders in which wildcards take messages", whole_number
+    ),
     choice(
         "--like",
         ("strict", "openmpi", "mpich"),
@@ -127,7 +155,8 @@ def main(args: argparse.Namespace) -> int:
     own_options, arguments = split_rest(args.rest)
     if own_options:
         _option_parser().parse_args(own_options, namespace=args)
-    return run_command_limited(args, lambda: _simulate(args, arguments), reads=True)
+    body = _simulate_counts if isinstance(args.ranks, range) else _simulate
+    return run_command_limited(args, lambda: body(args, arguments), reads=True)
 
 
 def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
@@ -148,8 +177,6 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     Raises:
         InputError: If the rank of ``--only`` does not exist.
     """
-    from spmdsim.simulation import simulate
-
     stdout, ranks = sys.stdout, 4 if args.ranks is None else args.ranks
     if args.only is not None and not 0 <= args.only < ranks:
         raise InputError(f"--only {args.only}: the ranks are 0 ... {ranks - 1}")
@@ -158,19 +185,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         if not args.json and args.only in (None, rank):
             stdout.write(f"[{rank}] {line}\n" if args.prefix else f"{line}\n")
 
-    report = simulate(
-        args.script,
-        ranks,
-        *arguments,
-        machine=args.machine,
-        nodes=int(args.nodes) if (args.nodes or "").isdecimal() else args.nodes,
-        strict=args.strict,
-        seed=args.seed,
-        like=args.like,
-        trace=args.trace is not None or wants_pictures(args),
-        check=False,
-        emit=emit,
-    )
+    report = _run_script(args, arguments, ranks, emit)
     stdout.flush()
     if args.trace is not None:
         write_file(args.trace, json.dumps(report.trace))
@@ -180,6 +195,62 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
     elif not args.quiet:
         _print_findings(report)
     return int(report.exit_code)
+
+
+def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit: Any) -> Any:
+    """Run the script on a number of virtual ranks, and return the report.
+
+    Args:
+        args: the options of the command.
+        arguments: the script's own arguments.
+        ranks: the number of ranks.
+        emit: called with (rank, line) for each printed line.
+    """
+    from spmdsim.simulation import simulate
+
+    def show_progress(runs: int) -> None:
+        if sys.stderr.isatty():
+            print(f"{runs:,} orders of messages explored", file=sys.stderr)
+
+    return simulate(
+        args.script,
+        ranks,
+        *arguments,
+        machine=args.machine,
+        nodes=int(args.nodes) if (args.nodes or "").isdecimal() else args.nodes,
+        strict=args.strict,
+        seed=args.seed,
+        like=args.like,
+        explore=args.explore or 0,
+        progress=show_progress,
+        trace=args.trace is not None or wants_pictures(args),
+        check=False,
+        emit=emit,
+    )
+
+
+def _simulate_counts(args: argparse.Namespace, arguments: list[str]) -> int:
+    """Run the script on each number of ranks of a range; return the exit code.
+
+    What the ranks print is not shown. ``--json`` prints a list of reports instead; ``--quiet`` prints nothing.
+
+    Args:
+        args: the options of the command. ``ranks`` is a range.
+        arguments: the script's own arguments.
+
+    Returns:
+        The first exit code that is not 0, or 0.
+    """
+    reports = []
+    for ranks in args.ranks:
+        report = _run_script(args, arguments, ranks, lambda rank, line: None)
+        reports.append(report)
+        if not (args.json or args.quiet):
+            for line in str(report).splitlines():
+                print(f"{ranks}: {line}")
+    if args.json:
+        emit_json([report.to_dict() for report in reports])
+    return next((int(report.exit_code) for report in reports if report.exit_code), 0)
 
 
 def _print_findings(report: Any) -> None:

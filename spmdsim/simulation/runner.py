@@ -20,11 +20,13 @@ from spmdsim.simulation.deadlock.explanation import resolve_stall
 from spmdsim.simulation.deadlock.wait_graph import report_open_operations
 from spmdsim.simulation.engine.captured_output import replace_attribute, replace_exit
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
+from spmdsim.simulation.engine.order_choices import OrderChoices
 from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.rank_clock import replace_clocks
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.engine.wildcards import decide_wildcards
+from spmdsim.simulation.exploration import explore_orders
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
 from spmdsim.simulation.simulation_report import Report
@@ -53,6 +55,8 @@ def simulate(
     emit: Emit | None = None,
     nodes: Nodes | None = None,
     like: str = "strict",
+    explore: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
@@ -77,13 +81,16 @@ def simulate(
             machine says; if it does not, one node has all ranks.
         like: the library whose checks are simulated where libraries differ: "openmpi", "mpich", or "strict", which
             refuses all that the standard forbids, such as send and receive buffers that share memory.
+        explore: the largest number of further runs, each with another order in which wildcards take messages. The
+            report then has the errors of all orders, and a result that depends on the order.
+        progress: function that is called with the number of explored orders from time to time.
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
-        InputError: If ``n`` is not 1 to 65,536, ``like`` is another word, ``nodes`` does not place ``n`` ranks, or the script cannot be read or
-            compiled.
+        InputError: If ``n`` is not 1 to 65,536, ``like`` is another word, ``nodes`` does not place ``n`` ranks, or the
+            script cannot be read or compiled.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
         UsageTypeError: If ``program`` is neither a function nor a path.
         WorldError: If greenlet is not installed, or a simulation is running.
@@ -96,28 +103,51 @@ def simulate(
         raise InputError(f"simulate: like must be one of {', '.join(LIBRARIES)}, got {like!r}")
     model = as_machine(machine)
     node_map = model.node_map(n) if nodes is None else NodeMap.of(nodes, n)
-    scheduler = Scheduler(n, model.placed(node_map), strict, seed)
-    scheduler.nodes, scheduler.like = node_map, like
-    if trace:
-        scheduler.timeline = Timeline(n)
-    scheduler.decide = lambda: decide_wildcards(scheduler)
-    scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
-    output: list[tuple[int, str]] = []
     stdout = sys.stdout
 
-    def write(rank: int, line: str) -> None:
-        output.append((rank, line))
+    def show(rank: int, line: str) -> None:
         if emit is None:
             stdout.write(line + "\n")
         else:
             with replace_attribute(sys, "stdout", stdout):
                 emit(rank, line)
 
-    _run_all_ranks(program, args, scheduler, write)
-    report = _build_report(scheduler, tuple(output))
+    def run(write: Emit, timeline: Timeline | None, order: OrderChoices | None) -> Report:
+        scheduler = Scheduler(n, model.placed(node_map), strict, seed if order is None else None)
+        scheduler.nodes, scheduler.like, scheduler.timeline = node_map, like, timeline
+        scheduler.decide = lambda: decide_wildcards(scheduler)
+        scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
+        if order is not None:
+            order.attach(scheduler)
+        return _run_once(program, args, scheduler, write)
+
+    report = run(show, Timeline(n) if trace else None, None)
+    if explore:
+        report = explore_orders(
+            report, lambda order: run(lambda rank, line: None, None, order), explore, progress
+        )
     if check and not report.ok:
         raise SimulationError(str(report.errors[-1]), report)
     return report
+
+
+def _run_once(program: Any, args: Sequence[Any], scheduler: Scheduler, emit: Emit) -> Report:
+    """Run a program once, and return its report.
+
+    Args:
+        program: the function or the script's path, as in ``simulate``.
+        args: its arguments, as in ``simulate``.
+        scheduler: the simulation.
+        emit: called with (rank, line) for each printed line.
+    """
+    output: list[tuple[int, str]] = []
+
+    def write(rank: int, line: str) -> None:
+        output.append((rank, line))
+        emit(rank, line)
+
+    _run_all_ranks(program, args, scheduler, write)
+    return _build_report(scheduler, tuple(output))
 
 
 def _check_count(n: int) -> None:

@@ -28,6 +28,8 @@ class Report(ShortRepr):
             else 0.
         strict: True if warnings count as errors.
         trace: the timeline as Chrome/Perfetto JSON values, or None.
+        orders: number of orders of messages that were run (``explore``); 0 if none was asked for.
+        all_orders: True if these are all orders.
 
     >>> from spmdsim import simulate
     >>> from spmdsim.simulation import Report
@@ -49,6 +51,8 @@ class Report(ShortRepr):
     exit_code: int
     strict: bool = False
     trace: dict[str, Any] | None = None
+    orders: int = 0
+    all_orders: bool = False
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -68,6 +72,9 @@ class Report(ShortRepr):
             f"{many(self.size, 'rank')}, {state}: {many(total, 'message')}, {bytes_text(nbytes)}, "
             f"{seconds_text(max(self.seconds, default=0.0))} modelled"
         )
+        if self.orders:
+            which = "all" if self.all_orders else "not all"
+            lines[-1] += f"; {many(self.orders, 'order')} of messages explored, {which}"
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,7 +87,8 @@ class Report(ShortRepr):
         - "exit_code": the exit code;
         - "problems": a dict per finding, see ``Problem.to_dict``;
         - "seconds", "messages", "bytes": lists with a number per rank;
-        - "output": a dict with "rank" and "line" per printed line.
+        - "output": a dict with "rank" and "line" per printed line;
+        - "orders", "all_orders": as the attributes.
         """
         return {
             "ranks": self.size,
@@ -93,4 +101,6 @@ class Report(ShortRepr):
             "messages": list(self.messages),
             "bytes": list(self.nbytes),
             "output": [{"rank": rank, "line": line} for rank, line in self.output],
+            "orders": self.orders,
+            "all_orders": self.all_orders,
         }

@@ -33,7 +33,7 @@ def decide_wildcards(scheduler: Scheduler) -> None:
     certain_until = first + scheduler.least_latency
     for box, wildcard, message in decisions:
         if message.end <= certain_until:
-            _match_wildcard(scheduler, box, wildcard, message)
+            match_wildcard(scheduler, box, wildcard, message)
 
 
 def _find_earliest(box: Mailbox) -> tuple[Receive | Probing, Message] | None:
@@ -55,9 +55,7 @@ def _find_earliest(box: Mailbox) -> tuple[Receive | Probing, Message] | None:
     return best
 
 
-def _match_wildcard(
-    scheduler: Scheduler, box: Mailbox, wildcard: Receive | Probing, message: Message
-) -> None:
+def match_wildcard(scheduler: Scheduler, box: Mailbox, wildcard: Receive | Probing, message: Message) -> None:
     """Give a message to a wildcard receive, or show it to a wildcard probe.
 
     Afterwards posted receives that waited for this decision are matched.
