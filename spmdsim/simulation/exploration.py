@@ -21,8 +21,8 @@ Order = tuple[Choice, ...]
 
 
 @dataclass
-class Outcome:
-    """What a program does in some orders of messages.
+class OrderOutcome:
+    """Errors, output and results of a program in some orders of messages.
 
     Attributes:
         report: the report of the shortest order.
@@ -51,7 +51,7 @@ def explore_orders(
     """
     if not base.completed:
         return base
-    outcomes: dict[Any, Outcome] = {}
+    outcomes: dict[Any, OrderOutcome] = {}
     path: list[ChoicePoint] = []
     runs, orders, open_end = 0, 0, True
     while open_end and runs < limit:
@@ -64,8 +64,8 @@ def explore_orders(
         if progress is not None and runs % PROGRESS_STEP == 0:
             progress(runs)
         open_end = find_next_path(path)
-    found = [*_find_new_errors(base, outcomes, orders), *_find_dependence(outcomes, orders)]
-    problems = (*base.problems, *found)
+    findings = [*_find_new_errors(base, outcomes, orders), *_find_dependence(outcomes, orders)]
+    problems = (*base.problems, *findings)
     wrong = any(base.strict or problem.severity == ERROR for problem in problems)
     return replace(
         base,
@@ -76,12 +76,12 @@ def explore_orders(
     )
 
 
-def _add_outcome(outcomes: dict[Any, Outcome], report: Report, order: Order) -> None:
+def _add_outcome(outcomes: dict[Any, OrderOutcome], report: Report, order: Order) -> None:
     """Count an order; keep it if it is the shortest one with its outcome."""
-    known = outcomes.setdefault(_outcome_key(report), Outcome(report, order, 0))
-    known.count += 1
-    if len(order) < len(known.order):
-        known.report, known.order = report, order
+    outcome = outcomes.setdefault(_outcome_key(report), OrderOutcome(report, order, 0))
+    outcome.count += 1
+    if len(order) < len(outcome.order):
+        outcome.report, outcome.order = report, order
 
 
 def _outcome_key(report: Report) -> Any:
@@ -95,6 +95,7 @@ def _error_key(problem: Problem) -> Any:
 
 
 def _lines_of(report: Report, rank: int) -> tuple[str, ...]:
+    """Return the lines that a rank prints."""
     return tuple(line for printing_rank, line in report.output if printing_rank == rank)
 
 
@@ -106,37 +107,58 @@ def _as_bytes(value: Any) -> bytes:
         return repr(value).encode()
 
 
-def _find_new_errors(base: Report, outcomes: dict[Any, Outcome], orders: int) -> Iterator[Problem]:
-    """Yield the errors that the ordinary run does not have, each with the shortest order in which it occurs."""
-    known = {_error_key(problem) for problem in base.problems}
+def _find_new_errors(base: Report, outcomes: dict[Any, OrderOutcome], orders: int) -> Iterator[Problem]:
+    """Yield the errors that the ordinary run does not have, each with its shortest order.
+
+    Args:
+        base: the report of the ordinary run.
+        outcomes: the outcomes of all orders.
+        orders: the number of orders.
+    """
+    error_keys = {_error_key(problem) for problem in base.problems}
     for outcome in sorted(outcomes.values(), key=lambda outcome: len(outcome.order)):
         for problem in outcome.report.problems:
-            if problem.severity == ERROR and _error_key(problem) not in known:
-                known.add(_error_key(problem))
+            if problem.severity == ERROR and _error_key(problem) not in error_keys:
+                error_keys.add(_error_key(problem))
                 order = describe_order(outcome.order)
                 text = f"{problem.message}; this happens if {order} (in {outcome.count} of {many(orders, 'order')})"
                 yield replace(problem, message=text)
 
 
-def _find_dependence(outcomes: dict[Any, Outcome], orders: int) -> Iterator[Problem]:
-    """Yield a warning "order_dependent" if orders without an error differ in output or results."""
+def _find_dependence(outcomes: dict[Any, OrderOutcome], orders: int) -> Iterator[Problem]:
+    """Yield a warning "order_dependent" if orders without an error differ in output or results.
+
+    Args:
+        outcomes: the outcomes of all orders.
+        orders: the number of orders.
+    """
     correct = [outcome for outcome in outcomes.values() if outcome.report.ok]
     if len(correct) < 2:
         return
     first, second = sorted(correct, key=lambda outcome: len(outcome.order))[:2]
     rank, words, other_words = _first_difference(first.report, second.report)
-    text = (
-        f"the result depends on the order of messages: rank {rank} {words} if {describe_order(first.order)}, and "
-        f"{other_words} if {describe_order(second.order)} ({many(len(correct), 'outcome')} of {many(orders, 'order')})"
-    )
     differing = [a for a, b in zip(first.order, second.order) if a != b] or first.order or second.order
-    places = (differing[0].place,) if differing else ()
+    places = (differing[0].location,) if differing else ()
+    where = f" in {places[0]}" if places else ""
+    text = (
+        f"the result depends on the order of messages{where}: rank {rank} {words} if {describe_order(first.order)}, "
+        f"and {other_words} if {describe_order(second.order)} "
+        f"({many(len(correct), 'outcome')} of {many(orders, 'order')})"
+    )
     ranks = tuple(sorted({rank, *(location.rank for location in places)}))
     yield Problem("order_dependent", WARNING, text, ranks, places)
 
 
 def _first_difference(first: Report, second: Report) -> tuple[int, str, str]:
-    """Return the first rank that prints or returns something else, and both clauses, such as ``prints "3"``."""
+    """Return the first rank that prints or returns something else, and a clause for both runs.
+
+    Args:
+        first: a report.
+        second: the report of another order.
+
+    Returns:
+        The rank; a clause such as ``prints "3"``; what differs in the second run, such as ``"4"``.
+    """
     for rank in range(first.size):
         lines, other_lines = _lines_of(first, rank), _lines_of(second, rank)
         for line, other_line in zip((*lines, "nothing more"), (*other_lines, "nothing more")):

@@ -37,10 +37,10 @@ def contradicts(dtype: np.dtype, datatype: Datatype) -> bool:
         return _fields(dtype) != _fields(pair) or dtype.itemsize != pair.itemsize
     if datatype.offsets is not None and dtype.names is not None and _is_bytes(_parts(pair)):
         return bool(datatype.resized is False and datatype.elements and datatype.stride % dtype.itemsize)
-    given, named = _parts(dtype), _parts(pair)
-    if pair.kind == "u" and {size for _, size in given} == {pair.itemsize}:
+    array_parts, named = _parts(dtype), _parts(pair)
+    if pair.kind == "u" and {size for _, size in array_parts} == {pair.itemsize}:
         return False
-    return given != named and not _is_bytes(given) and not _is_bytes(named)
+    return array_parts != named and not _is_bytes(array_parts) and not _is_bytes(named)
 
 
 def _parts(dtype: Any) -> set[Part]:

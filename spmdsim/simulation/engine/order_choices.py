@@ -24,14 +24,14 @@ class Choice:
         rank: rank of the receiver in the program; ``source``: rank of the sender.
         communicator: name of the communicator.
         number: number of the wildcard in its mailbox; 0 for a probe.
-        place: the line of the wildcard.
+        location: the line of the wildcard.
     """
 
     rank: int
     source: int
     communicator: str
     number: int
-    place: ProgramPlace = field(compare=False)
+    location: ProgramPlace = field(compare=False)
 
 
 @dataclass
@@ -100,7 +100,11 @@ class OrderChoices:
         match_wildcard(scheduler, *options.get(chosen, next(iter(options.values()))))
 
     def _open_point(self, options: dict[Choice, Any]) -> ChoicePoint:
-        """Return the state behind the path: the first choice that is not asleep, and the choices to try later."""
+        """Return the state behind the path: the choice to take first, and the choices to try later.
+
+        Args:
+            options: the mailbox, wildcard and message of each possible choice.
+        """
         ordered = sorted(options, key=lambda choice: (options[choice][2].order(), choice.rank, choice.number))
         asleep: set[Choice] = set()
         if self.path:
@@ -130,7 +134,11 @@ def find_next_path(path: list[ChoicePoint]) -> bool:
 
 
 def _list_options(scheduler: Scheduler) -> Iterator[tuple[Choice, Any]]:
-    """Yield each possible choice with the mailbox, the wildcard and the message."""
+    """Yield each possible choice with the mailbox, the wildcard and the message.
+
+    Args:
+        scheduler: the simulation.
+    """
     for box in list(scheduler.undecided):
         for wildcard in (*box.wild, box.blocked, *box.probes):
             if wildcard is None or wildcard.source != ANY_SOURCE:
@@ -149,7 +157,13 @@ def _list_options(scheduler: Scheduler) -> Iterator[tuple[Choice, Any]]:
 
 
 def _is_behind(box: Any, message: Any, wildcard: Any) -> bool:
-    """Return True if a receive that was posted earlier accepts the message, which it then gets first."""
+    """Return True if a receive that was posted earlier accepts a message, which it then gets first.
+
+    Args:
+        box: the mailbox.
+        message: the message.
+        wildcard: a receive or probe that accepts it, too.
+    """
     number = getattr(wildcard, "number", 0) or float("inf")
     return any(
         receive.number < number and receive.accepts(message.source, message.tag)

@@ -189,11 +189,11 @@ def check_source(size: int, source: int, tag: int) -> bool:
     if not 0 <= source < size and source != ANY_SOURCE:
         if source == PROC_NULL:
             return False
-        got = "MPI.ANY_TAG (-1)" if source == ANY_TAG else source
-        raise MPIError("ERR_RANK", f"source must be 0 to {size - 1}, or MPI.ANY_SOURCE, got {got}")
+        value = "MPI.ANY_TAG (-1)" if source == ANY_TAG else source
+        raise MPIError("ERR_RANK", f"source must be 0 to {size - 1}, or MPI.ANY_SOURCE, got {value}")
     if tag < 0 and tag != ANY_TAG:
-        got = "MPI.ANY_SOURCE" if tag == ANY_SOURCE else tag
-        raise MPIError("ERR_TAG", f"the tag of a receive must be 0 or more, or ANY_TAG, got {got}")
+        value = "MPI.ANY_SOURCE" if tag == ANY_SOURCE else tag
+        raise MPIError("ERR_TAG", f"the tag of a receive must be 0 or more, or ANY_TAG, got {value}")
     return True
 
 

@@ -1,0 +1,8 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data, source = np.zeros(2), np.ones(2)
+comm.Reduce(source, data)
+assert comm.rank or data.tolist() == [comm.size] * 2

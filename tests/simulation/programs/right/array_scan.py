@@ -1,0 +1,8 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data, source = np.zeros(2), np.ones(2)
+comm.Scan(source, data)
+assert data.tolist() == [comm.rank + 1] * 2

@@ -1,0 +1,10 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data = np.zeros(comm.rank + 1)
+counts = [rank + 1 for rank in range(comm.size)]
+source = np.ones(sum(counts))
+comm.Scatterv([source, counts] if comm.rank == 0 else None, data)
+assert data.all()

@@ -1,0 +1,9 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    comm.Send([np.arange(4, dtype="i4"), MPI.BYTE], 1)
+elif comm.rank == 1:
+    comm.Recv(np.zeros(4, "i4"), 0)

@@ -1,0 +1,9 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data = np.zeros((comm.size, 2))
+request = comm.Igather(np.full(2, comm.rank, float), data)
+request.Wait()
+assert comm.rank or data[:, 0].tolist() == list(range(comm.size))

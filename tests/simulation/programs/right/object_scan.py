@@ -1,0 +1,5 @@
+# expect: ok; ranks=3
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+assert comm.scan(1) == comm.rank + 1

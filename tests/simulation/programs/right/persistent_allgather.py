@@ -1,0 +1,12 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data = np.zeros(comm.size)
+request = comm.Allgather_init(np.full(1, comm.rank, float), data)
+for _ in range(2):
+    request.Start()
+    request.Wait()
+request.Free()
+assert data.tolist() == list(range(comm.size))

@@ -1,0 +1,13 @@
+# expect: ok; ranks=3
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data = np.zeros(2)
+source = np.arange(2.0 * comm.size)
+request = comm.Scatter_init(source, data)
+for _ in range(2):
+    request.Start()
+    request.Wait()
+request.Free()
+assert data[0] == 2 * comm.rank

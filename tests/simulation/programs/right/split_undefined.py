@@ -1,0 +1,8 @@
+# expect: ok; ranks=3
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+subset = comm.Split(0 if comm.rank == 0 else MPI.UNDEFINED)
+if subset != MPI.COMM_NULL:
+    subset.Barrier()
+    subset.Free()

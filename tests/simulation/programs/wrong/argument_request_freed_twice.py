@@ -1,0 +1,4 @@
+# expect: exception 4
+from mpi4py import MPI
+
+MPI.REQUEST_NULL.Free()

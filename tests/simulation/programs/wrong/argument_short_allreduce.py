@@ -1,0 +1,6 @@
+# expect: exception 6
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+comm.Allreduce(np.zeros(3), np.zeros(2))

@@ -1,0 +1,11 @@
+# expect: buffer_reused 8
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+other = 1 - comm.rank
+data = np.zeros(4)
+request = comm.Issend(data, other)
+data[0] = 5
+comm.Recv(np.zeros(4), other)
+request.Wait()

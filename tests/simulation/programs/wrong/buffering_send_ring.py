@@ -1,0 +1,8 @@
+# expect: needs_buffering 7; ranks=4
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+data = np.zeros(1000)
+comm.Send(data, (comm.rank + 1) % comm.size)
+comm.Recv(data, (comm.rank - 1) % comm.size)

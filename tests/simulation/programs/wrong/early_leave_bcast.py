@@ -1,0 +1,10 @@
+# expect: early_leave 6
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    comm.bcast(1)
+    comm.send(1, 1)
+else:
+    comm.recv(source=0)
+    comm.bcast(None)

@@ -1,0 +1,6 @@
+# expect: finalized 6
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+MPI.Finalize()
+comm.Barrier()

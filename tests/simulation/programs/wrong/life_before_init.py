@@ -1,0 +1,7 @@
+# expect: not_initialized 7
+import mpi4py
+
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+
+MPI.COMM_WORLD.Barrier()

@@ -1,0 +1,8 @@
+# expect: collective_mismatch 6
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    comm.allreduce(1)
+else:
+    comm.reduce(1)

@@ -1,0 +1,7 @@
+# expect: collective_mismatch 7
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+count = 3 + comm.rank
+comm.Allreduce(np.zeros(count), np.ones(count))

@@ -1,0 +1,8 @@
+# expect: collective_mismatch 6
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    comm.Ibarrier().Wait()
+else:
+    comm.Barrier()

@@ -1,0 +1,6 @@
+# expect: collective_mismatch 6
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+op = MPI.SUM if comm.rank == 0 else MPI.MAX
+comm.allreduce(1, op=op)

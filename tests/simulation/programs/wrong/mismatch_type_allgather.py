@@ -1,0 +1,7 @@
+# expect: collective_mismatch 7
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+dtype = "f8" if comm.rank == 0 else "i8"
+comm.Allgather(np.zeros(2, dtype), np.zeros(4, dtype))

@@ -1,0 +1,9 @@
+# expect: type_mismatch 9
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+if comm.rank == 0:
+    comm.send(1, 1)
+else:
+    comm.Recv(np.zeros(1), 0)
