@@ -142,6 +142,29 @@ def find_slurm_plugin(vendor: str) -> str:
     return "pmix" if vendor == "Open MPI" else "pmi2"
 
 
+def advise_start(job: Launched, vendor: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return words that name a command with which the ranks of a job see each other.
+
+    It is ``srun`` with the plugin of the MPI library if ``srun`` started the ranks, with whatever plugin. Else it is the
+    ``mpirun`` of the library.
+
+    Args:
+        job: the job, as its launcher describes it.
+        vendor: the vendor of the MPI library.
+        environ: the variables; None for those of this process.
+
+    >>> advise_start(Launched("MPICH", 0, 8), "Open MPI", {"SLURM_STEP_NUM_TASKS": "8"})
+    'start with `srun --mpi=pmix -n 8`'
+    >>> advise_start(Launched("MPICH", 0, 8), "Open MPI", {})
+    'start with the mpirun of Open MPI, or with `spmdsim launch -n 8`, which finds it'
+    """
+    environ = os.environ if environ is None else environ
+    # The mpirun of MPICH starts one task of Slurm per host, so the step has fewer tasks than ranks.
+    if _find_number(environ, "SLURM_STEP_NUM_TASKS") == job.size:
+        return f"start with `srun --mpi={find_slurm_plugin(vendor)} -n {job.size}`"
+    return f"start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, which finds it"
+
+
 def launched() -> bool:
     """Return True if an MPI launcher started this process."""
     return detect() is not None

@@ -22,7 +22,7 @@ from pathlib import Path
 from spmdsim._version import __version__
 from spmdsim.errors import LauncherError, WorldError, many
 from spmdsim.launch.hosts import Host, format_hosts
-from spmdsim.launcher import LAUNCHER, Launched, detect, find_slurm_plugin, read_job_facts
+from spmdsim.launcher import LAUNCHER, Launched, advise_start, detect, find_slurm_plugin, read_job_facts
 
 #: Vendors whose launchers can start ranks of each other's libraries.
 MPICH_FAMILY = {"MPICH", "Intel MPI", "MVAPICH"}
@@ -428,8 +428,7 @@ def check_launcher(job: Launched | None) -> None:
     vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
     raise WorldError(
         f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but mpi4py loads {vendor}'s library, "
-        f"which would see {job.size} jobs of one rank: start with the mpirun of {vendor}, or with "
-        f"`spmdsim launch -n {job.size}`, which finds it"
+        f"which would see {job.size} jobs of one rank: {advise_start(job, vendor)}"
     )
 
 

@@ -28,7 +28,7 @@ from typing import NamedTuple, NoReturn
 
 from spmdsim import settings
 from spmdsim.errors import InputError, LauncherError, many
-from spmdsim.launcher import Launched, detect, find_slurm_plugin
+from spmdsim.launcher import Launched, advise_start, detect
 from spmdsim.shutdown.exit_notes import (
     find_job_folder,
     has_started_mpi,
@@ -87,12 +87,9 @@ def check_size(size: int, vendor: str, job: Launched | None) -> None:
     """
     if job is None or job.size == size:
         return
-    use = f"start with the mpirun of {vendor}, or with `spmdsim launch -n {job.size}`, which finds it"
-    if job.launcher == "Slurm":
-        use = f"start with `srun --mpi={find_slurm_plugin(vendor)} -n {job.size}`"
     raise LauncherError(
         f"the launcher ({job.launcher}) started {many(job.size, 'rank')}, but MPI ({vendor}, through mpi4py) "
-        f"sees {size}: {use}"
+        f"sees {size}: {advise_start(job, vendor)}"
     )
 
 

@@ -185,6 +185,13 @@ def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(family, code, va
     assert (message in result.stderr) == (code == 2) and bool(result.stdout) == (code == 0)
 
 
+def test_a_plugin_of_another_mpi_is_replaced_in_the_message():
+    variables = {"PMI_RANK": "0", "PMI_SIZE": "8", "SLURM_STEP_NUM_TASKS": "8"}
+    result = run_python("-c", RANK, "openmpi", **variables)
+    assert result.returncode == 2
+    assert "would see 8 jobs of one rank: start with `srun --mpi=pmix -n 8`" in result.stderr
+
+
 def test_a_rank_starts_no_ranks(monkeypatch):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
