@@ -236,7 +236,7 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
         verdict = check(runner.result(result), program.reference, depth=program.depth)
     verdict = next(filter(None, (_check_coverage(operand) for operand in program.operands)), verdict)
     exact_verdict = _judge_whole_numbers(case, Runner(world, injection))
-    predicted = predict(case, world.size)
+    predicted = predict(case, world)
     as_due = all(event.nbytes == event.due for event in trace.collectives)
     own_counts = [
         (trace.nbytes(rank), trace.sent(rank), as_due and trace.planned(rank) == predicted[rank], elapsed)
@@ -294,20 +294,23 @@ def _check_coverage(operand: Tensor) -> Verdict | None:
     )
 
 
-def predict(case: Case, size: int) -> tuple[int, ...]:
+def predict(case: Case, world: World) -> tuple[int, ...]:
     """Return the bytes that each rank should receive in a case, in rank order.
 
-    The case's program runs without data, in a world that computes shapes only. Only the ids of embedding cases
-    are read, because they decide which rows a rank receives.
+    The case's program runs without data, in a world that computes shapes only. It has the nodes and the machine of
+    ``world``, on which plans depend. Only the ids of embedding cases are read, because they decide which rows a rank
+    receives.
 
     Args:
         case: the case.
-        size: the number of ranks.
+        world: the world in which the case runs.
     """
+    shapes = ShapeOnly(world.size, nodes=world.nodes)
+    shapes.machine = world.machine
     with record() as trace:
-        program = case.build(ShapeOnly(size), case.inputs)
+        program = case.build(shapes, case.inputs)
         program.run(*program.operands)
-    nbytes = [0] * size
+    nbytes = [0] * world.size
     for event in trace.collectives:
         for rank in event.step.dst.mesh.rank_list:
             nbytes[rank] += _predict_bytes(event, rank, program.ids)
