@@ -9,6 +9,7 @@ from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, record
 from spmdsim.core.step import Step
 from spmdsim.cost import Link, Machine, NodeMap
 from spmdsim.errors import InputError
+from spmdsim.worlds.agreement.process_state import ProcessPlace, map_nodes
 from spmdsim.worlds.trace.last_calls import LastCall, document, table
 
 TWO_LEVELS = Machine("two levels", 1e-5, 8e-8, ranks_per_node=4, intra=Link(1e-6, 2e-9))
@@ -27,6 +28,15 @@ def test_a_world_takes_all_notations(kind: type) -> None:
         assert kind(4, nodes=nodes).nodes.nodes.tolist() == [0, 0, 1, 1]
     with pytest.raises(InputError, match="nodes must place 4 ranks, got 3"):
         kind(4, nodes="a:2,b")
+
+
+@pytest.mark.parametrize(
+    "hosts, names",
+    [("a a a.0", "a.1 a.2 a.0"), ("a.1 a a a", "a.1 a.0 a.2 a.3"), ("b a b a", "b.0 a.0 b.1 a.1")],
+)
+def test_nodes_of_one_host_get_names_of_their_own(hosts: str, names: str) -> None:
+    places = [ProcessPlace("", process, host) for process, host in enumerate(hosts.split())]
+    assert map_nodes(places).hosts == tuple(names.split())
 
 
 def test_plans_follow_the_nodes_of_the_world() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+from collections import Counter
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +55,8 @@ def map_nodes(places: Sequence[ProcessPlace]) -> NodeMap:
     """Return the node of each rank from the places of all ranks, in rank order.
 
     Ranks of one machine share a node. A rank on a machine without identity has a node of its own. A node has the name
-    of its host; several nodes of one host get a number, such as ``host.0`` and ``host.1``.
+    of its host; several nodes of one host get a number, such as ``host.0`` and ``host.1``. Numbers that would give the
+    name of another host are left out.
 
     >>> print(map_nodes([ProcessPlace("x", 1, "left"), ProcessPlace("y", 1, "right"), ProcessPlace("x", 2, "left")]))
     left: ranks 0, 2; right: rank 1
@@ -63,10 +66,15 @@ def map_nodes(places: Sequence[ProcessPlace]) -> NodeMap:
     machines = [place.machine or f"alone {rank}" for rank, place in enumerate(places)]
     host_of_machine = {machine: place.host or "host" for machine, place in zip(machines, places)}
     hosts = list(host_of_machine.values())
-    names: list[str] = []
+    machine_counts = Counter(hosts)
+    numbers = {host: count() for host in machine_counts}
+    names = []
     for host in hosts:
-        number = sum(name.startswith(f"{host}.") for name in names)
-        names.append(f"{host}.{number}" if hosts.count(host) > 1 else host)
+        numbered_names = (f"{host}.{number}" for number in numbers[host])
+        is_single = machine_counts[host] == 1
+        names.append(
+            host if is_single else next(name for name in numbered_names if name not in machine_counts)
+        )
     return NodeMap(machines, names)
 
 
