@@ -2,6 +2,7 @@
 # Run four hosts on one Linux machine, for tests of jobs on several hosts. It needs root, and leaves nothing on the machine.
 #
 #   scripts/cluster.sh                   start the hosts, run the tests with marker "cluster" on Open MPI and MPICH, stop
+#   scripts/cluster.sh --slurm           with Slurm on the hosts, and its tests; the option comes first, before "up", too
 #   scripts/cluster.sh --mpi mpich -k X  with one MPI; other words are options of pytest
 #   scripts/cluster.sh bench             measure redistributions and predictions, and write the tables of docs/howto/cluster.md
 #   scripts/cluster.sh up [RATE]         start the hosts node1 … node4; RATE of each network port (100mbit)
@@ -12,13 +13,14 @@
 #
 # A host is a process tree with its own name, network, processes, /tmp, /dev/shm, and changes to files (an overlay on
 # tmpfs). All hosts share the folder of this repository and /srv/shared. A bridge connects them, and each runs sshd with
-# one key for all.
+# one key for all. Slurm comes from the packages of the distribution, which are installed into the hosts only.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SELF=$ROOT/scripts/cluster.sh
 STATE=/run/spmdsim-cluster # process numbers of the hosts; keys
 LAYERS=/mnt/spmdsim-cluster
 HOSTS=4
+SLURM="" # the packages of Slurm, if wanted
 
 fail() {
     echo "spmdsim: error: $*" >&2
@@ -41,7 +43,7 @@ start_hosts() { # rate
     require_rights
     [ ! -e "$STATE/switch" ] || fail "the hosts run already; scripts/cluster.sh down stops them"
     rm -rf "$STATE" && mkdir -p "$STATE"
-    setsid unshare --mount bash "$SELF" _packages "$1" >"$STATE/log" 2>&1 </dev/null &
+    setsid unshare --mount bash "$SELF" _layers "$1" $SLURM >"$STATE/log" 2>&1 </dev/null &
     disown # so that the shell does not report its end
     local number
     for number in $(seq $HOSTS); do
@@ -54,6 +56,8 @@ start_hosts() { # rate
         stop_hosts
         fail "host $number did not start"
     done
+    [ -z "$SLURM" ] || [ -e "$STATE/slurm" ] ||
+        echo "spmdsim: no Slurm on the hosts, and no tests of it: apt-get does not install $SLURM" >&2
 }
 
 stop_hosts() { # ends the switch, with which the first processes of all hosts end
@@ -76,24 +80,58 @@ run_on() { # number, command…
 
 # -- inside of the namespaces ----------------------------------------------------------------------------------------
 
-install_packages() { # in a mount namespace: a tmpfs for all changes, with an SSH server if the machine has none
+build_layers() { # rate, packages of Slurm…: in a mount namespace, a tmpfs for all changes
+    local rate=$1
+    shift
     mount --make-rprivate /
     mkdir -p $LAYERS
     mount -t tmpfs -o size=8G layers $LAYERS
     mkdir $LAYERS/{packages,work,system,shared,keys}
     ssh-keygen -q -t ed25519 -N "" -f $LAYERS/keys/id
-    if [ ! -x /usr/sbin/sshd ]; then
-        mount -t overlay overlay -o lowerdir=/,upperdir=$LAYERS/packages,workdir=$LAYERS/work $LAYERS/system
-        mount -t proc proc $LAYERS/system/proc
-        mount --rbind /dev $LAYERS/system/dev
-        printf '#!/bin/sh\nexit 101\n' >$LAYERS/system/usr/sbin/policy-rc.d # start no services
-        chmod +x $LAYERS/system/usr/sbin/policy-rc.d
-        DEBIAN_FRONTEND=noninteractive chroot $LAYERS/system sh -c \
-            "apt-get update -q && apt-get install -qy --no-install-recommends openssh-server" ||
-            fail "there is no sshd, and apt-get does not install openssh-server"
-        umount -R $LAYERS/system
-    fi
-    exec unshare --net bash "$SELF" _switch "$1"
+    [ -x /usr/sbin/sshd ] || install_packages openssh-server ||
+        fail "there is no sshd, and apt-get does not install openssh-server"
+    [ $# = 0 ] || { install_packages "$@" && configure_slurm && touch "$STATE/slurm"; } || true
+    exec unshare --net bash "$SELF" _switch "$rate"
+}
+
+install_packages() { # packages…: into the layer of all hosts
+    local code=0
+    mount -t overlay overlay -o lowerdir=/,upperdir=$LAYERS/packages,workdir=$LAYERS/work $LAYERS/system
+    mount -t proc proc $LAYERS/system/proc
+    mount --rbind /dev $LAYERS/system/dev
+    printf '#!/bin/sh\nexit 101\n' >$LAYERS/system/usr/sbin/policy-rc.d # start no services
+    chmod +x $LAYERS/system/usr/sbin/policy-rc.d
+    DEBIAN_FRONTEND=noninteractive chroot $LAYERS/system sh -c \
+        'apt-get update -q && apt-get install -qy --no-install-recommends "$@"' install "$@" || code=1
+    umount -R $LAYERS/system
+    return $code
+}
+
+configure_slurm() { # four tasks per host, on any number of cores; requeued jobs start after seconds instead of two minutes
+    cat >$LAYERS/packages/etc/slurm/slurm.conf <<END
+ClusterName=hosts
+SlurmctldHost=node1
+NodeName=node[1-$HOSTS] CPUs=4 State=UNKNOWN
+PartitionName=all Nodes=node[1-$HOSTS] Default=YES MaxTime=60 State=UP
+SlurmUser=root
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+AuthInfo=cred_expire=20
+KillWait=5
+ReturnToService=2
+SlurmdSpoolDir=/var/spool/slurmd
+StateSaveLocation=/var/spool/slurmctld
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=/var/log/slurmctld.log
+SlurmdLogFile=/var/log/slurmd.log
+END
+    # Hosts have no control groups; without the line slurmd looks for them, and ends.
+    echo "CgroupPlugin=cgroup/v1" >$LAYERS/packages/etc/slurm/cgroup.conf
 }
 
 run_switch() { # in a network namespace of its own: the bridge, and a card of each host
@@ -163,9 +201,18 @@ serve_host() { # number: the network, and the SSH server
     printf '%s\n' "StrictHostKeyChecking no" "UserKnownHostsFile /dev/null" "LogLevel ERROR" >config
     chmod -R go= /root/.ssh
     mkdir -p /run/sshd
+    [ ! -e "$STATE/slurm" ] || start_slurm "$number"
     /usr/sbin/sshd -o UsePAM=no -o PermitRootLogin=yes -o HostKey=/root/.ssh/id_ed25519 -o MaxStartups=100
     touch "$STATE/ready$number"
     while true; do wait -n 2>/dev/null || sleep 1; done # the first process reaps orphans
+}
+
+start_slurm() { # number: the first host also has the scheduler
+    mkdir -p /run/munge /var/spool/slurmd /var/spool/slurmctld
+    chown munge: /run/munge
+    setpriv --reuid=munge --regid=munge --clear-groups /usr/sbin/munged
+    [ "$1" != 1 ] || /usr/sbin/slurmctld
+    /usr/sbin/slurmd
 }
 
 # -- commands --------------------------------------------------------------------------------------------------------
@@ -207,6 +254,10 @@ run_bench() { # options of scripts/bench/hosts.py; --mpi KIND for one MPI
     (run_on 1 "$PYTHON" scripts/bench/hosts.py "$@" "${pythons[@]}")
 }
 
+if [ "${1:-}" = --slurm ]; then
+    SLURM="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix-dev"
+    shift
+fi
 case ${1:-} in
     bench) shift && run_bench "$@" ;;
     up) start_hosts "${2:-100mbit}" ;;
@@ -214,7 +265,7 @@ case ${1:-} in
     link) nsenter --target "$(cat $STATE/switch)" --net ip link set "port$2" "$3" ;;
     down) stop_hosts ;;
     check) require_rights && require_path "${MPI:-openmpi}" ;;
-    _packages) install_packages "$2" ;;
+    _layers) shift && build_layers "$@" ;;
     _switch) run_switch "$2" ;;
     _host) build_host "$2" ;;
     _serve) serve_host "$2" ;;

@@ -1,0 +1,168 @@
+"""Jobs of Slurm on several hosts: launchers, plugins of srun, cancelled jobs, and job scripts with a time limit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from processes import waited_for
+
+from spmdsim.launch.mpi import FAMILIES
+from spmdsim.launcher import find_slurm_plugin
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(not shutil.which("sbatch"), reason="no Slurm: scripts/cluster.sh --slurm"),
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCH = [sys.executable, "-m", "spmdsim", "launch"]
+PLACES = """\
+import os
+import numpy as np
+from spmdsim import Mesh, Tensor, world
+
+mesh = Mesh((world().size,), ("x",))
+total = Tensor.from_global(np.arange(64.0), mesh("x")).to(mesh(None)).full().sum()
+print("rank", *world().ranks, "of", world().size, os.uname().nodename, total, flush=True)
+"""
+WAITING = """\
+import time
+from spmdsim import world
+
+world().barrier()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def program(shared_folder) -> Path:
+    """The program PLACES, in a folder that all hosts see."""
+    (shared_folder / "places.py").write_text(PLACES)
+    return shared_folder / "places.py"
+
+
+def read_hosts(output: str) -> list[str]:
+    """Return the host of each rank in rank order, from the lines of PLACES."""
+    lines = re.findall(r"^rank (\d+) of (\d+) (\S+) 2016\.0$", output, re.M)
+    assert [int(rank) for rank, _, _ in sorted(lines, key=lambda line: int(line[0]))] == list(
+        range(len(lines))
+    )
+    assert {int(size) for _, size, _ in lines} == {len(lines)}, output
+    return [host for _, _, host in sorted(lines, key=lambda line: int(line[0]))]
+
+
+def read_job_states(job: str) -> str:
+    """Return the state of a job, such as RUNNING; an empty text if Slurm has forgotten it."""
+    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True).stdout
+    found = re.search(r"JobState=(\w+)", shown)
+    return found[1] if found else ""
+
+
+def find_processes() -> list[str]:
+    """Return the processes of jobs on all hosts, one line each."""
+    find = ["srun", "-N4", "-n4", "pgrep", "-fa", "[w]aiting.py|[e]xamples/cluster/train.py"]
+    return subprocess.run(find, capture_output=True, text=True, timeout=60).stdout.splitlines()
+
+
+def test_launch_takes_the_hosts_of_the_job(run_command, program):
+    everywhere = ["salloc", "-Q", "-N4", "--ntasks-per-node=2"]
+    result = run_command([*everywhere, *LAUNCH, "-n", "8", str(program)])
+    assert result.returncode == 0, result.stderr
+    assert sorted(read_hosts(result.stdout)) == [f"node{number}" for number in (1, 1, 2, 2, 3, 3, 4, 4)]
+
+
+def test_launch_starts_a_rank_per_task_in_a_job_script(run_command, program):
+    command = " ".join([*LAUNCH, str(program)])
+    result = run_command(["sbatch", "--wait", "-N2", "-n3", "-o", "output.txt", "--wrap", command])
+    output = (program.parent / "output.txt").read_text()
+    assert result.returncode == 0, output
+    assert "3 ranks, as SLURM_NTASKS says" in output
+    assert set(read_hosts(output)) == {"node1", "node2"}
+
+
+def test_launch_calls_srun_if_there_is_no_mpirun(run_command, program, launcher):
+    """A Python without MPI's launcher beside it loads the library of this one."""
+    folder = program.parent / "venv"
+    assert run_command([sys.executable, "-m", "venv", "--without-pip", str(folder)]).returncode == 0
+    packages = next(folder.glob("lib/python*/site-packages"))
+    (packages / "all.pth").write_text("\n".join(path for path in sys.path if path))
+    variables = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": f"{sys.prefix}/lib"}
+    variables["MPI4PY_MPIABI"] = FAMILIES[launcher.vendor]
+    command = [str(folder / "bin" / "python"), "-m", "spmdsim", "launch", "-n", "4", str(program)]
+    result = run_command(["salloc", "-Q", "-N2", "--ntasks-per-node=2", *command], **variables)
+    assert result.returncode == 0, result.stderr
+    assert sorted(read_hosts(result.stdout)) == ["node1", "node1", "node2", "node2"]
+
+
+def test_srun_with_the_plugin_of_the_mpi(run_command, program, launcher):
+    srun = ["srun", "-N2", "-n4", f"--mpi={find_slurm_plugin(launcher.vendor)}"]
+    result = run_command([*srun, sys.executable, str(program)])
+    assert result.returncode == 0, result.stderr
+    assert set(read_hosts(result.stdout)) == {"node1", "node2"}
+
+
+def test_srun_with_another_plugin_names_the_right_one(run_command, program, launcher):
+    # MPICH itself aborts with pmix: "unsupported PMI version PMIx".
+    for plugin in ("none", "pmi2") if launcher.vendor == "Open MPI" else ("none",):
+        result = run_command(["srun", "-N2", "-n4", f"--mpi={plugin}", sys.executable, str(program)])
+        assert result.returncode != 0
+        lines = [line for line in result.stderr.splitlines() if line.startswith("places.py: error: ")]
+        assert len(lines) == 1, result.stderr
+        assert lines[0].endswith(f"start with `srun --mpi={find_slurm_plugin(launcher.vendor)} -n 4`")
+        assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("start", ["launch", "srun"])
+def test_a_cancelled_job_leaves_no_process(run_command, shared_folder, launcher, start):
+    (shared_folder / "waiting.py").write_text(WAITING)
+    words = (
+        LAUNCH
+        if start == "launch"
+        else ["srun", f"--mpi={find_slurm_plugin(launcher.vendor)}", sys.executable]
+    )
+    command = " ".join([*words, "waiting.py"])
+    job = run_command(
+        ["sbatch", "--parsable", "-N2", "-n4", "-o", "output.txt", "--wrap", command]
+    ).stdout.strip()
+    output = shared_folder / "output.txt"
+    try:
+        assert waited_for(lambda: output.exists() and output.read_text().count("ready") == 4), (
+            output.read_text()
+        )
+    finally:
+        run_command(["scancel", job])
+    assert waited_for(lambda: read_job_states(job) in ("CANCELLED", ""))
+    assert find_processes() == []
+
+
+def test_a_job_script_saves_before_its_time_limit_and_the_next_job_resumes(
+    run_command, shared_folder, launcher
+):
+    """Slurm sends the signal one to two minutes after the start. A requeued job would wait for its turn."""
+    name = "slurm_openmpi.sh" if launcher.vendor == "Open MPI" else "slurm_mpich.sh"
+    (shared_folder / "examples").symlink_to(ROOT / "examples")
+    (shared_folder / ".venv-system").symlink_to(sys.prefix)
+    options = ["--parsable", "--time=3", "--signal=USR1@60", "--ntasks-per-node=2", "-o", "output.txt"]
+    words = [f"examples/cluster/{name}", "--steps", "100000000", "--every", "100000000"]
+    job = run_command(
+        ["sbatch", *options, *words], PYTHONPATH=os.pathsep.join(filter(None, sys.path))
+    ).stdout.strip()
+    output = shared_folder / "output.txt"
+    try:
+        is_requeued = waited_for(lambda: read_job_states(job) == "PENDING" and output.exists(), tries=1600)
+        assert is_requeued, output.read_text()
+        saved = re.findall(r"^(\d+) steps, loss .*, saved$", output.read_text(), re.M)
+        assert len(saved) == 1, output.read_text()
+        run_command(["scontrol", "update", f"JobId={job}", "StartTime=now"])
+        resumed = f"; {saved[0]} steps are done"
+        assert waited_for(lambda: resumed in output.read_text(), tries=800), output.read_text()
+    finally:
+        run_command(["scancel", job])
+    assert waited_for(lambda: read_job_states(job) in ("CANCELLED", ""))
