@@ -161,7 +161,7 @@ def test_a_job_script_saves_before_its_time_limit_and_the_next_job_resumes(
         saved = re.findall(r"^(\d+) steps, loss .*, saved$", output.read_text(), re.M)
         assert len(saved) == 1, output.read_text()
         resumed = f"; {saved[0]} steps are done"
-        assert waited_for(lambda: resumed in output.read_text(), tries=800), output.read_text()
+        assert waited_for(lambda: resumed in output.read_text(), tries=3600), output.read_text()
     finally:
         run_command(["scancel", job])
     assert waited_for(lambda: read_job_states(job) in ("CANCELLED", ""))
