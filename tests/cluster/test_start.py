@@ -67,7 +67,8 @@ def test_variables_and_settings_reach_all_hosts(launch):
 
 
 def test_commands_start_their_ranks_on_hosts(shared_folder):
-    words = ["run", "--hosts", "node1:2,node2:2", "--only", "linear", "--mesh", "dp=2,tp=2"]
+    hosts = "node1:2,node2:2,node3:2,node4:2"
+    words = ["run", "--hosts", hosts, "--only", "linear", "--mesh", "dp=2,tp=4"]  # Nodes cut the axis tp.
     result = subprocess.run(
         [sys.executable, "-m", "spmdsim", *words],
         cwd=shared_folder,
@@ -76,7 +77,7 @@ def test_commands_start_their_ranks_on_hosts(shared_folder):
         timeout=120,
     )
     assert result.returncode == 0, result.stderr
-    assert "6 of 6 cases hold on 4 ranks" in result.stdout
+    assert "6 of 6 cases hold on 8 ranks" in result.stdout
 
 
 def test_an_unknown_host_is_named(launch):
