@@ -61,8 +61,8 @@ def read_hosts(output: str) -> list[str]:
 def read_job_states(job: str) -> str:
     """Return the state of a job, such as RUNNING; an empty text if Slurm has forgotten it."""
     shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True).stdout
-    found = re.search(r"JobState=(\w+)", shown)
-    return found[1] if found else ""
+    state = re.search(r"JobState=(\w+)", shown)
+    return state[1] if state else ""
 
 
 def find_processes() -> list[str]:
