@@ -36,7 +36,7 @@ class WindowCalls:
 
     A call that moves data starts in an epoch: after Fence, Start, Lock or Lock_all. Its data arrives when the epoch
     ends, or at a flush. Calls raise MPIError with ERR_RMA_SYNC without an epoch, ERR_RANK if the target is no rank of
-    the window, and ERR_RMA_RANGE if an access is outside of the target's window. A target PROC_NULL does nothing.
+    the window, and ERR_RMA_RANGE if an access is outside of the target's window. Calls with a request need a lock. A target PROC_NULL does nothing.
     """
 
     _window: WindowState | None = None
@@ -74,10 +74,21 @@ class WindowCalls:
     # ------------------------------------------------------------------ data
 
     def _call(self, name: str, target_rank: int, frame: Any) -> DataCall | None:
-        """Return a new call of the running rank, after its stores have been recorded; None for PROC_NULL."""
+        """Return a new call of the running rank, after its stores have been recorded; None for PROC_NULL.
+
+        Args:
+            name: the method, such as "Put". Methods with a request, such as "Rput", need a lock of the target.
+            target_rank: the target.
+            frame: the caller's frame.
+
+        Raises:
+            MPIError: If the target is no rank of the window (ERR_RANK), or a lock is missing (ERR_RMA_SYNC).
+        """
         if not self._check_rank(name, target_rank):
             return None
         self._state.scheduler.order.observe(self._task)
+        if name.startswith("R"):
+            self._state.epochs[self._rank].check_passive(name, target_rank)
         return DataCall(self._state, self._rank, name, site_of(frame), target_rank)
 
     def _put(
@@ -195,11 +206,10 @@ class WindowCalls:
 
         Raises:
             MPIError: If ``op`` is not predefined, or not defined for the type (ERR_OP).
-            ValueError: If a buffer does not have one element.
+            ValueError: If a buffer does not have one element, or the types of buffers differ.
         """
         if target_rank != PROC_NULL:
-            _check_single("origin", None if op.name == "NO_OP" else origin)
-            _check_single("result", result)
+            _check_elements(None if op.name == "NO_OP" else origin, result=result)
         self._accumulate("Fetch_and_op", origin, result, target_rank, target_disp, op, _frame(1))
 
     def Compare_and_swap(
@@ -215,13 +225,12 @@ class WindowCalls:
             target_disp: displacement in its window.
 
         Raises:
-            ValueError: If a buffer does not have one element.
+            ValueError: If a buffer does not have one element, or the types of buffers differ.
         """
         call = self._call("Compare_and_swap", target_rank, _frame(1))
         if call is None:
             return
-        for name, spec in (("origin", origin), ("compare", compare), ("result", result)):
-            _check_single(name, spec)
+        _check_elements(origin, compare=compare, result=result)
         buffer, expected = message_buffer(origin), message_buffer(compare).copy().tobytes()
         _, datatype = count_and_type(origin, buffer)
         call.start(
@@ -231,30 +240,22 @@ class WindowCalls:
 
     def Rput(self, origin: Any, target_rank: int, target: Any = None) -> Request:
         """Start to write data as ``Put`` does; when the request is complete, the origin buffer can be changed."""
-        return self._request(self._put("Rput", origin, target_rank, target, _frame(1)))
+        return Request(operation=self._put("Rput", origin, target_rank, target, _frame(1)))
 
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> Request:
         """Start to read data as ``Get`` does; when the request is complete, the data is in the buffer."""
-        return self._request(self._get("Rget", origin, target_rank, target, _frame(1)))
+        return Request(operation=self._get("Rget", origin, target_rank, target, _frame(1)))
 
     def Raccumulate(self, origin: Any, target_rank: int, target: Any = None, op: Op = SUM) -> Request:
         """Start to combine data as ``Accumulate`` does; return a request for the origin buffer."""
         operation = self._accumulate("Raccumulate", origin, None, target_rank, target, op, _frame(1))
-        return self._request(operation)
+        return Request(operation=operation)
 
     def Rget_accumulate(
         self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Op = SUM
     ) -> Request:
         """Start to combine data as ``Get_accumulate`` does; return a request for both buffers."""
         operation = self._accumulate("Rget_accumulate", origin, result, target_rank, target, op, _frame(1))
-        return self._request(operation)
-
-    def _request(self, operation: WindowOperation | None) -> Request:
-        """Return the request of a call; a null request for PROC_NULL.
-
-        Raises:
-            MPIError: If the rank has not locked the target: calls with a request need a lock (ERR_RMA_SYNC).
-        """
         return Request(operation=operation)
 
     # ------------------------------------------------------------------ epochs
@@ -373,12 +374,21 @@ def _check_op(op: Op, buffer: MessageBuffer) -> None:
     op.check(buffer.dtype)
 
 
-def _check_single(name: str, spec: Any) -> None:
-    """Raise ValueError unless a buffer argument has one element; None is accepted."""
-    if spec is not None:
-        count, _ = count_and_type(spec, message_buffer(spec))
-        if count != 1:
-            raise ValueError(f"{name}: expecting a single element, got {count}")
+def _check_elements(origin: Any, **others: Any) -> None:
+    """Raise ValueError unless each buffer argument has one element, of the type of ``origin`` if given.
+
+    Args:
+        origin: the origin of the call; None: it is not read.
+        others: other buffer arguments by name.
+    """
+    buffers = {
+        name: message_buffer(spec) for name, spec in (("origin", origin), *others.items()) if spec is not None
+    }
+    for name, buffer in buffers.items():
+        if buffer.elements != 1:
+            raise ValueError(f"{name}: expecting a single element, got {buffer.elements}")
+        if "origin" in buffers and buffer.dtype != buffers["origin"].dtype:
+            raise ValueError(f"mismatch in origin and {name} MPI datatypes")
 
 
 def _replace(old: Any, sent: Any) -> Any:
