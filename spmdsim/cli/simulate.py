@@ -90,6 +90,9 @@ OPTIONS: tuple[str | Row, ...] = (
     value(
         "--nodes", "HOSTS", "hosts of the ranks, such as a:2,b:2 or a,b,a,b; or a number of ranks per node"
     ),
+    value("--algorithms", "A=B,C=D", "algorithms of collectives, such as all_reduce=ring,broadcast=binomial"),
+    value("--speed", "S[,S...]", "speed of compute(...) for all ranks, or per rank, such as 1,1,0.5,1 (1)"),
+    value("--noise", "X", "random factor on compute(...): deviation of its logarithm, such as 0.05 (0)"),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a self-contained HTML page"),
@@ -208,6 +211,8 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
     """
     from spmdsim.simulation import simulate
 
+    speeds = _parse_numbers("--speed", args.speed or "1")
+
     def show_progress(runs: int) -> None:
         if sys.stderr.isatty():
             print(f"{runs:,} orders of messages explored", file=sys.stderr)
@@ -221,6 +226,9 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
         strict=args.strict,
         seed=args.seed,
         like=args.like,
+        algorithms=_parse_algorithms(args.algorithms),
+        speed=speeds[0] if len(speeds) == 1 else speeds,
+        noise=_parse_numbers("--noise", args.noise or "0")[0],
         explore=args.explore or 0,
         progress=show_progress,
         trace=args.trace is not None or wants_pictures(args),
@@ -251,6 +259,38 @@ def _simulate_counts(args: argparse.Namespace, arguments: list[str]) -> int:
     if args.json:
         emit_json([report.to_dict() for report in reports])
     return next((int(report.exit_code) for report in reports if report.exit_code), 0)
+
+
+def _parse_algorithms(text: str | None) -> dict[str, str]:
+    """Return algorithms by collective from text such as ``all_reduce=ring,broadcast=binomial``.
+
+    Args:
+        text: the option's value; None gives an empty dict.
+
+    Raises:
+        InputError: If an entry has no equals sign.
+    """
+    entries = [entry.partition("=") for entry in (text or "").split(",") if entry]
+    for collective, equals, name in entries:
+        if not (collective and equals and name):
+            raise InputError(f"--algorithms takes COLLECTIVE=ALGORITHM, got {collective + equals + name!r}")
+    return {collective.strip(): name.strip() for collective, _, name in entries}
+
+
+def _parse_numbers(option: str, text: str) -> list[float]:
+    """Return the numbers of an option, such as ``1,1,0.5,1``.
+
+    Args:
+        option: the option's name.
+        text: numbers between commas.
+
+    Raises:
+        InputError: If an entry is no number.
+    """
+    try:
+        return [float(entry) for entry in text.split(",")]
+    except ValueError:
+        raise InputError(f"{option} takes numbers between commas, got {text!r}") from None
 
 
 def _print_findings(report: Any) -> None:

@@ -96,7 +96,9 @@ def symmetry_of(schedule: Schedule) -> str:
     return ""
 
 
-def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[LinkLoad]:
+def link_loads(
+    schedule: Schedule, nbytes: int, itemsize: int = 1, sizes: Sequence[int] | None = None
+) -> Iterator[LinkLoad]:
     """Yield the messages of all ranks in a schedule, round by round.
 
     Without a symmetry, and up to 32 ranks (:data:`EXACT_UP_TO`), all ranks are generated, and each round is an
@@ -107,16 +109,20 @@ def link_loads(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[L
         schedule: the schedule.
         nbytes: message size as the collective counts it, rounded up to whole elements.
         itemsize: bytes per element; chunks are cut between elements.
+        sizes: the bytes of each chunk; all ranks are then generated. None: chunks are cut evenly.
 
     Raises:
         InputError: If all ranks are generated and there are more than :data:`RANK_ROUND_LIMIT` rounds times
             ranks.
     """
     kind = symmetry_of(schedule)
-    if kind and schedule.size > EXACT_UP_TO:
+    if sizes is not None:
+        yield from _generate_all_ranks(schedule, list(sizes))
+    elif kind and schedule.size > EXACT_UP_TO:
         yield from _derive_from_rank_0(schedule, nbytes, itemsize, kind)
     else:
-        yield from _generate_all_ranks(schedule, nbytes, itemsize)
+        elements = schedule.chunk_elements(-(-nbytes // itemsize))
+        yield from _generate_all_ranks(schedule, [items * itemsize for items in elements])
 
 
 # ------------------------------------------------------------------------------ one rank represents all
@@ -352,21 +358,19 @@ def most_bytes(schedule: Schedule, nbytes: int, itemsize: int, kind: str, chunks
 # ------------------------------------------------------------------------------ all ranks one by one
 
 
-def _generate_all_ranks(schedule: Schedule, nbytes: int, itemsize: int) -> Iterator[LinkLoad]:
+def _generate_all_ranks(schedule: Schedule, sizes: list[int]) -> Iterator[LinkLoad]:
     """Yield the rounds of all ranks, generated one by one.
 
     A rank without further rounds does nothing.
 
     Args:
         schedule: the schedule.
-        nbytes: message size as the collective counts it, rounded up to whole elements.
-        itemsize: bytes per element.
+        sizes: the bytes of each chunk.
 
     Raises:
         InputError: If there are more than :data:`RANK_ROUND_LIMIT` rounds times ranks.
     """
     n = schedule.size
-    sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     rank_rounds = 0
     nothing: list[Instruction] = []
     for moves_of in zip_longest(*(schedule.rounds(rank) for rank in range(n)), fillvalue=nothing):

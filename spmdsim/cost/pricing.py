@@ -118,9 +118,7 @@ def price(
             shares = (float(form.beta_share) * nbytes, float(form.gamma_share) * nbytes)
             return Price(seconds, form.steps, *shares, (), "closed form")
     prices = tuple(
-        RoundPrice(
-            load.repeat, _round_seconds(load, machine, topology), load.largest, load.reduced, load.count
-        )
+        RoundPrice(load.repeat, load_seconds(load, machine, topology), load.largest, load.reduced, load.count)
         for load in link_loads(schedule, nbytes, itemsize)
     )
     return Price(
@@ -143,7 +141,7 @@ def _levels_network(machine: Machine, ranks: int) -> Nodes | None:
     return Nodes(machine.node_map(ranks), outside, inside, 1, machine.alpha, machine.intra.alpha)
 
 
-def _round_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) -> float:
+def load_seconds(load: LinkLoad, machine: Machine, topology: Topology | None) -> float:
     """Return the seconds of one round: its slowest message and its largest reduction.
 
     - Without messages, the round takes its reduction only.

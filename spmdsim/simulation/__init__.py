@@ -14,8 +14,9 @@ Use it from a notebook::
 or from the shell: ``spmdsim simulate my_script.py -n 64``.
 """
 
+from spmdsim.simulation.engine.stated_work import compute
 from spmdsim.simulation.findings.problems import Problem, SimulationError
 from spmdsim.simulation.runner import simulate
 from spmdsim.simulation.simulation_report import Report
 
-__all__ = ["Problem", "Report", "SimulationError", "simulate"]
+__all__ = ["Problem", "Report", "SimulationError", "compute", "simulate"]

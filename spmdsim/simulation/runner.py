@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,6 +19,8 @@ from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.deadlock.explanation import resolve_stall
 from spmdsim.simulation.deadlock.wait_graph import report_open_operations
 from spmdsim.simulation.engine.captured_output import replace_attribute, replace_exit
+from spmdsim.simulation.engine.collective_times import DEFAULT_LIBRARY, CollectiveTimes
+from spmdsim.simulation.engine.computation import Computation, Speed
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.order_choices import OrderChoices
 from spmdsim.simulation.engine.ownership import Variables
@@ -57,6 +59,9 @@ def simulate(
     like: str = "strict",
     explore: int = 0,
     progress: Callable[[int], None] | None = None,
+    algorithms: Mapping[str, str] | None = None,
+    speed: Speed = 1.0,
+    noise: float = 0.0,
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
@@ -80,17 +85,25 @@ def simulate(
             :meth:`~spmdsim.cost.NodeMap.of` accepts, such as ``"a:2,b:2"`` or a number of consecutive ranks. None: as the
             machine says; if it does not, one node has all ranks.
         like: the library whose checks are simulated where libraries differ: "openmpi", "mpich", or "strict", which
-            refuses all that the standard forbids, such as send and receive buffers that share memory.
+            refuses all that the standard forbids, such as send and receive buffers that share memory. Algorithms of
+            collectives are those of MPICH for "mpich", else those of Open MPI.
         explore: the largest number of further runs, each with another order in which wildcards take messages. The
             report then has the errors of all orders, and a result that depends on the order.
         progress: function that is called with the number of explored orders from time to time.
+        algorithms: algorithms by collective that replace the library's choices where they support the number of ranks,
+            such as ``{"all_reduce": "ring"}``; None for none.
+        speed: speed of the computation that the program states with :func:`~spmdsim.simulation.compute`, relative to
+            the machine: one number for all ranks, or one per rank. Other computation takes no modelled time.
+        noise: standard deviation of the logarithm of a random factor on each such computation; ``seed`` selects the
+            factors. 0 for none.
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
-        InputError: If ``n`` is not 1 to 65,536, ``like`` is another word, ``nodes`` does not place ``n`` ranks, or the
-            script cannot be read or compiled.
+        InputError: If ``n`` is not 1 to 65,536, ``like`` is another word, ``nodes`` does not place ``n`` ranks, ``speed``
+            or ``noise`` is impossible, or the script cannot be read or compiled.
+        ScheduleError: If a collective has no such algorithm.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
         UsageTypeError: If ``program`` is neither a function nor a path.
         WorldError: If greenlet is not installed, or a simulation is running.
@@ -103,6 +116,8 @@ def simulate(
         raise InputError(f"simulate: like must be one of {', '.join(LIBRARIES)}, got {like!r}")
     model = as_machine(machine)
     node_map = model.node_map(n) if nodes is None else NodeMap.of(nodes, n)
+    placed = model.placed(node_map)
+    library = DEFAULT_LIBRARY if like == "strict" else like
     stdout = sys.stdout
 
     def show(rank: int, line: str) -> None:
@@ -113,7 +128,10 @@ def simulate(
                 emit(rank, line)
 
     def run(write: Emit, timeline: Timeline | None, order: OrderChoices | None) -> Report:
-        scheduler = Scheduler(n, model.placed(node_map), strict, seed if order is None else None)
+        """Run the program once, in an order of messages; None for the order of ``seed``."""
+        times = CollectiveTimes(placed, library, algorithms or {})
+        computation = Computation(n, speed, noise, seed)
+        scheduler = Scheduler(n, placed, strict, seed if order is None else None, times, computation)
         scheduler.nodes, scheduler.like, scheduler.timeline = node_map, like, timeline
         scheduler.decide = lambda: decide_wildcards(scheduler)
         scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
@@ -444,6 +462,8 @@ def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> 
         seconds=tuple(task.clock for task in tasks),
         messages=tuple(task.messages_sent for task in tasks),
         nbytes=tuple(task.bytes_sent for task in tasks),
+        collective_messages=tuple(task.collective_messages for task in tasks),
+        collective_nbytes=tuple(task.collective_bytes for task in tasks),
         output=output,
         exit_code=exit_codes[0] if exit_codes else int(wrong),
         strict=scheduler.strict,

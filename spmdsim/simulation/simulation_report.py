@@ -23,6 +23,7 @@ class Report(ShortRepr):
         seconds: modelled time at which each rank ended.
         messages: number of point-to-point messages that each rank sent.
         nbytes: bytes of these messages.
+        collective_messages: number of messages that each rank sent in collectives; ``collective_nbytes``: their bytes.
         output: printed lines as (rank, line), in order.
         exit_code: the first nonzero exit code in the order of the ranks. If all are 0, it is 1 if there is an error,
             else 0.
@@ -53,6 +54,8 @@ class Report(ShortRepr):
     trace: dict[str, Any] | None = None
     orders: int = 0
     all_orders: bool = False
+    collective_messages: tuple[int, ...] = ()
+    collective_nbytes: tuple[int, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -66,7 +69,8 @@ class Report(ShortRepr):
 
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems]
-        total, nbytes = sum(self.messages), sum(self.nbytes)
+        total = sum(self.messages) + sum(self.collective_messages)
+        nbytes = sum(self.nbytes) + sum(self.collective_nbytes)
         state = "all finished" if self.completed else "stopped"
         lines.append(
             f"{many(self.size, 'rank')}, {state}: {many(total, 'message')}, {bytes_text(nbytes)}, "
@@ -86,7 +90,7 @@ class Report(ShortRepr):
         - "ok", "completed", "strict": True or False, as the attributes of this class;
         - "exit_code": the exit code;
         - "problems": a dict per finding, see ``Problem.to_dict``;
-        - "seconds", "messages", "bytes": lists with a number per rank;
+        - "seconds", "messages", "bytes", "collective_messages", "collective_bytes": lists with a number per rank;
         - "output": a dict with "rank" and "line" per printed line;
         - "orders", "all_orders": as the attributes.
         """
@@ -100,6 +104,8 @@ class Report(ShortRepr):
             "seconds": list(self.seconds),
             "messages": list(self.messages),
             "bytes": list(self.nbytes),
+            "collective_messages": list(self.collective_messages),
+            "collective_bytes": list(self.collective_nbytes),
             "output": [{"rank": rank, "line": line} for rank, line in self.output],
             "orders": self.orders,
             "all_orders": self.all_orders,

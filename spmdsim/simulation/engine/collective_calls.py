@@ -11,7 +11,6 @@ from typing import Any
 from spmdsim.errors import many
 from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
 from spmdsim.simulation.engine.mailboxes import Endpoint, finish
-from spmdsim.simulation.engine.timing import collective_seconds
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import Site
 
@@ -32,7 +31,7 @@ class CollectiveRule:
 
     Attributes:
         answer: function that takes all calls in rank order and sets the ``blocks`` of each.
-        priced_as: name of the collective whose modelled time it takes.
+        priced_as: name of the collective whose algorithm gives its modelled time, or ``neighbours``.
         flow: the ranks that must wait. ``all``: each waits for all; ``down``: each waits for the root; ``up``: the
             root waits for all, others can continue at once.
     """
@@ -179,7 +178,7 @@ class Meeting:
         if scheduler.order is not None:
             scheduler.order.join_calls(calls)
         first.rule.answer(calls)
-        _set_times(scheduler, shared, calls)
+        scheduler.collective_times.set_times(calls, shared.ranks)
         if scheduler.timeline is not None:
             scheduler.timeline.record_collective(shared, calls)
         for call in calls:
@@ -226,40 +225,6 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
         del shared.meetings[index]
         meeting.complete(end.scheduler, shared)
     return call
-
-
-def _set_times(scheduler: Any, shared: Any, calls: list[CollectiveCall]) -> None:
-    """Set the modelled time ``end`` at which each rank continues after a collective.
-
-    The duration of the collective is modelled from the largest number of bytes that any rank sends or receives. The
-    rule's ``flow`` decides from which time it counts:
-
-    - "down", such as a broadcast: a rank continues one duration after the later of its own call and the root's call;
-    - "up", such as a gather: the root continues one duration after the last call, and any other rank when it has sent
-      its blocks;
-    - "all", such as a barrier: all ranks continue one duration after the last call.
-
-    For example, the root of a broadcast of 2 s calls at 1 s, and other ranks call at 0 s and 5 s: they continue at 3
-    s, 3 s and 7 s.
-
-    Args:
-        scheduler: the simulation, with the machine and its links.
-        shared: the `CommunicatorState`.
-        calls: the calls of all ranks, in rank order.
-    """
-    rule = calls[0].rule
-    nbytes = max(call.nbytes() for call in calls)
-    seconds = collective_seconds(rule.priced_as, shared.ranks, nbytes, scheduler.machine)
-    last_entered = max(call.entered for call in calls)
-    root = calls[0].root
-    for call in calls:
-        if rule.flow == "down":
-            call.end = max(call.entered, calls[root].entered) + seconds
-        elif rule.flow == "up" and call.rank != root:
-            sent = sum(block.nbytes for block in call.send)
-            call.end = call.entered + scheduler.link(shared.ranks, sent).seconds(sent)
-        else:
-            call.end = last_entered + seconds
 
 
 # ---------------------------------------------------------------------- the answers of the rules
@@ -416,5 +381,5 @@ RULES: dict[str, CollectiveRule] = {
     "reduce_scatter": CollectiveRule(_reduce_scatter, "reduce_scatter"),
     "scan": CollectiveRule(_scan, "scan"),
     "exscan": CollectiveRule(_exscan, "exscan"),
-    "neighbours": CollectiveRule(_neighbours, "all_gather"),
+    "neighbours": CollectiveRule(_neighbours, "neighbours"),
 }

@@ -28,6 +28,8 @@ from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
 
 if TYPE_CHECKING:
+    from spmdsim.simulation.engine.collective_times import CollectiveTimes
+    from spmdsim.simulation.engine.computation import Computation
     from spmdsim.simulation.engine.mailboxes import Mailbox, Message
     from spmdsim.simulation.engine.timing import Timeline
     from spmdsim.simulation.findings.problems import Site
@@ -82,6 +84,8 @@ class Task:
     flood: Message | None = None
     messages_sent: int = 0
     bytes_sent: int = 0
+    collective_messages: int = 0  # messages of collectives, which the others do not count
+    collective_bytes: int = 0
     world: Any = None  # its COMM_WORLD
     self_comm: Any = None  # its COMM_SELF
     attached: int = -1  # bytes of the buffer attached for Bsend; -1 means none
@@ -167,7 +171,15 @@ class Scheduler:
         order: the order of events that synchronisation guarantees, once the program has a window; else None.
     """
 
-    def __init__(self, size: int, machine: Machine, strict: bool, seed: int | None) -> None:
+    def __init__(
+        self,
+        size: int,
+        machine: Machine,
+        strict: bool,
+        seed: int | None,
+        collective_times: CollectiveTimes,
+        computation: Computation,
+    ) -> None:
         library = load_greenlet()
         self._greenlet = library.greenlet
         self.exit = library.GreenletExit
@@ -177,6 +189,8 @@ class Scheduler:
         self.ready: deque[Task] = deque()
         self.current: Task = self.tasks[0]
         self.machine = machine
+        self.collective_times = collective_times
+        self.computation = computation
         plain = machine.intra is None and not machine.pieces
         links = (machine, *machine.pieces, *([machine.intra] if machine.intra else ()))
         self.least_latency = min(link.alpha for link in links)

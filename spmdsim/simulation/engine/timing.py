@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.cost.closed_forms import Link, received_per_message
+from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.port_load import group_load
 from spmdsim.errors import UsageTypeError, many
@@ -77,24 +77,6 @@ def message_link(machine: Machine, ranks: Sequence[int], nbytes: int) -> Link:
     """
     inside = machine.intra if are_on_one_node(machine, ranks) else None
     return inside or machine.piece(nbytes)
-
-
-def collective_seconds(collective: str, ranks: Sequence[int], nbytes: int, machine: Machine) -> float:
-    """Return the seconds of a collective after the last rank has called it, by the formula that plans use.
-
-    No other group uses the ports of the ranks' nodes meanwhile.
-
-    Args:
-        collective: its name in ``spmdsim.cost.closed_forms``.
-        ranks: the ranks of the program that take part.
-        nbytes: bytes of the vector, or all bytes that one rank exchanges with the others.
-        machine: the machine.
-
-    >>> collective_seconds("broadcast", range(8), 1000, Machine("m", 1.0, 0.0))
-    3.0
-    """
-    received = nbytes * received_per_message(collective, len(ranks))
-    return machine.seconds(collective, len(ranks), received, ranks=ranks)
 
 
 #: Microseconds per second: trace files count microseconds.

@@ -1,0 +1,50 @@
+"""Computation of ranks in modelled time: seconds or operations that the program states, speeds of ranks, noise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import exp
+
+from spmdsim.errors import InputError
+
+#: Speeds of ranks: one for all, or one per rank.
+Speed = float | Sequence[float]
+
+
+class Computation:
+    """The speed of each rank, and the noise of its computation.
+
+    Args:
+        size: number of ranks.
+        speed: speed relative to the machine, above 0: one for all ranks, or one per rank.
+        noise: standard deviation of the logarithm of a duration's factor; 0 for no noise.
+        seed: seed of the noise; None for 0. Each rank draws its own numbers.
+
+    Raises:
+        InputError: If a speed is not above 0, the number of speeds is not that of ranks, or the noise is below 0.
+
+    >>> Computation(2, (1.0, 0.5), 0.0, None).duration(1, 3.0)
+    6.0
+    """
+
+    def __init__(self, size: int, speed: Speed, noise: float, seed: int | None) -> None:
+        self._speeds = [float(speed)] * size if isinstance(speed, int | float) else [float(s) for s in speed]
+        if len(self._speeds) != size:
+            raise InputError(f"simulate: speed must have 1 or {size} numbers, got {len(self._speeds)}")
+        if not all(0 < value < float("inf") for value in self._speeds):
+            raise InputError(f"simulate: speed must be above 0 and finite, got {min(self._speeds)}")
+        if not 0 <= noise < float("inf"):
+            raise InputError(f"simulate: noise must be 0 or more, got {noise}")
+        self._noise = noise
+        self._generators = [random.Random(f"{seed or 0} {rank}") for rank in range(size if noise else 0)]
+
+    def duration(self, rank: int, seconds: float) -> float:
+        """Return the modelled seconds of a computation on a rank.
+
+        Args:
+            rank: the rank of the program.
+            seconds: its duration at speed 1 without noise.
+        """
+        factor = exp(self._noise * self._generators[rank].gauss(0.0, 1.0)) if self._noise else 1.0
+        return seconds / self._speeds[rank] * factor
