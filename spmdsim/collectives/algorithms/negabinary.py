@@ -25,7 +25,7 @@ def partner(rank: int, step: int, size: int) -> int:
     >>> [partner(0, step, 16) for step in range(4)], [partner(5, step, 16) for step in range(4)]
     ([1, 15, 3, 11], [4, 6, 2, 10])
     """
-    distance = (1 - (-2) ** (step + 1)) // 3
+    distance: int = (1 - (-2) ** (step + 1)) // 3
     return (rank + distance if rank % 2 == 0 else rank - distance) % size
 
 
