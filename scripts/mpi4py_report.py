@@ -77,12 +77,12 @@ def _run_process(kind: str, n: int, arguments: list[str]) -> str:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return f"no end in {LIMIT[kind]} s"
-    found = [
+    error_lines = [
         line
         for line in output.splitlines()
         if re.match(r"(error|spmdsim: error|\w*(Error|Exception)): ", line)
     ]
-    return (found or [f"exit code {process.returncode}"])[-1][:200]
+    return (error_lines or [f"exit code {process.returncode}"])[-1][:200]
 
 
 def _read_events(folder: Path, n: int, text: str) -> tuple[Outcomes, bool]:

@@ -33,8 +33,9 @@ ALLOWED: dict[str, dict[str, str]] = {
         "_getframe": "simulation/interface/requests.py simulation/interface/probes.py "
         "simulation/interface/process_topology.py simulation/interface/simulated_comm.py "
         "simulation/interface/point_to_point.py simulation/interface/collective_methods.py "
-        "simulation/interface/stand_in.py simulation/engine/captured_output.py simulation/engine/rank_process.py "
-        "simulation/engine/rank_clock.py "
+        "simulation/interface/stand_in.py simulation/interface/intercommunicators.py "
+        "simulation/interface/partitioned.py simulation/interface/shared_files.py simulation/engine/captured_output.py "
+        "simulation/engine/rank_process.py simulation/engine/rank_clock.py "
         "simulation/interface/window_calls.py simulation/interface/windows.py simulation/one_sided/regions.py "
         "simulation/one_sided/window_state.py "
         "simulation/engine/scheduler.py simulation/engine/mailboxes.py",
@@ -50,7 +51,7 @@ ALLOWED: dict[str, dict[str, str]] = {
         "run_module": "launch/bootstrap.py",
     },
     "ranks of one job send objects to one another": {
-        "loads": "simulation/data/message_buffers.py worlds/mpi/counted.py",
+        "loads": "simulation/data/message_buffers.py simulation/data/pickles.py worlds/mpi/counted.py",
     },
     "shutdown notes when the import of mpi4py starts MPI, by a loader around the module's own": {
         "exec_module": "shutdown/phase_watch.py",

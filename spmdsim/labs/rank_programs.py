@@ -234,7 +234,7 @@ def _look_up(name: str) -> Any:
     """
     value = getattr(sys.modules["mpi4py.MPI"], name)
     is_handle = isinstance(value, HANDLES) or (isinstance(value, type) and issubclass(value, HANDLES))
-    if is_handle or name in FUNCTIONS or type(value) in (int, constants._InPlace):
+    if is_handle or name in FUNCTIONS or type(value) in (int, constants.InPlaceType):
         return value
     raise AttributeError(f"MPI.{name} is not available here")
 

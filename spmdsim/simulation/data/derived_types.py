@@ -7,13 +7,16 @@ bytes if the type has parts of several types. So packing and unpacking is one in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.constants import ORDER_C, Handle, MPIError
+from spmdsim.simulation.data.attributes import AttributeHolder
+from spmdsim.simulation.data.constants import ORDER_C, MPIError
+from spmdsim.simulation.data.distributed_arrays import owned_indices
+from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.type_contents import TypeContents
 
 BYTE_DTYPE = np.dtype(np.uint8)
 
@@ -32,35 +35,55 @@ def data_byte_positions(dtype: np.dtype) -> Any:
     return np.concatenate([np.arange(start, start + size) for start, size in parts])
 
 
-class Datatype(Handle):
+class Datatype(TypeContents, AttributeHolder, Handle):
     """MPI datatype.
 
     Attributes:
         word: the printed name, without the MPI prefix.
         label: the name that the program set, or None.
         dtype: the basic numpy dtype.
-        offsets: offsets of the picked elements, in elements; None for one basic element.
+        offsets: offsets of the picked elements, in elements; None for ``length`` elements from 0 on.
+        length: number of elements if ``offsets`` is None.
         stride: the extent: distance of consecutive values, in elements.
         committed: True if messages may use the type.
         lower: the lower bound, in elements.
         alignment: extents are multiples of this number of bytes; the largest alignment of a basic type in it.
         resized: True if the program set the bounds; the bounds of types built from it then depend on these bounds
             only.
-        duplicated: True for a copy, which is not a predefined type.
     """
 
-    def __init__(
-        self, name: str, dtype: Any, offsets: Any = None, stride: int = 1, committed: bool = True
-    ) -> None:
+    word = "DATATYPE_NULL"
+    label: str | None = None
+    dtype: np.dtype = BYTE_DTYPE
+    offsets: Any = None
+    length = 1
+    stride = 1
+    committed = False
+    lower = 0
+    alignment = 1
+    resized = False
+
+    @classmethod
+    def make(
+        cls, name: str, dtype: Any, offsets: Any = None, stride: int = 1, committed: bool = True
+    ) -> Datatype:
+        """Return a new type.
+
+        Args:
+            name: the printed name, the attribute ``word``.
+            dtype: the basic numpy dtype.
+            offsets: offsets of the picked elements; None for one element.
+            stride: the extent in elements.
+            committed: True if messages may use the type.
+        """
+        self = cls()
         self.word = name
-        self.label: str | None = None
-        self.dtype: np.dtype = np.dtype(dtype)
-        self.offsets: Any = None if offsets is None else np.asarray(offsets, dtype=np.int64)
+        self.dtype = np.dtype(dtype)
+        self.offsets = None if offsets is None else np.asarray(offsets, dtype=np.int64)
         self.stride = stride
         self.committed = committed
-        self.lower = 0
         self.alignment = self.dtype.alignment
-        self.resized = self.duplicated = False
+        return self
 
     def __repr__(self) -> str:
         return f"MPI.{self.word}"
@@ -68,10 +91,16 @@ class Datatype(Handle):
     def __bool__(self) -> bool:
         return self.word != "DATATYPE_NULL"
 
+    def _check(self) -> Datatype:
+        """Return this type; raise an MPI error if it is null."""
+        if not self:
+            raise MPIError("ERR_TYPE", "the datatype is DATATYPE_NULL")
+        return self
+
     @property
     def elements(self) -> int:
         """Number of basic elements in one value."""
-        return 1 if self.offsets is None else len(self.offsets)
+        return self.length if self.offsets is None else len(self.offsets)
 
     def Get_size(self) -> int:
         """Return the bytes of data in one value, without padding."""
@@ -92,6 +121,8 @@ class Datatype(Handle):
         """
         if not self.elements:
             return 0, 0
+        if self.offsets is None and self.dtype.fields is None:
+            return 0, self.elements * self.dtype.itemsize
         starts = self.element_offsets() * self.dtype.itemsize
         first, last = int(starts.min()), int(starts.max() + data_byte_positions(self.dtype)[-1])
         return first, last + 1 - first
@@ -104,19 +135,35 @@ class Datatype(Handle):
     true_extent = property(lambda self: self.Get_true_extent()[1])
     true_ub = property(lambda self: sum(self.Get_true_extent()))
     itemsize = size
-    typechar = property(lambda self: self.dtype.char)
-    typestr = property(lambda self: self.dtype.str.lstrip("<>|="))
-    is_named = property(lambda self: self.offsets is None and not self.duplicated)
-    is_predefined = is_named
+    is_basic = property(lambda self: self.offsets is None and self.length == 1)
+
+    @property
+    def typechar(self) -> str:
+        """The NumPy character of a basic type; "V" for others."""
+        return self.dtype.char if self.is_basic else "V"
+
+    @property
+    def typestr(self) -> str:
+        """The NumPy text of a basic type, such as "f8"; "V" and the extent for others."""
+        return self.dtype.str.lstrip("<>|=") if self.is_basic else f"V{self.extent}"
 
     def tocode(self) -> str:
-        """Return the NumPy character of a basic type."""
+        """Return the NumPy character of a basic type; raise ValueError for others."""
+        if not self or not self.is_basic or self.dtype.fields is not None:
+            raise ValueError(f"cannot map {self} to a character code")
         return self.dtype.char
 
     @classmethod
     def fromcode(cls, code: str) -> Datatype:
-        """Return the basic type of a NumPy or struct character such as ``d`` or ``i8``."""
-        return datatype_of(np.dtype(code))
+        """Return the basic type of a NumPy or struct character such as ``d`` or ``i8``.
+
+        Raises:
+            ValueError: If there is no such type.
+        """
+        try:
+            return datatype_of(np.dtype(code))
+        except TypeError:
+            raise ValueError(f"cannot map character code {code!r} to an MPI datatype") from None
 
     def Get_name(self) -> str:
         """Return the name: MPI's, or the one that the program set."""
@@ -132,29 +179,39 @@ class Datatype(Handle):
 
     def Commit(self) -> Datatype:
         """Allow the type in messages."""
+        self._check()
         self.committed = True
         return self
 
-    def Free(self) -> None:
-        """Free a derived type: the handle becomes null.
+    def require_committed(self) -> Datatype:
+        """Return this type; raise an MPI error if messages must not use it."""
+        self._check()
+        if not self.committed:
+            raise MPIError("ERR_TYPE", f"{self} must be committed; call Commit() first")
+        return self
 
-        Raise an MPI error for a predefined or a null type.
+    def Free(self) -> None:
+        """Free a derived type: the handle becomes null. Attributes are deleted.
+
+        Raises an MPI error for a predefined or a null type.
         """
         if self.is_predefined or not self:
             raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
+        self._delete_attributes()
+        # Open requests may still use the elements of the type.
         self.word, self.committed, self.label = "DATATYPE_NULL", False, None
 
-    def free(self) -> None:
-        """Free a derived type if its handle is not null."""
-        if self and not self.is_predefined:
-            self.Free()
-
     def Dup(self) -> Datatype:
-        """Return a new type with equal contents."""
-        duplicate = copy(self)
+        """Return a new type with equal contents; the copy functions of keys decide on attributes."""
+        duplicate = Datatype(self._check())
+        duplicate._number = 0
+        self._copy_attributes(duplicate)
         duplicate.label = f"Dup {self.name}"
-        duplicate.duplicated = True
-        return duplicate
+        return duplicate.set_origin("DUP", self)
+
+    def Create_dup(self) -> Datatype:
+        """Return a new type with equal contents, as ``Dup`` does."""
+        return self.Dup()
 
     def Pack(self, inbuf: Any, outbuf: Any, position: int, comm: Any) -> int:
         """Copy the values of ``inbuf`` into ``outbuf``; return the position after the last byte written.
@@ -216,7 +273,31 @@ class Datatype(Handle):
 
     def element_offsets(self) -> Any:
         """Return the offsets of the elements of one value, in elements."""
-        return np.zeros(1, np.int64) if self.offsets is None else self.offsets
+        return np.arange(self.length) if self.offsets is None else self.offsets
+
+    @property
+    def is_dense(self) -> bool:
+        """True if values of the type follow one another without gaps, in order."""
+        return self.offsets is None and self.length == self.stride and self.dtype.fields is None
+
+    def byte_offsets(self) -> Any:
+        """Return the offsets of the data bytes of one value, in bytes."""
+        starts = self.element_offsets()[:, None] * self.dtype.itemsize
+        return (starts + data_byte_positions(self.dtype)).reshape(-1)
+
+    def _in_bytes(self) -> Datatype:
+        """Return a type of the bytes of this type's elements."""
+        item = self.dtype.itemsize
+        derived = Datatype.make(
+            self.word, BYTE_DTYPE, self.byte_offsets(), self.stride * item, committed=False
+        )
+        derived.lower, derived.alignment, derived.resized = self.lower * item, self.alignment, self.resized
+        return derived
+
+    def _aligned(self, *positions: int) -> Datatype:
+        """Return this type if positions in bytes are multiples of its elements, else its type of bytes."""
+        is_aligned = all(position % self.dtype.itemsize == 0 for position in positions)
+        return self if is_aligned else self._in_bytes()
 
     def _repeat_at(self, name: str, starts: Any) -> Datatype:
         """Return a new, uncommitted type with one value of this type at each start.
@@ -232,7 +313,7 @@ class Datatype(Handle):
         """
         starts = np.asarray(starts, dtype=np.int64).reshape(-1)
         offsets = (starts[:, None] + self.element_offsets()[None, :]).reshape(-1)
-        derived = Datatype(name, self.dtype, offsets, committed=False)
+        derived = Datatype.make(name, self.dtype, offsets, committed=False)
         return derived._set_bounds(
             [(int(starts.min()), self), (int(starts.max()), self)] if len(starts) else []
         )
@@ -267,23 +348,14 @@ class Datatype(Handle):
             self.stride += -self.stride % (self.alignment // size)
         return self
 
-    def _count_elements(self, nbytes: int, what: str) -> int:
-        """Convert bytes to elements of the basic dtype.
-
-        Args:
-            nbytes: number of bytes.
-            what: names the number in the error.
-
-        Raises:
-            MPIError: If ``nbytes`` is not a multiple of the size of the basic dtype.
-        """
-        if nbytes % self.dtype.itemsize:
-            raise MPIError("ERR_ARG", f"{what} of {many(nbytes, 'byte')} is not a multiple of {self.dtype}")
-        return nbytes // self.dtype.itemsize
-
     def Create_contiguous(self, count: int) -> Datatype:
         """Return a new, uncommitted type of ``count`` consecutive values of this type."""
-        return self._repeat_at("contiguous", np.arange(count) * self.stride)
+        if self.offsets is None and self.length == self.stride and not self.resized:
+            derived = Datatype.make("contiguous", self.dtype, stride=count * self.stride, committed=False)
+            derived.length, derived.alignment = count * self.length, self.alignment
+        else:
+            derived = self._repeat_at("contiguous", np.arange(count) * self.stride)
+        return derived.set_origin("CONTIGUOUS", self, count=count)
 
     def Create_vector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Return a new, uncommitted type of ``count`` blocks of ``blocklength`` values.
@@ -294,7 +366,8 @@ class Datatype(Handle):
             stride: distance of the starts of neighbouring blocks, counted in extents of this type.
         """
         starts = np.arange(count)[:, None] * stride + np.arange(blocklength)[None, :]
-        return self._repeat_at("vector", starts * self.stride)
+        vector = self._repeat_at("vector", starts * self.stride)
+        return vector.set_origin("VECTOR", self, count=count, blocklength=blocklength, stride=stride)
 
     def Create_hvector(self, count: int, blocklength: int, stride: int) -> Datatype:
         """Return a new, uncommitted type of blocks, as ``Create_vector`` does, with the stride in bytes.
@@ -303,46 +376,53 @@ class Datatype(Handle):
             count: number of blocks.
             blocklength: number of values of this type in each block.
             stride: distance of the starts of neighbouring blocks, in bytes.
-
-        Raises:
-            MPIError: If the stride is not a multiple of the size of the basic dtype.
         """
-        step = self._count_elements(stride, "a stride")
-        starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * self.stride
-        return self._repeat_at("hvector", starts)
+        base = self._aligned(stride)
+        step = stride // base.dtype.itemsize
+        starts = np.arange(count)[:, None] * step + np.arange(blocklength)[None, :] * base.stride
+        hvector = base._repeat_at("hvector", starts)
+        return hvector.set_origin("HVECTOR", self, count=count, blocklength=blocklength, stride=stride)
 
     def Create_indexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Return a new, uncommitted type of blocks of given lengths at given positions.
 
-        Surplus entries of the longer list are not used.
-
         Args:
             blocklengths: number of values of this type in each block.
             displacements: position of each block, counted in extents of this type.
+
+        Raises:
+            ValueError: If the lists have different lengths.
         """
-        starts = [d + i for d, n in zip(displacements, blocklengths) for i in range(n)]
-        return self._repeat_at("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
+        lengths, positions = _equal_lists(blocklengths, displacements)
+        starts = [d + i for d, n in zip(positions, lengths) for i in range(n)]
+        indexed = self._repeat_at("indexed", np.asarray(starts, dtype=np.int64) * self.stride)
+        return indexed.set_origin("INDEXED", self, blocklengths=lengths, displacements=positions)
 
     def Create_hindexed(self, blocklengths: Sequence[int], displacements: Sequence[int]) -> Datatype:
         """Return a new, uncommitted type of blocks of given lengths at given positions in bytes.
 
-        For example, lengths [2, 1] and displacements [0, 32] pick the floats 0, 1 and 4 of 8 bytes each. Surplus
-        entries of the longer list are not used.
+        For example, lengths [2, 1] and displacements [0, 32] pick the floats 0, 1 and 4 of 8 bytes each.
 
         Args:
             blocklengths: number of values of this type in each block.
             displacements: position of each block, in bytes.
 
         Raises:
-            MPIError: If the displacement of a block that is not empty is not a multiple of the size of the basic
-                dtype.
+            ValueError: If the lists have different lengths.
         """
+        lengths, positions = _equal_lists(blocklengths, displacements)
+        hindexed = self._blocks_at(lengths, positions)
+        return hindexed.set_origin("HINDEXED", self, blocklengths=lengths, displacements=positions)
+
+    def _blocks_at(self, lengths: list[int], positions: list[int]) -> Datatype:
+        """Return a type of blocks of given lengths at given positions in bytes."""
+        base = self._aligned(*(position for position, length in zip(positions, lengths) if length))
         starts = [
-            self._count_elements(displacement, "a displacement") + i * self.stride
-            for displacement, length in zip(displacements, blocklengths)
+            position // base.dtype.itemsize + i * base.stride
+            for position, length in zip(positions, lengths)
             for i in range(length)
         ]
-        return self._repeat_at("hindexed", starts)
+        return base._repeat_at("hindexed", starts)
 
     def Create_hindexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Return a new, uncommitted type of blocks of one length, as ``Create_hindexed`` does.
@@ -350,11 +430,10 @@ class Datatype(Handle):
         Args:
             blocklength: number of values of this type in each block.
             displacements: position of each block, in bytes.
-
-        Raises:
-            MPIError: If a displacement is not a multiple of the size of the basic dtype.
         """
-        return self.Create_hindexed([blocklength] * len(displacements), displacements)
+        positions = [int(position) for position in displacements]
+        block = self._blocks_at([blocklength] * len(positions), positions)
+        return block.set_origin("HINDEXED_BLOCK", self, blocklength=blocklength, displacements=positions)
 
     def Create_indexed_block(self, blocklength: int, displacements: Sequence[int]) -> Datatype:
         """Return a new, uncommitted type of blocks of one length, as ``Create_indexed`` does.
@@ -363,7 +442,9 @@ class Datatype(Handle):
             blocklength: number of values of this type in each block.
             displacements: position of each block, counted in extents of this type.
         """
-        return self.Create_indexed([blocklength] * len(displacements), displacements)
+        positions = [int(position) for position in displacements]
+        block = self.Create_indexed([blocklength] * len(positions), positions)
+        return block.set_origin("INDEXED_BLOCK", self, blocklength=blocklength, displacements=positions)
 
     def Create_subarray(
         self,
@@ -395,7 +476,40 @@ class Datatype(Handle):
         box = cells[tuple(slice(s, s + n) for s, n in zip(starts, subsizes))]
         subarray = self._repeat_at("subarray", box.reshape(-1, order=layout) * self.stride)
         subarray.lower, subarray.stride, subarray.resized = 0, total * self.stride, True
-        return subarray
+        lists = {"sizes": [*sizes], "subsizes": [*subsizes], "starts": [*starts]}
+        return subarray.set_origin("SUBARRAY", self, **lists, order=order)
+
+    def Create_darray(
+        self,
+        size: int,
+        rank: int,
+        gsizes: Sequence[int],
+        distribs: Sequence[int],
+        dargs: Sequence[int],
+        psizes: Sequence[int],
+        order: int = ORDER_C,
+    ) -> Datatype:
+        """Return the uncommitted type of a rank's part of a distributed array; its extent is the whole array.
+
+        Args:
+            size: number of ranks.
+            rank: the rank; the last dimension of the grid of ranks varies fastest.
+            gsizes: the array's shape, counted in values of this type.
+            distribs: DISTRIBUTE_BLOCK, DISTRIBUTE_CYCLIC or DISTRIBUTE_NONE of each dimension.
+            dargs: the block length of each dimension, or DISTRIBUTE_DFLT_DARG.
+            psizes: the shape of the grid of ranks.
+            order: ORDER_C if the array is stored row by row; any other number is ORDER_F, column by column.
+
+        Raises:
+            MPIError: If the grid does not have ``size`` ranks, or blocks are too short.
+        """
+        layout = "C" if order == ORDER_C else "F"
+        cells = np.arange(int(np.prod(gsizes))).reshape(tuple(gsizes), order=layout)  # type: ignore[call-overload]
+        owned_cells = cells[np.ix_(*owned_indices(size, rank, gsizes, distribs, dargs, psizes))]
+        darray = self._repeat_at("darray", owned_cells.reshape(-1, order=layout) * self.stride)
+        darray.lower, darray.stride, darray.resized = 0, cells.size * self.stride, True
+        lists = {"gsizes": [*gsizes], "distribs": [*distribs], "dargs": [*dargs], "psizes": [*psizes]}
+        return darray.set_origin("DARRAY", self, size=size, rank=rank, **lists, order=order)
 
     def Create_resized(self, lb: int, extent: int) -> Datatype:
         """Return an uncommitted type of this type's elements with another lower bound and extent.
@@ -406,15 +520,15 @@ class Datatype(Handle):
         Args:
             lb: the lower bound, in bytes.
             extent: the distance of consecutive values, in bytes; may be smaller than the type.
-
-        Raises:
-            MPIError: If a number is not a multiple of the size of the basic dtype.
         """
-        resized = Datatype("resized", self.dtype, self.element_offsets(), committed=False)
-        resized.lower = self._count_elements(lb, "a lower bound")
-        resized.stride = self._count_elements(extent, "an extent")
+        base = self._aligned(lb, extent)
+        item = base.dtype.itemsize
+        resized = Datatype.make("resized", base.dtype, base.offsets, extent // item, committed=False)
+        resized.length, resized.lower = base.length, lb // item
         resized.alignment, resized.resized = self.alignment, True
-        return resized
+        return resized.set_origin("RESIZED", self, lb=lb, extent=extent)
+
+    Resized = Create_resized
 
     @classmethod
     def Create_struct(
@@ -422,13 +536,15 @@ class Datatype(Handle):
     ) -> Datatype:
         """Return an uncommitted type of blocks of several types, like a C struct.
 
-        The three lists have one entry per block; surplus entries of the longer lists are not used. The basic dtype of
-        the result is the byte. The padding of pairs such as FLOAT_INT is not part of the type.
+        The three lists have one entry per block. The basic dtype of the result is the byte. The padding of pairs such as FLOAT_INT is not part of the type.
 
         Args:
             blocklengths: number of values in each block.
             displacements: position of each block, in bytes.
             datatypes: the type of each block's values.
+
+        Raises:
+            ValueError: If the lists have different lengths.
 
         A double and an int have 12 bytes; the extent is 16 bytes, because a double is aligned to 8 bytes:
 
@@ -436,9 +552,15 @@ class Datatype(Handle):
         >>> struct.Get_size(), struct.Get_extent()
         (12, (0, 16))
         """
+        types = list(datatypes)
+        lengths, positions = _equal_lists(blocklengths, displacements)
+        if len(types) != len(lengths):
+            raise ValueError(
+                f"datatypes must have {many(len(lengths), 'item')}, one per block, got {len(types)}"
+            )
         offsets: list[Any] = []
         members: list[tuple[int, Datatype]] = []
-        for length, displacement, datatype in zip(blocklengths, displacements, datatypes):
+        for length, displacement, datatype in zip(lengths, positions, types):
             item = datatype.dtype.itemsize
             elements = (np.arange(length)[:, None] * datatype.stride + datatype.element_offsets()).reshape(-1)
             positions = elements[:, None] * item + data_byte_positions(datatype.dtype)
@@ -448,7 +570,28 @@ class Datatype(Handle):
                 last = displacement + (length - 1) * datatype.stride * item
                 members += [(displacement, datatype), (last, datatype)]
         all_offsets = np.concatenate(offsets) if offsets else np.zeros(0, np.int64)
-        return cls("struct", BYTE_DTYPE, all_offsets, committed=False)._set_bounds(members)
+        struct = cls.make("struct", BYTE_DTYPE, all_offsets, committed=False)._set_bounds(members)
+        own_types = [datatype.own_handle() for datatype in types]
+        lists = {"blocklengths": lengths, "displacements": positions, "datatypes": own_types}
+        return struct.set_origin("STRUCT", None, **lists)
+
+
+def _equal_lists(blocklengths: Sequence[int], displacements: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the lengths and the positions of blocks as lists.
+
+    Args:
+        blocklengths: one length per block.
+        displacements: one position per block.
+
+    Raises:
+        ValueError: If their numbers differ.
+    """
+    lengths, positions = [int(length) for length in blocklengths], [int(start) for start in displacements]
+    if len(lengths) != len(positions):
+        raise ValueError(
+            f"blocklengths and displacements must be one each per block, got {len(lengths)} and {len(positions)}"
+        )
+    return lengths, positions
 
 
 def _pair_dtype(first: str) -> Any:
@@ -458,40 +601,62 @@ def _pair_dtype(first: str) -> Any:
 
 #: Names without the MPI prefix, by the numpy type that they stand for.
 _NAMES = {
-    "u1": "DATATYPE_NULL BYTE PACKED UINT8_T",
-    "S1": "CHAR",
+    "u1": "BYTE PACKED UINT8_T",
+    "S1": "CHAR CHARACTER",
     "U1": "WCHAR",
-    "b": "SIGNED_CHAR INT8_T SINT8_T INTEGER1",
+    "b": "SIGNED_CHAR INT8_T SINT8_T INTEGER1 LOGICAL1",
     "B": "UNSIGNED_CHAR",
-    "h": "SHORT INT16_T SIGNED_SHORT SINT16_T INTEGER2",
+    "h": "SHORT INT16_T SIGNED_SHORT SINT16_T INTEGER2 LOGICAL2",
     "H": "UNSIGNED_SHORT UINT16_T",
-    "i": "INT INT32_T INTEGER SIGNED_INT SINT32_T INTEGER4",
+    "i": "INT INT32_T INTEGER SIGNED_INT SINT32_T INTEGER4 LOGICAL LOGICAL4",
     "I": "UNSIGNED UNSIGNED_INT UINT32_T",
     "l": "LONG SIGNED_LONG",
     "L": "UNSIGNED_LONG",
     "q": "LONG_LONG OFFSET COUNT SIGNED_LONG_LONG",
     "Q": "UNSIGNED_LONG_LONG",
-    "i8": "INT64_T SINT64_T INTEGER8",
+    "i8": "INT64_T SINT64_T INTEGER8 LOGICAL8",
     "u8": "UINT64_T",
-    "e": "FLOAT16_T",
+    "e": "FLOAT16_T REAL2",
     "f": "FLOAT FLOAT32_T REAL REAL4",
     "d": "DOUBLE FLOAT64_T DOUBLE_PRECISION REAL8",
-    "g": "LONG_DOUBLE",
+    "g": "LONG_DOUBLE REAL16",
     "?": "C_BOOL CXX_BOOL BOOL",
-    "F": "C_COMPLEX C_FLOAT_COMPLEX CXX_FLOAT_COMPLEX COMPLEX",
-    "D": "C_DOUBLE_COMPLEX CXX_DOUBLE_COMPLEX DOUBLE_COMPLEX",
-    "G": "C_LONG_DOUBLE_COMPLEX CXX_LONG_DOUBLE_COMPLEX",
+    "F": "C_COMPLEX C_FLOAT_COMPLEX CXX_FLOAT_COMPLEX COMPLEX COMPLEX8",
+    "D": "C_DOUBLE_COMPLEX CXX_DOUBLE_COMPLEX DOUBLE_COMPLEX COMPLEX16",
+    "G": "C_LONG_DOUBLE_COMPLEX CXX_LONG_DOUBLE_COMPLEX COMPLEX32",
     "p": "AINT",
 }
 #: Pairs of a value and an int.
-_PAIRS = {"f4": "FLOAT_INT", "f8": "DOUBLE_INT", "i8": "LONG_INT", "i4": "TWOINT INT_INT", "i2": "SHORT_INT"}
+_PAIRS = {
+    "f4": "FLOAT_INT",
+    "f8": "DOUBLE_INT",
+    "i8": "LONG_INT",
+    "i4": "TWOINT INT_INT",
+    "i2": "SHORT_INT",
+    "g": "LONG_DOUBLE_INT",
+}
 NAMED: dict[str, Datatype] = {
-    name: Datatype(name, dtype)
+    name: Datatype.make(name, dtype)
     for kinds, as_dtype in ((_NAMES, np.dtype), (_PAIRS, _pair_dtype))
     for code, names in kinds.items()
     for dtype in [as_dtype(code)]
     for name in names.split()
 }
+#: Types that do not exist here: NumPy has no such numbers.
+NAMED.update(
+    {name: Datatype() for name in ("DATATYPE_NULL", "INTEGER16", "LOGICAL16", "COMPLEX4", "BFLOAT16_T")}
+)
+#: Other names of types of Fortran.
+_ALIASES = {
+    "F_BOOL": "LOGICAL",
+    "F_INT": "INTEGER",
+    "F_FLOAT": "REAL",
+    "F_DOUBLE": "DOUBLE_PRECISION",
+    "F_COMPLEX": "COMPLEX",
+    "F_FLOAT_COMPLEX": "COMPLEX",
+    "F_DOUBLE_COMPLEX": "DOUBLE_COMPLEX",
+}
+NAMED.update({alias: NAMED[name] for alias, name in _ALIASES.items()})
 BYTE = NAMED["BYTE"]
 PACKED = NAMED["PACKED"]
 _PREFERRED = (
@@ -505,5 +670,5 @@ def datatype_of(dtype: Any) -> Datatype:
     """Return the datatype of a NumPy dtype; create one if MPI has none."""
     datatype = BY_DTYPE.get(dtype)
     if datatype is None:
-        datatype = BY_DTYPE[dtype] = Datatype(str(dtype), dtype)
+        datatype = BY_DTYPE[dtype] = Datatype.make(str(dtype), dtype)
     return datatype

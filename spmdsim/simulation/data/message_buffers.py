@@ -7,7 +7,6 @@ of the datatype, which may have several elements of a basic numpy dtype. Lower-c
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import index
@@ -16,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.constants import ANY_SOURCE, IN_PLACE, PROC_NULL, MPIError
+from spmdsim.simulation.data.constants import ANY_SOURCE, BOTTOM, IN_PLACE, PROC_NULL, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, datatype_of
+from spmdsim.simulation.data.memory import buffer
+from spmdsim.simulation.data.pickles import PICKLE
 from spmdsim.simulation.data.type_agreement import contradicts
 
 NO_ORDER, ROWS, COLUMNS = 0, 1, 2
@@ -479,6 +480,8 @@ def _flatten(memory: Any, datatype: Datatype | None, is_whole: bool) -> tuple[An
     """
     if datatype is not None and not datatype:
         raise MPIError("ERR_TYPE", "the datatype is MPI.DATATYPE_NULL; a type is null after Free()")
+    if memory is BOTTOM:
+        return memory, (datatype or BYTE).require_committed(), NO_ORDER
     if memory is None or memory is IN_PLACE:
         return np.zeros(0, BYTE_DTYPE), BYTE if datatype is None else datatype, NO_ORDER
     array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
@@ -491,8 +494,7 @@ def _flatten(memory: Any, datatype: Datatype | None, is_whole: bool) -> tuple[An
     if datatype is None:
         _check_dtype(array.dtype)
         return flat, datatype_of(array.dtype), order
-    if not datatype.committed:
-        raise MPIError("ERR_TYPE", f"{datatype} must be committed; call Commit() first")
+    datatype.require_committed()
     if datatype.dtype != flat.dtype:
         raw = flat.view(BYTE_DTYPE)
         item = datatype.dtype.itemsize
@@ -527,20 +529,22 @@ def _check_dtype(dtype: Any) -> None:
 def _as_array(memory: Any) -> Any:
     """Return an array that shares memory with an object of the program.
 
-    The object needs the buffer protocol, ``__array_interface__`` or ``__array__``. An object with ``__array__`` alone
+    The object needs the buffer protocol, ``__array_interface__``, ``__array__`` or ``__dlpack__``. An object with ``__array__`` alone
     may return a copy, which does not share memory.
 
     Args:
         memory: the object. bytes and bytearray give an array of uint8.
 
     Raises:
-        TypeError: If the object has none of the three.
+        TypeError: If the object has none of the four.
     """
     try:
         view = memoryview(memory)
     except TypeError:
         if hasattr(memory, "__array_interface__") or hasattr(memory, "__array__"):
             return np.asarray(memory)
+        if hasattr(memory, "__dlpack__"):
+            return np.from_dlpack(memory)
         raise TypeError(
             f"a buffer must be a numpy array or similar, got {type(memory).__name__}; "
             "the lower-case call sends any Python object"
@@ -568,6 +572,8 @@ def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: 
     """
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count must be 0 or more, got {count}")
+    if flat is BOTTOM:
+        flat, start = _map_addresses(count, start, datatype)
     if datatype.offsets is None and datatype.stride == 1:
         if start < 0 or start + count > len(flat):
             raise MPIError("ERR_BUFFER", _too_small(flat, start, start + count))
@@ -577,7 +583,7 @@ def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: 
         if len(index) and (index.min() < 0 or index.max() >= len(flat)):
             raise MPIError("ERR_BUFFER", _too_small(flat, int(index.min()), int(index.max()) + 1))
         buffer = MessageBuffer(flat, datatype.dtype, len(index), index)
-    buffer.loose = datatype is BYTE or datatype is PACKED
+    buffer.loose = datatype in (BYTE, PACKED)
     buffer.order = order
     return buffer
 
@@ -599,6 +605,26 @@ def _name_contradiction(memory: Any, datatype: Datatype, blocks: list[MessageBuf
         for block in blocks:
             block.contradiction = words[0], f"{datatype} of {words[1]}"
     return blocks
+
+
+def _map_addresses(count: int, start: int, datatype: Datatype) -> tuple[Any, int]:
+    """Return the memory of a message whose displacements are addresses, and its start in this memory.
+
+    Args:
+        count: number of values of the datatype.
+        start: address of the first value, in elements of the datatype.
+        datatype: the type of the values; its offsets may be addresses, too.
+
+    Returns:
+        The memory as a 1-D array of the datatype's basic dtype; the start, in elements.
+    """
+    item, offsets = datatype.dtype.itemsize, datatype.element_offsets()
+    if not count or not len(offsets):
+        return np.zeros(0, datatype.dtype), 0
+    span = (count - 1) * datatype.stride
+    low = start + int(offsets.min()) + min(span, 0)
+    length = start + int(offsets.max()) + max(span, 0) + 1 - low
+    return buffer.fromaddress(low * item, length * item).view(np.ndarray).view(datatype.dtype), start - low
 
 
 def _too_small(flat: Any, start: int, stop: int) -> str:
@@ -636,16 +662,16 @@ class ObjectPayload:
         kind = type(value)
         self._pickled: bytes | None = None
         self._object: Any = None
-        if kind in _IMMUTABLE:
+        if kind in _IMMUTABLE and PICKLE.is_default:
             self._object = value
             self.nbytes = len(value) if kind in (str, bytes) else 8
         else:
-            self._pickled = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+            self._pickled = PICKLE.dumps(value)
             self.nbytes = len(self._pickled)
 
     def load(self) -> Any:
         """Return a copy of the object for the running rank."""
-        return self._object if self._pickled is None else pickle.loads(self._pickled)
+        return self._object if self._pickled is None else PICKLE.loads(self._pickled)
 
 
 #: Bytes of the buffer of ``irecv`` if the program passes none, as in mpi4py.

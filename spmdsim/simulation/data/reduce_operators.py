@@ -7,35 +7,48 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.simulation.data.constants import Handle, MPIError
+from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import datatype_of
+from spmdsim.simulation.data.handles import Handle
 
 
 class Op(Handle):
     """Reduce operation.
 
-    Args:
+    Attributes:
         name: the printed name, without the MPI prefix.
-        arrays: function (left, right) -> result for arrays of one dtype.
-        objects: function (left, right) -> result for Python objects.
         kinds: numpy dtype kinds for which the operation is defined.
-        commutes: True if operands may be exchanged.
     """
 
-    def __init__(
-        self,
+    name = "OP_NULL"
+    kinds = ""
+    _arrays: Any = None
+    _objects: Callable[[Any, Any], Any] | None = None
+    _commutes = True
+    _function: Callable[..., Any] | None = None
+
+    @classmethod
+    def make(
+        cls,
         name: str,
         arrays: Any,
         objects: Callable[[Any, Any], Any] | None,
         kinds: str = "",
         commutes: bool = True,
-    ) -> None:
-        self.name = name
-        self._arrays = arrays
-        self._objects = objects
-        self.kinds = kinds
-        self._commutes = commutes
-        self._function: Callable[..., Any] | None = None
+    ) -> Op:
+        """Return a new operation.
+
+        Args:
+            name: the printed name, without the MPI prefix.
+            arrays: function (left, right) -> result for arrays of one dtype.
+            objects: function (left, right) -> result for Python objects.
+            kinds: numpy dtype kinds for which the operation is defined.
+            commutes: True if operands may be exchanged.
+        """
+        op = cls()
+        op.name, op.kinds, op._commutes = name, kinds, commutes
+        op._arrays, op._objects = arrays, objects
+        return op
 
     def __repr__(self) -> str:
         return f"MPI.{self.name}" if self._function is None else self.name
@@ -59,7 +72,7 @@ class Op(Handle):
         - Another callable: itself.
         """
         function = self._function or self._objects
-        if NAMED.get(self.name) is self:
+        if NAMED.get(self.name) == self:
             return self.name
         code = getattr(function, "__code__", None)
         return (code.co_filename, code.co_firstlineno) if code is not None else function
@@ -97,7 +110,7 @@ class Op(Handle):
             function: sets ``inoutbuf`` to ``inbuf`` op ``inoutbuf``, element by element.
             commute: True if operands may be exchanged.
         """
-        op = cls(getattr(function, "__name__", "user"), None, None, commutes=commute)
+        op = cls.make(getattr(function, "__name__", "user"), None, None, commutes=commute)
         op._function = function
         return op
 
@@ -106,11 +119,6 @@ class Op(Handle):
         if self._function is None or not self:
             raise MPIError("ERR_OP", f"{self!r} is an operation of MPI's own, which cannot be freed")
         self.name = "OP_NULL"
-
-    def free(self) -> None:
-        """Free an operation of the program if its handle is not null."""
-        if self and self._function is not None:
-            self.Free()
 
     def Is_commutative(self) -> bool:
         """Return True if operands may be exchanged."""
@@ -199,21 +207,21 @@ _NUMBERS, _ORDERED, _LOGICAL, _BITS = "iufc", "iuf", "iub", "iub"
 NAMED: dict[str, Op] = {
     op.name: op
     for op in (
-        Op("OP_NULL", None, None),
-        Op("MAX", np.maximum, lambda x, y: y if y > x else x, _ORDERED),
-        Op("MIN", np.minimum, lambda x, y: y if y < x else x, _ORDERED),
-        Op("SUM", np.add, lambda x, y: x + y, _NUMBERS),
-        Op("PROD", np.multiply, lambda x, y: x * y, _NUMBERS),
-        Op("LAND", _keep_dtype(np.logical_and), lambda x, y: bool(x) & bool(y), _LOGICAL),
-        Op("LOR", _keep_dtype(np.logical_or), lambda x, y: bool(x) | bool(y), _LOGICAL),
-        Op("LXOR", _keep_dtype(np.logical_xor), lambda x, y: bool(x) ^ bool(y), _LOGICAL),
-        Op("BAND", np.bitwise_and, lambda x, y: x & y, _BITS),
-        Op("BOR", np.bitwise_or, lambda x, y: x | y, _BITS),
-        Op("BXOR", np.bitwise_xor, lambda x, y: x ^ y, _BITS),
-        Op("MAXLOC", _choose_located(np.greater), _choose_located_object(lambda a, b: a > b), "V"),
-        Op("MINLOC", _choose_located(np.less), _choose_located_object(lambda a, b: a < b), "V"),
-        Op("REPLACE", lambda left, right: right, lambda x, y: y, "iufcbVSU"),
-        Op("NO_OP", lambda left, right: left, lambda x, y: x, "iufcbVSU"),
+        Op(),
+        Op.make("MAX", np.maximum, lambda x, y: y if y > x else x, _ORDERED),
+        Op.make("MIN", np.minimum, lambda x, y: y if y < x else x, _ORDERED),
+        Op.make("SUM", np.add, lambda x, y: x + y, _NUMBERS),
+        Op.make("PROD", np.multiply, lambda x, y: x * y, _NUMBERS),
+        Op.make("LAND", _keep_dtype(np.logical_and), lambda x, y: bool(x) & bool(y), _LOGICAL),
+        Op.make("LOR", _keep_dtype(np.logical_or), lambda x, y: bool(x) | bool(y), _LOGICAL),
+        Op.make("LXOR", _keep_dtype(np.logical_xor), lambda x, y: bool(x) ^ bool(y), _LOGICAL),
+        Op.make("BAND", np.bitwise_and, lambda x, y: x & y, _BITS),
+        Op.make("BOR", np.bitwise_or, lambda x, y: x | y, _BITS),
+        Op.make("BXOR", np.bitwise_xor, lambda x, y: x ^ y, _BITS),
+        Op.make("MAXLOC", _choose_located(np.greater), _choose_located_object(lambda a, b: a > b), "V"),
+        Op.make("MINLOC", _choose_located(np.less), _choose_located_object(lambda a, b: a < b), "V"),
+        Op.make("REPLACE", lambda left, right: right, lambda x, y: y, "iufcbVSU"),
+        Op.make("NO_OP", lambda left, right: left, lambda x, y: x, "iufcbVSU"),
     )
 }
 SUM = NAMED["SUM"]
@@ -235,4 +243,4 @@ def as_op(op: Any) -> Op:
         return op
     if not callable(op):
         raise TypeError(f"op must be a reduce operation such as MPI.SUM, got {op!r}")
-    return Op(getattr(op, "__name__", "function"), None, op, commutes=False)
+    return Op.make(getattr(op, "__name__", "function"), None, op, commutes=False)

@@ -487,12 +487,12 @@ def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
             continue
         box = shared.boxes[shared.ranks.index(own_rank)]
         for message in box.waiting_messages():
-            sender = shared.ranks[message.source]
+            sender = message.task.rank
             if source != ANY_SOURCE and sender != operation.comm.ranks[source]:
                 continue
             sent = place_of(sender, message.name, message.site)
             subject = f"but the message that rank {sender} sent it with {sent}"
-            if shared is not operation.comm:
+            if shared.origin is not operation.comm.origin:
                 return f"{subject} is in the communicator {shared.name}, not {operation.comm.name}"
             if operation.tag != ANY_TAG and operation.tag != message.tag:
                 return f"{subject} has tag {message.tag}, not {operation.tag}"

@@ -308,7 +308,7 @@ def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
     for (site, tag), messages in groups.items():
         first = messages[0]
         shared = first.comm
-        senders = {message.comm.ranks[message.source] for message in messages}
+        senders = {message.task.rank for message in messages}
         receivers = {message.comm.ranks[message.dest] for message in messages}
         location = place_of(min(senders), first.name, site)
         count_words = "a message" if len(messages) == 1 else f"{len(messages)} messages"

@@ -25,6 +25,10 @@ def _no_answer() -> None:
 _no_site: Site = (_no_answer.__code__, 0)
 
 
+#: A block that moves: the call that sends it, its number there, the call that receives it, its position there.
+Move = tuple["CollectiveCall", int, "CollectiveCall", int]
+
+
 @dataclass(frozen=True)
 class CollectiveRule:
     """The rule of one collective: its arguments, its result and its cost.
@@ -34,11 +38,13 @@ class CollectiveRule:
         priced_as: name of the collective whose algorithm gives its modelled time, or ``neighbours``.
         flow: the ranks that must wait. ``all``: each waits for all; ``down``: each waits for the root; ``up``: the
             root waits for all, others can continue at once.
+        moves: function that lists the blocks that move, of a collective between two groups or neighbours.
     """
 
     answer: Callable[[list[CollectiveCall]], None]
     priced_as: str
     flow: str = "all"
+    moves: Callable[[list[CollectiveCall]], list[Move]] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -359,14 +365,49 @@ def _exscan(calls: list[CollectiveCall]) -> None:
         call.blocks = [_as_block(call, value)]
 
 
-def _neighbours(calls: list[CollectiveCall]) -> None:
-    """Set the blocks of each rank to the blocks of its neighbours; None for a missing neighbour.
+def _neighbour_moves(calls: list[CollectiveCall]) -> list[Move]:
+    """Return the blocks that move between neighbours.
 
-    ``call.value`` lists ``(rank, block number)`` for each source; a rank below 0 is missing.
+    Args:
+        calls: the calls of all ranks. ``call.value`` lists ``(rank, block number)`` for each source; a rank
+            below 0 is missing.
     """
-    copies = [[_copy_block(block) for block in call.send] for call in calls]
+    return [
+        (calls[rank], number, call, position)
+        for call in calls
+        for position, (rank, number) in enumerate(call.value)
+        if rank >= 0
+    ]
+
+
+def _neighbours(calls: list[CollectiveCall]) -> None:
+    """Set the blocks of each rank to the blocks of its neighbours; None for a missing neighbour."""
     for call in calls:
-        call.blocks = [copies[rank][number] if rank >= 0 else None for rank, number in call.value]
+        call.blocks = [None] * len(call.value)
+    move_blocks(_neighbour_moves(calls))
+
+
+def move_blocks(moves: list[Move]) -> None:
+    """Set the blocks of the receiving calls to copies of the blocks of the sending ones.
+
+    Args:
+        moves: the blocks that move.
+    """
+    copies = [_copy_block(sender.send[number]) for sender, number, _, _ in moves]
+    for block, (_, _, receiver, position) in zip(copies, moves):
+        if receiver.blocks is None:
+            receiver.blocks = []
+        receiver.blocks += [None] * (position + 1 - len(receiver.blocks))
+        receiver.blocks[position] = block
+
+
+def reduce_operands(calls: list[CollectiveCall]) -> Any:
+    """Return the reduction of the operands of some calls, in their order.
+
+    Args:
+        calls: the calls; those of objects give an `ObjectPayload`, the others an array.
+    """
+    return _as_block(calls[0], _reduce_all(calls))
 
 
 RULES: dict[str, CollectiveRule] = {
@@ -381,5 +422,5 @@ RULES: dict[str, CollectiveRule] = {
     "reduce_scatter": CollectiveRule(_reduce_scatter, "reduce_scatter"),
     "scan": CollectiveRule(_scan, "scan"),
     "exscan": CollectiveRule(_exscan, "exscan"),
-    "neighbours": CollectiveRule(_neighbours, "neighbours"),
+    "neighbours": CollectiveRule(_neighbours, "neighbours", moves=_neighbour_moves),
 }

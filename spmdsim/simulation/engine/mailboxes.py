@@ -437,7 +437,7 @@ class Endpoint:
         self.shared, self.rank, self.task = shared, rank, task
         self.scheduler: Scheduler = shared.scheduler
         self.boxes, self.size = shared.boxes, shared.size
-        self.box = shared.boxes[rank]
+        self.box = shared.own_boxes[rank]
 
     def running(self) -> Task:
         """Return the task of the rank; raise an error if another rank or another thread runs."""

@@ -22,6 +22,7 @@ from spmdsim.cost.closed_forms import Link
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import WorldError
+from spmdsim.simulation.data.constants import BufferAutomaticType
 from spmdsim.simulation.engine.incoming_port import IncomingPort
 from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
@@ -98,8 +99,19 @@ class Task:
     wildcard_receives: dict[int, tuple[str, Site]] = field(default_factory=dict)
 
     def attach(self, buffer: Any) -> None:
-        """Attach memory for buffered sends; None attaches unlimited memory."""
-        self.attached = memoryview(buffer).nbytes if buffer is not None else 2**62
+        """Attach memory for buffered sends.
+
+        Args:
+            buffer: the memory; None and BUFFER_AUTOMATIC attach unlimited memory.
+
+        Raises:
+            BufferError: If the memory is read-only.
+        """
+        is_unlimited = buffer is None or isinstance(buffer, BufferAutomaticType)
+        view = None if is_unlimited else memoryview(buffer)
+        if view is not None and view.readonly:
+            raise BufferError("the buffer for buffered sends is read-only")
+        self.attached = 2**62 if view is None else view.nbytes
         self.attached_buffer = buffer
 
     def detach(self) -> Any:

@@ -392,6 +392,12 @@ def _pair_blocks(calls: list[CollectiveCall]) -> Any:
     Args:
         calls: the calls of all ranks, in rank order.
     """
+    if calls[0].rule.moves is not None:
+        return (
+            (sender, receiver, sender.send[number], receiver.receive[position])
+            for sender, number, receiver, position in calls[0].rule.moves(calls)
+            if receiver.receive
+        )
     rule = calls[0].rule.answer.__name__
     root = calls[0].root
     if rule == "_gather":
@@ -417,15 +423,6 @@ def _pair_blocks(calls: list[CollectiveCall]) -> Any:
             for receiver in calls
             if receiver.receive
             for sender in calls
-        )
-    if rule == "_neighbours":
-        # ``value`` has the rank and the block number of the source of each receive buffer.
-        return (
-            (calls[rank], receiver, calls[rank].send[number], buffer)
-            for receiver in calls
-            if receiver.receive
-            for (rank, number), buffer in zip(receiver.value, receiver.receive)
-            if rank >= 0
         )
     return ()
 

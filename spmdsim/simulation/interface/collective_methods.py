@@ -849,7 +849,7 @@ def call_collective(comm: Any, call: CollectiveCall, name: str, frame: Any) -> A
     Returns:
         None for buffers, which are filled in place; else the received object, list of objects, or ``call.value``.
     """
-    end = comm._end
+    end = comm._meeting_end
     task, scheduler = end.running(), end.scheduler
     begin = task.clock
     join_meeting(end, call, name, site_of(frame))
@@ -906,7 +906,7 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = _prepared_call(prepare, self, name, args, kwargs)
-        return Request(operation=join_meeting(self._end, call, name, site_of(frame)))
+        return Request(operation=join_meeting(self._meeting_end, call, name, site_of(frame)))
 
     return describe_method(method, name, prepare)
 
@@ -922,14 +922,16 @@ def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Cal
     """
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Prequest:
+        """Return the request."""
         kwargs.pop("info", None)
         frame = sys._getframe(1)
         site = site_of(frame)
 
         def start() -> CollectiveCall:
-            return join_meeting(self._end, _prepared_call(prepare, self, name, args, kwargs), name, site)
+            call = _prepared_call(prepare, self, name, args, kwargs)
+            return join_meeting(self._meeting_end, call, name, site)
 
-        return Prequest(start)
+        return Prequest(begin=start)
 
     return describe_method(method, name, prepare)
 
@@ -938,22 +940,26 @@ class CollectiveMethods:
     """The collective methods of a communicator, except those that create communicators."""
 
 
-def _add_collective_methods() -> None:
-    """Add the methods of each collective of this module to the class ``CollectiveMethods``.
+def add_collectives(cls: type, module: dict[str, Any]) -> None:
+    """Add the methods of each collective of a module to a class of communicators.
 
-    A collective is a public function of this module that returns a ``CollectiveCall``. Each gets a blocking method.
+    A collective is a public function of the module that returns a ``CollectiveCall``. Each gets a blocking method.
     Collectives of buffers, whose names begin with a capital letter, also get a nonblocking ``I...`` and a persistent
     ``..._init`` method.
+
+    Args:
+        cls: the class.
+        module: the variables of the module.
     """
-    for name, prepare in [*globals().items()]:
-        is_local = getattr(prepare, "__module__", None) == __name__ and not name.startswith("_")
+    for name, prepare in [*module.items()]:
+        is_local = getattr(prepare, "__module__", None) == module["__name__"] and not name.startswith("_")
         if not is_local or prepare.__annotations__.get("return") != "CollectiveCall":
             continue
         makers = {name: _blocking_method}
         if not name.islower():
             makers |= {f"I{name.lower()}": _nonblocking_method, f"{name}_init": _persistent_method}
         for call, make_method in makers.items():
-            setattr(CollectiveMethods, call, make_method(call, prepare))
+            setattr(cls, call, make_method(call, prepare))
 
 
-_add_collective_methods()
+add_collectives(CollectiveMethods, globals())

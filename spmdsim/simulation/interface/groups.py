@@ -3,40 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from spmdsim.simulation.data.constants import IDENT, PROC_NULL, SIMILAR, UNDEFINED, UNEQUAL, MPIError
+from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.engine.scheduler import current_task
 
 
-class Group:
-    """An ordered set of ranks.
+class Group(Handle):
+    """An ordered set of ranks."""
 
-    Args:
-        members: ranks of the whole program, in the group's order.
-    """
+    _members: tuple[int, ...] | None = None
 
-    def __init__(self, members: Group | Iterable[int] = ()) -> None:
-        ranks = members.members if isinstance(members, Group) else members
-        self._members: tuple[int, ...] = tuple(int(rank) for rank in ranks)
-        self._null = False
+    @classmethod
+    def make(cls, members: Iterable[int] = ()) -> Group:
+        """Return a new group.
+
+        Args:
+            members: ranks of the whole program, in the group's order.
+        """
+        ranks = tuple(int(rank) for rank in members)
+        if not ranks:
+            return cls(GROUP_EMPTY)
+        group = cls()
+        group._members = ranks
+        return group
+
+    @classmethod
+    def Create_from_session_pset(cls, session: Any, pset_name: str) -> Group:
+        """Return the group of a set of ranks of a session, as ``session.Create_group`` does."""
+        group: Group = session.Create_group(pset_name)
+        return group
 
     @property
     def members(self) -> tuple[int, ...]:
         """The members as ranks of the program. Raises an MPI error if the group is null or was freed."""
-        if self._null:
+        if self._members is None:
             raise MPIError("ERR_GROUP", "the group is GROUP_NULL")
         return self._members
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Group):
             return NotImplemented
-        return (self._members, self._null) == (other._members, other._null)
+        return self._members == other._members
 
-    def __hash__(self) -> int:
-        return hash(self._members)
+    __hash__ = None
 
     def __bool__(self) -> bool:
-        return not self._null
+        return self._members is not None
+
+    def _contents(self) -> tuple[Any, ...]:
+        """Return a function and its arguments that create an equal group."""
+        return type(self).make, (self.members,)
 
     def Get_size(self) -> int:
         """Return the number of ranks."""
@@ -86,31 +104,31 @@ class Group:
 
     def Dup(self) -> Group:
         """Return an equal group."""
-        return Group(self.members)
+        return Group.make(self.members)
 
     @classmethod
     def Union(cls, group1: Group, group2: Group) -> Group:
         """Return all ranks of the first group, then the ranks of the second one that are not in the first."""
-        return cls([*group1.members, *(m for m in group2.members if m not in group1.members)])
+        return cls.make([*group1.members, *(m for m in group2.members if m not in group1.members)])
 
     @classmethod
     def Intersection(cls, group1: Group, group2: Group) -> Group:
         """Return the ranks of the first group that are in the second one."""
-        return cls(m for m in group1.members if m in group2.members)
+        return cls.make(m for m in group1.members if m in group2.members)
 
     Intersect = Intersection
 
     @classmethod
     def Difference(cls, group1: Group, group2: Group) -> Group:
         """Return the ranks of the first group that are not in the second one."""
-        return cls(m for m in group1.members if m not in group2.members)
+        return cls.make(m for m in group1.members if m not in group2.members)
 
     def Incl(self, ranks: Sequence[int]) -> Group:
         """Return the group of the members at these positions, in this order.
 
         Raises an MPI error (ERR_RANK) if a position is outside this group.
         """
-        return Group(self.members[self._check_position(rank)] for rank in ranks)
+        return Group.make(self.members[self._check_position(rank)] for rank in ranks)
 
     def Excl(self, ranks: Sequence[int]) -> Group:
         """Return the group of the members at all other positions, in their order.
@@ -118,7 +136,7 @@ class Group:
         Raises an MPI error (ERR_RANK) if a position is outside this group.
         """
         excluded = {self._check_position(rank) for rank in ranks}
-        return Group(m for position, m in enumerate(self.members) if position not in excluded)
+        return Group.make(m for position, m in enumerate(self.members) if position not in excluded)
 
     def Range_incl(self, ranks: Sequence[tuple[int, int, int]]) -> Group:
         """Return the group of the members at positions given as (first, last, stride).
@@ -137,14 +155,9 @@ class Group:
         return self.Excl(_expand_ranges(ranks))
 
     def Free(self) -> None:
-        """Free the group: the handle becomes null."""
+        """Free the group: the handle becomes null. GROUP_EMPTY stays as it is."""
         if self.members or self is not GROUP_EMPTY:
-            self._members, self._null = (), True
-
-    def free(self) -> None:
-        """Free the group if its handle is not null."""
-        if self:
-            self.Free()
+            self.__dict__.clear()
 
     def _check_position(self, rank: int) -> int:
         """Return a position in the group; raise an MPI error if it is out of range."""
@@ -154,8 +167,8 @@ class Group:
 
 
 GROUP_EMPTY = Group()
+GROUP_EMPTY._members = ()
 GROUP_NULL = Group()
-GROUP_NULL._null = True
 
 
 def _expand_ranges(ranges: Sequence[tuple[int, int, int]]) -> list[int]:

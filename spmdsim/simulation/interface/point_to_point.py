@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL, MPIError
 from spmdsim.simulation.data.memory_overlap import share_memory
 from spmdsim.simulation.data.message_buffers import (
     OBJECT,
@@ -215,7 +215,7 @@ class PointToPoint:
         Raises:
             The errors of ``Send`` and ``Recv``.
         """
-        target = receive_buffer(buf)
+        target = receive_buffer(buf, PROC_NULL if dest == source == PROC_NULL else 0)
         sent = MessageBuffer(target.copy(), target.dtype, target.elements)
         name = "Sendrecv_replace"
         self._exchange(sent, dest, sendtag, target, source, recvtag, status, name, _frame(1))
@@ -322,6 +322,53 @@ class PointToPoint:
         """
         return Request(operation=self._post(receive_buffer(buf, source), source, tag, "Irecv", _frame(1)))
 
+    def Isendrecv(
+        self,
+        sendbuf: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+    ) -> Request:
+        """Start to send a buffer and to receive into another one; return one request for both.
+
+        The data to send is copied, so the request is complete when the message to receive has arrived.
+
+        Args:
+            sendbuf: the buffer to send, as for ``Send``; None only if ``dest`` is PROC_NULL.
+            dest: rank of the receiver, or PROC_NULL.
+            sendtag: the tag of the message to send.
+            recvbuf: the buffer to fill, as for ``Recv``; None only if ``source`` is PROC_NULL.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            recvtag: the tag of the message to receive, or ANY_TAG.
+
+        Raises:
+            The errors of ``Send`` and ``Recv``.
+        """
+        sent, target = send_buffer(sendbuf, dest), receive_buffer(recvbuf, source)
+        receive = self._post(target, source, recvtag, "Isendrecv", _frame(1))
+        start_send(self._end, sent, dest, sendtag, BUFFERED, "Isendrecv", _frame(1))
+        return Request(operation=receive)
+
+    def Isendrecv_replace(
+        self, buf: Any, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    ) -> Request:
+        """Start to send a copy of a buffer and to receive into the buffer; return one request.
+
+        Args:
+            buf: the buffer, as for ``Recv``.
+            dest: rank of the receiver, or PROC_NULL.
+            sendtag: the tag of the message to send.
+            source: rank of the sender, ANY_SOURCE or PROC_NULL.
+            recvtag: the tag of the message to receive, or ANY_TAG.
+        """
+        target = receive_buffer(buf, PROC_NULL if dest == source == PROC_NULL else 0)
+        sent = MessageBuffer(target.copy(), target.dtype, target.elements)
+        receive = self._post(target, source, recvtag, "Isendrecv_replace", _frame(1))
+        start_send(self._end, sent, dest, sendtag, BUFFERED, "Isendrecv_replace", _frame(1))
+        return Request(operation=receive)
+
     # ------------------------------------------------------------------ persistent
 
     def Recv_init(self, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Prequest:
@@ -330,7 +377,7 @@ class PointToPoint:
         The arguments and errors are those of ``Recv``.
         """
         frame, target = _frame(1), receive_buffer(buf, source)
-        return Prequest(lambda: self._post(target, source, tag, "Recv_init", frame))
+        return Prequest(begin=lambda: self._post(target, source, tag, "Recv_init", frame))
 
     def _check_attached(self, payload: Any) -> Any:
         """Return the payload of a buffered send if it fits in the buffer that the program attached.
@@ -501,7 +548,7 @@ def _add_send(name: str, mode: str, prepare: Callable[..., Any], about: str) -> 
             _frame(1),
         )
         if name.endswith("_init"):
-            return Prequest(lambda: self._start(*details))
+            return Prequest(begin=lambda: self._start(*details))
         return Request(operation=self._start(*details)) if name[0] in "Ii" else self._send(*details)
 
     model = "Send" if prepare is _buffer_arguments else "send"

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, PROC_NULL
+from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.message_buffers import OBJECT_TARGET, receive_buffer
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.mailboxes import Message, Probing, wait_for
@@ -60,7 +61,7 @@ class ProbeMethods:
         Raises:
             MPIError: If the source is no rank, or the tag is negative but not ANY_TAG.
         """
-        if not check_source(self.size, source, tag):
+        if not check_source(self._end.size, source, tag):
             if status is not None:
                 status.fill(PROC_NULL, ANY_TAG, 0)
             return _NULL_MESSAGE
@@ -104,7 +105,7 @@ class ProbeMethods:
             tag: number or ANY_TAG.
             status: filled with the message's source, tag and size; None: not wanted.
         """
-        return Matched(self, self._probe(source, tag, status, "Mprobe"))
+        return Matched.take(self, self._probe(source, tag, status, "Mprobe"))
 
     mprobe = Mprobe
 
@@ -121,44 +122,52 @@ class ProbeMethods:
             status: filled with the message's source, tag and size if there is one; None: not wanted.
         """
         message = self._probe(source, tag, status, "Improbe", wait=False)
-        return None if message is None else Matched(self, message)
+        return None if message is None else Matched.take(self, message)
 
     improbe = Improbe
 
 
-class Matched:
+class Matched(Handle):
     """A message that a matching probe reserved: only its handle can receive it (``MPI.Message``)."""
 
     is_permanent = False  # True for MESSAGE_NO_PROC, which can be received repeatedly
 
-    def __init__(self, comm: Any = None, message: Any = None) -> None:
-        if isinstance(comm, Matched):  # another handle on the same message
-            comm, message = comm._comm, comm._message
-        elif isinstance(message, Message):
+    _comm: Any = None
+    _message: Any = None
+
+    @classmethod
+    def take(cls, comm: Any, message: Any) -> Matched:
+        """Return the handle of a message, which is removed from its mailbox.
+
+        Args:
+            comm: the communicator, or None.
+            message: the message, or the one from PROC_NULL.
+        """
+        if isinstance(message, Message):
             comm._end.box.remove(message)
-        self._comm: Any = comm
-        self._message: Any = message
+        matched = cls()
+        matched._comm, matched._message = comm, message
+        return matched
+
+    def __eq__(self, other: object) -> bool:
+        return self._message is other._message if isinstance(other, Matched) else NotImplemented
+
+    __hash__ = None
 
     @classmethod
     def from_proc_null(cls) -> Matched:
         """Return the message from PROC_NULL."""
-        return cls(None, _NULL_MESSAGE)
+        return cls.take(None, _NULL_MESSAGE)
 
     def __bool__(self) -> bool:
         return self._message is not None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Matched) and self._message is other._message
-
-    def __hash__(self) -> int:
-        return id(self._message)
 
     @classmethod
     def Probe(
         cls, comm: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None
     ) -> Matched:
         """Block until a message has arrived, and reserve it; as ``Mprobe`` of the communicator ``comm``."""
-        return cls(comm, comm._probe(source, tag, status, "Probe"))
+        return cls.take(comm, comm._probe(source, tag, status, "Probe"))
 
     @classmethod
     def Iprobe(
@@ -169,7 +178,7 @@ class Matched:
         As ``Improbe`` of the communicator ``comm``.
         """
         message = comm._probe(source, tag, status, "Iprobe", wait=False)
-        return None if message is None else cls(comm, message)
+        return None if message is None else cls.take(comm, message)
 
     probe = Probe
     iprobe = Iprobe

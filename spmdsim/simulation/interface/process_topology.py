@@ -1,4 +1,4 @@
-"""Cartesian topologies: ranks on a grid, their neighbours, and exchanges between neighbours."""
+"""Topologies: ranks with neighbours, and ranks on a grid."""
 
 from __future__ import annotations
 
@@ -11,42 +11,29 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.constants import PROC_NULL, MPIError
-from spmdsim.simulation.data.message_buffers import (
-    ObjectPayload,
-    message_buffer,
-    split_by_counts,
-    split_by_types,
-    split_equally,
-)
-from spmdsim.simulation.engine.collective_calls import RULES, CollectiveCall
-from spmdsim.simulation.interface.collective_methods import call_collective
+from spmdsim.simulation.data.constants import PROC_NULL, UNDEFINED, MPIError
+from spmdsim.simulation.engine.collective_calls import CollectiveCall
+from spmdsim.simulation.interface import neighbour_collectives
+from spmdsim.simulation.interface.collective_methods import add_collectives
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Intracomm
 
 _frame = sys._getframe
 
 
 class Topocomm(Intracomm):
-    """A communicator whose ranks have neighbours: the previous and the next rank in each dimension."""
+    """A communicator whose ranks have neighbours."""
 
-    def _neighbours(self) -> list[tuple[int, int]]:
-        """Return a pair (neighbour, slot) for each neighbour of this rank.
+    def _sources(self) -> list[tuple[int, int]]:
+        """Return a pair (source, slot) for each rank that sends to this one; PROC_NULL for a missing one.
 
-        Neighbours are the previous and the next rank in each dimension, in this order; one beyond an edge is
-        PROC_NULL. The slot is the position of the block for this rank in the neighbour's send buffer. This rank is
-        the next rank of its previous one, so the slots for dimension d are 2 d + 1 and 2 d. For example, rank 1 in a
-        row of 3 ranks gets [(0, 1), (2, 0)].
+        The slot is the position of the block for this rank in the source's send buffer.
         """
-        neighbours = []
-        for dim in range(len(self._shared.grid[0])):
-            before, after = shifted_ranks(self._shared.grid, self._rank, dim, 1)
-            neighbours += [(before, 2 * dim + 1), (after, 2 * dim)]
-        return neighbours
+        raise NotImplementedError
 
     @property
     def inedges(self) -> list[int]:
         """Ranks that send to this rank in neighbour exchanges."""
-        return [rank for rank, _ in self._neighbours()]
+        return [rank for rank, _ in self._sources()]
 
     @property
     def outedges(self) -> list[int]:
@@ -54,157 +41,29 @@ class Topocomm(Intracomm):
         return self.inedges
 
     indegree = property(lambda self: len(self.inedges))
-    outdegree = property(lambda self: len(self.inedges))
+    outdegree = property(lambda self: len(self.outedges))
     degrees = property(lambda self: (self.indegree, self.outdegree))
     inoutedges = property(lambda self: (self.inedges, self.outedges))
 
-    def _meet(self, send: list[Any], receive: Any, single: bool, name: str, frame: Any) -> Any:
-        """Exchange blocks with all neighbours: wait for all ranks, and return the received objects.
 
-        Args:
-            send: the blocks or objects to send: one for all neighbours if ``single``, else one per neighbour.
-            receive: the buffers to fill, one per neighbour; None for objects. Nothing is written for a missing
-                neighbour.
-            single: True to send one block to all neighbours.
-            name: name of the method, such as "Neighbor_alltoall".
-            frame: the caller's frame, to find the line of the call.
-
-        Returns:
-            The list of objects, None for a missing neighbour; None for buffers.
-        """
-        call = CollectiveCall(RULES["neighbours"], send, receive, {}, listed=True)
-        call.value = [(rank, 0 if single else slot) for rank, slot in self._neighbours()]
-        return call_collective(self, call, name, frame)
-
-    def Neighbor_allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send one block to all neighbours and receive one from each.
-
-        All ranks of the grid must call it; it blocks until they have. Neighbours are the previous and the next rank
-        in dimension 0, then in dimension 1, and so on. The block of a neighbour beyond an edge stays unchanged.
-
-        Args:
-            sendbuf: the block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
-            recvbuf: room for one block per neighbour, in the form of ``sendbuf``; a count is the count of one block.
-
-        Raises:
-            ValueError: If ``recvbuf`` has no count and cannot be divided by the number of neighbours.
-        """
-        receive = split_equally(recvbuf, self.indegree)
-        self._meet(
-            [message_buffer(sendbuf)], receive, single=True, name="Neighbor_allgather", frame=_frame(1)
-        )
-
-    def Neighbor_allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send one block to all neighbours and receive a block of any size from each.
-
-        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that
-        the receiver expects ends the run with a finding. The block of a neighbour beyond an edge stays unchanged.
-
-        Args:
-            sendbuf: the block: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
-            recvbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per neighbour;
-                later items may be omitted. Neighbours are the previous and the next rank in dimension 0, then in
-                dimension 1, and so on.
-
-        Raises:
-            ValueError: If the number of counts or displacements is not the number of neighbours.
-        """
-        receive = split_by_counts(recvbuf, self.indegree)
-        self._meet(
-            [message_buffer(sendbuf)], receive, single=True, name="Neighbor_allgatherv", frame=_frame(1)
-        )
-
-    def Neighbor_alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send an equal block to each neighbour and receive one from each.
-
-        All ranks of the grid must call it; it blocks until they have. The block of a neighbour beyond an edge is not
-        sent or changed.
-
-        Args:
-            sendbuf: one block per neighbour: an array, or ``[array, count, displacement, datatype]`` with later items
-                omitted. A count is the count of one block. Neighbours are the previous and the next rank in dimension
-                0, then in dimension 1, and so on.
-            recvbuf: room for one block per neighbour, in the form of ``sendbuf``.
-
-        Raises:
-            ValueError: If a buffer has no count and cannot be divided by the number of neighbours.
-        """
-        send, receive = split_equally(sendbuf, self.outdegree), split_equally(recvbuf, self.indegree)
-        self._meet(send, receive, single=False, name="Neighbor_alltoall", frame=_frame(1))
-
-    def Neighbor_alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any size to each neighbour and receive one from each.
-
-        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that
-        the receiver expects ends the run with a finding. The block of a neighbour beyond an edge is not sent or
-        changed.
-
-        Args:
-            sendbuf: ``[array, counts, displacements, datatype]`` with one count and one displacement per neighbour;
-                later items may be omitted. Neighbours are the previous and the next rank in dimension 0, then in
-                dimension 1, and so on.
-            recvbuf: the memory to fill, in the form of ``sendbuf``.
-
-        Raises:
-            ValueError: If the number of counts or displacements is not the number of neighbours.
-        """
-        send, receive = split_by_counts(sendbuf, self.outdegree), split_by_counts(recvbuf, self.indegree)
-        self._meet(send, receive, single=False, name="Neighbor_alltoallv", frame=_frame(1))
-
-    def Neighbor_alltoallw(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Send a block of any size and type to each neighbour and receive one from each.
-
-        All ranks of the grid must call it; it blocks until they have. A block whose size or type is not the one that
-        the receiver expects ends the run with a finding. The block of a neighbour beyond an edge is not sent or
-        changed.
-
-        Args:
-            sendbuf: ``[array, counts, displacements, datatypes]`` with one count, one displacement in bytes and one
-                datatype per neighbour. Neighbours are the previous and the next rank in dimension 0, then in
-                dimension 1, and so on.
-            recvbuf: the memory to fill, in the form of ``sendbuf``.
-
-        Raises:
-            MPIError: If a displacement is no multiple of the basic type's size.
-            TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
-            ValueError: If a buffer has another form, or another number of entries than neighbours.
-        """
-        send, receive = split_by_types(sendbuf, self.outdegree), split_by_types(recvbuf, self.indegree)
-        self._meet(send, receive, single=False, name="Neighbor_alltoallw", frame=_frame(1))
-
-    def neighbor_allgather(self, sendobj: Any) -> Any:
-        """Send one object to all neighbours; return the list of their objects, in order.
-
-        Blocks until all ranks of the grid have called. An item is None if the neighbour is beyond an edge.
-
-        Args:
-            sendobj: any object that can be pickled.
-        """
-        send = [ObjectPayload(sendobj)]
-        return self._meet(send, None, single=True, name="neighbor_allgather", frame=_frame(1))
-
-    def neighbor_alltoall(self, sendobj: Sequence[Any]) -> Any:
-        """Send one object to each neighbour; return the list of their objects, in order.
-
-        Blocks until all ranks of the grid have called. Neighbours are the previous and the next rank in dimension 0,
-        then in dimension 1, and so on. An item is None if the neighbour is beyond an edge.
-
-        Args:
-            sendobj: one object per neighbour; objects for a neighbour beyond an edge are not sent.
-
-        Raises:
-            ValueError: If ``sendobj`` has another number of items.
-        """
-        if len(sendobj) != self.outdegree:
-            raise ValueError(
-                f"sendobj must have {self.outdegree} items, one per neighbour, got {len(sendobj)}"
-            )
-        send = [ObjectPayload(item) for item in sendobj]
-        return self._meet(send, None, single=False, name="neighbor_alltoall", frame=_frame(1))
+add_collectives(Topocomm, vars(neighbour_collectives))
 
 
 class Cartcomm(Topocomm):
     """A communicator whose ranks form a grid; the last dimension varies fastest."""
+
+    def _sources(self) -> list[tuple[int, int]]:
+        """Return a pair (neighbour, slot) for each neighbour; see ``Topocomm._sources``.
+
+        Neighbours are the previous and the next rank in each dimension, in this order; one beyond an edge is
+        PROC_NULL. This rank is the next rank of its previous one, so the slots for dimension d are 2 d + 1 and 2 d.
+        For example, rank 1 in a row of 3 ranks gets [(0, 1), (2, 0)].
+        """
+        neighbours = []
+        for dim in range(len(self._shared.grid[0])):
+            before, after = shifted_ranks(self._shared.grid, self._rank, dim, 1)
+            neighbours += [(before, 2 * dim + 1), (after, 2 * dim)]
+        return neighbours
 
     def Get_dim(self) -> int:
         """Return the number of dimensions."""
@@ -332,6 +191,40 @@ def shifted_ranks(grid: Any, rank: int, direction: int, disp: int) -> tuple[int,
     return neighbour(-disp), neighbour(disp)
 
 
+def _grid_of(comm: Any, dims: Any, periods: Any) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Return dims and periods of a grid as tuples.
+
+    Args:
+        comm: the communicator of its ranks.
+        dims: the extent of each dimension, or one number.
+        periods: one flag per dimension, or one for all; None for none.
+
+    Raises:
+        MPIError: If an extent is below 1, or the grid has too many ranks.
+        ValueError: If the numbers of dims and periods differ.
+    """
+    extents = [int(dims)] if isinstance(dims, int) else [int(extent) for extent in dims]
+    if periods is None:
+        periods = [False] * len(extents)
+    wraps = [bool(periods)] * len(extents) if isinstance(periods, bool | int) else list(periods)
+    if len(wraps) != len(extents):
+        raise ValueError(
+            f"periods must have {many(len(extents), 'item')}, one per dimension, got {len(wraps)}"
+        )
+    if any(extent < 1 for extent in extents):
+        raise MPIError("ERR_DIMS", f"dims must be 1 or more, got {extents}")
+    if prod(extents) > comm.size:
+        raise MPIError(
+            "ERR_DIMS", f"a grid of {extents} needs {many(prod(extents), 'rank')}, not {comm.size}"
+        )
+    return tuple(extents), tuple(bool(flag) for flag in wraps)
+
+
+def map_cart(comm: Any, dims: Any, periods: Any) -> int:
+    """Return this rank's number in a grid, or UNDEFINED; the arguments are those of ``create_cart``."""
+    return int(comm._rank) if comm._rank < prod(_grid_of(comm, dims, periods)[0]) else UNDEFINED
+
+
 def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
     """Return a communicator of the first ranks of ``comm``, which form a grid.
 
@@ -345,21 +238,11 @@ def create_cart(comm: Any, dims: Any, periods: Any, frame: Any) -> Any:
         frame: the caller's frame, to find the line of the call.
 
     Raises:
-        MPIError: If an extent is below 1, the numbers of dims and periods differ, or the grid has too many ranks.
+        MPIError: If an extent is below 1, or the grid has too many ranks.
+        ValueError: If the numbers of dims and periods differ.
     """
-    extents = [int(dims)] if isinstance(dims, int) else [int(extent) for extent in dims]
-    if periods is None:
-        periods = [False] * len(extents)
-    wraps = [bool(periods)] * len(extents) if isinstance(periods, bool | int) else list(periods)
-    if len(wraps) != len(extents) or any(extent < 1 for extent in extents):
-        raise MPIError(
-            "ERR_DIMS", f"dims must be 1 or more, each with one period, got dims {extents}, periods {wraps}"
-        )
-    if prod(extents) > comm.size:
-        raise MPIError(
-            "ERR_DIMS", f"a grid of {extents} needs {many(prod(extents), 'rank')}, not {comm.size}"
-        )
-    grid = (tuple(extents), tuple(bool(flag) for flag in wraps))
+    grid = _grid_of(comm, dims, periods)
+    extents = grid[0]
 
     def answer(calls: list[CollectiveCall]) -> None:
         shared = calls[0].comm

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spmdsim.simulation.data.constants import UNDEFINED, Handle, MPIError
+from spmdsim.simulation.data.constants import UNDEFINED, MPIError
+from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
@@ -23,10 +24,18 @@ class Request(Handle):
         operation: the message, receive or collective call; None for a null request.
     """
 
-    def __init__(self, request: Request | None = None, operation: Any = None) -> None:
-        self.operation: Any = operation if request is None else request.operation
+    operation: Any = None
+
+    def __new__(cls, request: Request | None = None, operation: Any = None) -> Any:
+        """Return a second handle of a request, or the request of a new operation."""
+        self = super().__new__(cls, request)
         if operation is not None:
+            self.operation = operation
             operation.task.active[id(self)] = self
+        return self
+
+    def __init__(self, request: Request | None = None, operation: Any = None) -> None:
+        pass
 
     def __bool__(self) -> bool:
         return self.operation is not None
@@ -127,8 +136,10 @@ class Request(Handle):
         A cancelled receive is complete. The status of its wait says that it is cancelled.
         """
         operation = self.operation
-        if isinstance(operation, Receive) and not operation.done:
-            box = operation.comm.boxes[operation.dest]
+        if hasattr(operation, "cancel"):
+            operation.cancel()
+        elif isinstance(operation, Receive) and not operation.done:
+            box = operation.comm.own_boxes[operation.dest]
             if box.withdraw(operation):
                 operation.name = "cancelled"
                 finish(operation.task.scheduler, operation)
@@ -137,17 +148,16 @@ class Request(Handle):
     cancel = Cancel
 
     def Free(self) -> None:
-        """Free the request; the operation continues. Raises an MPI error (ERR_REQUEST) for a null request."""
+        """Free the request; the operation continues. Raises an MPI error for a null request."""
         if not self:
-            raise MPIError("ERR_REQUEST", "the request to free is null")
+            raise MPIError("ERR_REQUEST", "the request is REQUEST_NULL")
+        self.free()
+
+    def free(self) -> None:
+        """Free the request if it is not null; the operation continues."""
         if self.operation is not None:
             self.operation.task.active.pop(id(self), None)
             self.operation = None
-
-    def free(self) -> None:
-        """Free the request if it is not null."""
-        if self:
-            self.Free()
 
     def _take(self, status: Status | None) -> Any:
         """Make the request null, and return the result of its complete operation."""
@@ -340,6 +350,55 @@ class Request(Handle):
             return [], []
         return _take_done(requests, statuses)
 
+    @classmethod
+    def Get_status_all(cls, requests: Sequence[Request], statuses: list[Status] | None = None) -> bool:
+        """Return True if all operations are complete; keep all requests, as ``Get_status`` does.
+
+        Args:
+            requests: the requests; null ones are complete.
+            statuses: filled with one status per request if all are complete; None: not wanted.
+        """
+        new_statuses = [Status() for _ in requests]
+        is_complete = all(request.Get_status(status) for request, status in zip(requests, new_statuses))
+        fill_statuses(statuses, new_statuses if is_complete else [])
+        return is_complete
+
+    @classmethod
+    def Get_status_any(cls, requests: Sequence[Request], status: Status | None = None) -> tuple[int, bool]:
+        """Return the position of the first complete request, and True; keep all requests.
+
+        The result is (UNDEFINED, False) if none is complete, and (UNDEFINED, True) if all are null.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            status: filled for the complete operation; None: not wanted.
+        """
+        active = [position for position, request in enumerate(requests) if request.operation is not None]
+        for position in active:
+            if requests[position].Get_status(status):
+                return position, True
+        if not active:
+            _fill_null_status(status)
+        return UNDEFINED, not active
+
+    @classmethod
+    def Get_status_some(
+        cls, requests: Sequence[Request], statuses: list[Status] | None = None
+    ) -> list[int] | None:
+        """Return the positions of all complete requests, ascending; None if all are null. Keep all requests.
+
+        Args:
+            requests: the requests; null ones are ignored.
+            statuses: filled with one status per complete operation; None: not wanted.
+        """
+        active = [position for position, request in enumerate(requests) if request.operation is not None]
+        new_statuses = {position: Status() for position in active}
+        complete = [position for position in active if requests[position].Get_status(new_statuses[position])]
+        fill_statuses(statuses, [new_statuses[position] for position in complete])
+        return complete if active else None
+
+    get_status_all, get_status_any, get_status_some = Get_status_all, Get_status_any, Get_status_some
+
     def _take_if_active(self, status: Status | None) -> Any:
         """Return the result of the complete operation; None for a null request."""
         return _fill_null_status(status) if self.operation is None else self._take(status)
@@ -352,9 +411,17 @@ class Prequest(Request):
         begin: function that starts the operation and returns it.
     """
 
-    def __init__(self, begin: Callable[[], Any] | None = None) -> None:
-        super().__init__()
-        self._begin = begin
+    _begin: Callable[[], Any] | None = None
+
+    def __new__(cls, request: Request | None = None, begin: Callable[[], Any] | None = None) -> Any:
+        """Return a second handle of a request, or a new request of an operation."""
+        self = super().__new__(cls, request)
+        if begin is not None:
+            self._begin = begin
+        return self
+
+    def __init__(self, request: Request | None = None, begin: Callable[[], Any] | None = None) -> None:
+        pass
 
     def __bool__(self) -> bool:
         return self._begin is not None
@@ -377,9 +444,9 @@ class Prequest(Request):
         for request in requests:
             request.Start()
 
-    def Free(self) -> None:
-        """Free the request."""
-        super().Free()
+    def free(self) -> None:
+        """Free the request if it is not null."""
+        super().free()
         self._begin = None
 
 
@@ -420,7 +487,8 @@ def take_result(operation: Any, status: Status | None) -> Any:
             _check_unchanged(operation, operation.target.read(), operation.before)
         return complete_receive(operation, status)
     task.reset_counts()
-    return operation.deliver()
+    take = getattr(operation, "take", None)  # only operations of the program fill a status
+    return operation.deliver() if take is None else take(status)
 
 
 def _check_unchanged(operation: Any, array: Any, before: Any) -> None:

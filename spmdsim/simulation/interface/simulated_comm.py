@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import and_
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.simulation.data import constants as c
+from spmdsim.simulation.data.attributes import AttributeHolder
 from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.data.derived_types import NAMED
+from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.reduce_operators import NAMED as OPERATIONS
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
-from spmdsim.simulation.engine.scheduler import Scheduler, Task
-from spmdsim.simulation.findings.problems import ERROR, Problem, place_of, site_of
+from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
+from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack, place_of, site_of
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, call_collective
+from spmdsim.simulation.interface.errhandlers import Errhandler, ErrhandlerHolder
 from spmdsim.simulation.interface.groups import Group
+from spmdsim.simulation.interface.info import INFO_NULL, Info
+from spmdsim.simulation.interface.partitioned import PartitionedMethods
 from spmdsim.simulation.interface.point_to_point import PointToPoint
 from spmdsim.simulation.interface.probes import ProbeMethods
 from spmdsim.simulation.interface.requests import Request
 
 if TYPE_CHECKING:
+    from spmdsim.simulation.interface.graphs import Distgraphcomm, Graphcomm
+    from spmdsim.simulation.interface.intercommunicators import Intercomm
     from spmdsim.simulation.interface.process_topology import Cartcomm
 
 _frame = sys._getframe
+INT = NAMED["INT"]
 
 
 class CommunicatorState:
@@ -29,11 +42,16 @@ class CommunicatorState:
 
     Attributes:
         ranks: its ranks as ranks of the program, in order.
-        boxes: one mailbox per rank.
+        boxes: the mailboxes to which its ranks send, one per receiver.
+        own_boxes: the mailboxes from which its ranks receive. Only an intercommunicator has others than ``boxes``.
+        origin: the state that the program knows; it differs for one side of an intercommunicator.
         meetings: collective operations that some ranks have not called yet, by number.
         counts: number of collective calls that each rank has made.
         history: operations that ranks called from different lines.
+        is_predefined: True for COMM_WORLD and COMM_SELF.
+        groups: the local and the remote ranks of an intercommunicator; empty for others.
         grid: dims and periods of a Cartesian topology, or None.
+        edges: the edges of each rank of a graph; empty for other communicators.
         forming: communicators that some ranks have not created yet, by (members, tag); see ``Create_group``.
     """
 
@@ -42,11 +60,15 @@ class CommunicatorState:
         self.ranks = tuple(ranks)
         self.size = len(self.ranks)
         self.name = name
-        self.boxes = [Mailbox() for _ in self.ranks]
+        self.is_predefined = name in ("COMM_WORLD", "COMM_SELF")
+        self.groups: tuple[tuple[int, ...], ...] = ()
+        self.boxes = self.own_boxes = [Mailbox() for _ in self.ranks]
+        self.origin = self
         self.meetings: dict[int, Any] = {}
         self.counts = [0] * self.size
         self.history: list[Any] = []
         self.grid = grid
+        self.edges: list[Any] = []
         self.forming: dict[Any, CommunicatorState] = {}
         scheduler.shared.append(self)
 
@@ -55,60 +77,26 @@ class CommunicatorState:
         return CommunicatorState(self.scheduler, ranks, f"{self.name}.{call}", grid)
 
 
-#: Methods of mpi4py's communicators that are not supported.
-NOT_SIMULATED = frozenset(
-    [
-        "Accept",
-        "Ack_failed",
-        "Agree",
-        "Call_errhandler",
-        "Cart_map",
-        "Connect",
-        "Create_dist_graph",
-        "Create_dist_graph_adjacent",
-        "Create_errhandler",
-        "Create_from_group",
-        "Create_graph",
-        "Create_intercomm",
-        "Create_keyval",
-        "Dup_with_info",
-        "Free_keyval",
-        "Get_failed",
-        "Get_info",
-        "Graph_map",
-        "Iagree",
-        "Idup_with_info",
-        "Isendrecv",
-        "Isendrecv_replace",
-        "Ishrink",
-        "Join",
-        "Precv_init",
-        "Psend_init",
-        "Revoke",
-        "Set_info",
-        "Shrink",
-        "Spawn",
-        "Spawn_multiple",
-    ]
-)
+#: Attributes of a handle that can be used.
+_STATE = ("_shared", "_rank", "_scheduler", "_end", "_attributes")
 
 
-class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
+class Comm(
+    PointToPoint,
+    PartitionedMethods,
+    ProbeMethods,
+    CollectiveMethods,
+    AttributeHolder,
+    ErrhandlerHolder,
+    Handle,
+):
     """The handle of one rank on a communicator."""
 
-    size: int
     _shared: CommunicatorState
     _rank: int
     _end: Endpoint
     _scheduler: Scheduler
-    _attributes: dict[int, Any]
-
-    def __new__(cls, comm: Comm | None = None) -> Any:
-        """Return another handle of a communicator, as a copy constructor."""
-        self = super().__new__(cls)
-        if comm is not None:
-            self.__dict__.update(comm.__dict__)
-        return self
+    _hints: Mapping[str, str] = MappingProxyType({})
 
     @classmethod
     def make(cls, shared: CommunicatorState, rank: int, task: Task) -> Any:
@@ -119,38 +107,34 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
             rank: the rank in the communicator.
             task: the task that runs the rank's program.
         """
-        comm = cls.__new__(cls)
+        comm = cls()
         comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler
         comm._end = Endpoint(shared, rank, task)
         comm._attributes = {}
-        comm.size = shared.size
         return comm
+
+    @property
+    def _meeting_end(self) -> Endpoint:
+        """The rank's end for collectives."""
+        return self._end
 
     @property
     def _task(self) -> Task:
         """The task of the handle's rank. Raises an error if another rank runs."""
         return self._end.running()
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Comm):
-            return NotImplemented
-        return self.__dict__.get("_shared") is other.__dict__.get("_shared")
-
-    def __hash__(self) -> int:
-        return id(self.__dict__.get("_shared"))
-
     def __bool__(self) -> bool:
-        return True
+        return "_end" in self.__dict__
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise AttributeError for a name that is not supported, or that mpi4py does not have.
+        """Raise the error for a handle that must not be used, or for a name that does not exist.
 
         The text has the nearest name, if there is one and ``name`` does not begin with an underscore.
         """
         from spmdsim.errors import nearest
 
-        if name in NOT_SIMULATED:
-            raise AttributeError(f"{name} is not simulated")
+        if name in _STATE:
+            self._refuse_use()
         suggestion = None if name.startswith("_") else nearest(name, dir(type(self)))
         raise AttributeError(
             f"a communicator has no {name!r}" + f"; did you mean {suggestion!r}?" * bool(suggestion)
@@ -165,11 +149,13 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     def Get_size(self) -> int:
         """Return the number of ranks."""
-        return int(self.size)
+        return self._shared.size
+
+    size = property(Get_size)
 
     def Get_group(self) -> Group:
         """Return the group of the ranks, in order."""
-        return Group(self._shared.ranks)
+        return Group.make(self._shared.ranks)
 
     group = property(Get_group)
 
@@ -178,6 +164,8 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
         Findings show the name that the program set, or else one such as "COMM_WORLD.Split".
         """
+        if not self and "_reason" not in self.__dict__:
+            return "MPI_COMM_NULL"
         name = str(self._shared.name)
         return f"MPI_{name}" if name in ("COMM_WORLD", "COMM_SELF") else name
 
@@ -195,22 +183,69 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         return c.CONGRUENT if group_result == c.IDENT else group_result
 
     def Is_inter(self) -> bool:
-        """Return False: intercommunicators are not simulated."""
-        return False
+        """Return True for an intercommunicator."""
+        return bool(self._shared.groups)
 
     def Is_intra(self) -> bool:
-        """Return True."""
-        return True
+        """Return True unless this is an intercommunicator."""
+        return not self.Is_inter()
 
     is_inter = property(Is_inter)
     is_intra = property(Is_intra)
 
     def Get_topology(self) -> int:
-        """Return CART, or UNDEFINED."""
-        return c.UNDEFINED if self._shared.grid is None else c.CART
+        """Return CART, GRAPH, DIST_GRAPH, or UNDEFINED."""
+        kinds = {"Cartcomm": c.CART, "Graphcomm": c.GRAPH, "Distgraphcomm": c.DIST_GRAPH}
+        self._end.running()
+        return next((kinds[cls.__name__] for cls in type(self).__mro__ if cls.__name__ in kinds), c.UNDEFINED)
 
     topology = property(Get_topology)
-    is_topo = property(lambda self: self._shared.grid is not None)
+    is_topo = property(lambda self: self.Get_topology() != c.UNDEFINED)
+
+    def _hidden(self, purpose: str) -> Any:
+        """Return a communicator of all ranks for messages of the simulator, one per purpose."""
+        shared = self._shared
+        state = shared.forming.get(purpose)
+        if state is None:
+            state = shared.forming[purpose] = CommunicatorState(
+                shared.scheduler, shared.ranks, f"{shared.name}.{purpose}"
+            )
+        return Intracomm.make(state, shared.ranks.index(self._task.rank), self._task)
+
+    def Agree(self, flag: int) -> int:
+        """Return the bitwise AND of the flags of all ranks, which all must call it."""
+        return int(self._agree("Agree", int(flag), _and_flags, _frame(1)))
+
+    def Iagree(self, flag: Any) -> Request:
+        """Start to replace a flag, a buffer of one C int, by the bitwise AND of the flags of all ranks."""
+        if memoryview(flag).nbytes != INT.Get_size():
+            raise ValueError(f"Iagree: flag must have {INT.Get_size()} bytes, got {memoryview(flag).nbytes}")
+        request: Request = self._hidden("Iagree").Iallreduce(c.IN_PLACE, [flag, 1, INT], OPERATIONS["BAND"])
+        return request
+
+    def Get_failed(self) -> Group:
+        """Return the group of failed ranks: none."""
+        self._end.running()
+        return Group.make()
+
+    def Ack_failed(self, num_to_ack: int | None = None) -> int:
+        """Return the number of failed ranks that are acknowledged: 0."""
+        self._end.running()
+        return 0
+
+    def Is_revoked(self) -> bool:
+        """Return False: communicators cannot be revoked."""
+        self._end.running()
+        return False
+
+    def Shrink(self) -> Any:
+        """Create a communicator of the ranks that have not failed: of all ranks."""
+        return self._copy("Shrink", _frame(1))
+
+    def Ishrink(self) -> tuple[Any, Request]:
+        """Create a communicator as ``Shrink`` does; return it and a request, which is complete."""
+        shrunk = self._copy("Ishrink", _frame(1))
+        return shrunk, shrunk._hidden("Ishrink").Ibarrier()
 
     # ------------------------------------------------------------------ new communicators
 
@@ -277,23 +312,48 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         color = node if split_type == c.COMM_TYPE_SHARED else c.UNDEFINED
         return self._split_by_color(color, key, "Split_type", _frame(1))
 
-    def _copy(self, name: str, frame: Any) -> Any:
-        return type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
+    def _copy(self, name: str, frame: Any, info: Info | None = None) -> Any:
+        """Return a copy of the communicator, with the attributes that are copied and with hints."""
+        copied = type(self).make(self._agree(name, None, _duplicate, frame), self._rank, self._task)
+        self._copy_attributes(copied)
+        copied._errhandler, copied._hints = self._errhandler, dict(info or {})
+        return copied
 
-    def Dup(self, info: Any = None) -> Any:
-        """Create a communicator of all ranks, whose messages are separate; a grid stays a grid.
+    def Dup(self, info: Info | None = None) -> Any:
+        """Create a communicator of all ranks, whose messages are separate; a topology stays.
 
-        All ranks must call it; it blocks until they have. Attributes are not copied. ``info`` is not used.
+        All ranks must call it; it blocks until they have. The copy functions of the keys decide which attributes are
+        copied. ``info`` has hints, which have no effect.
         """
-        return self._copy("Dup", _frame(1))
+        return self._copy("Dup", _frame(1), info)
+
+    def Dup_with_info(self, info: Info) -> Any:
+        """Create a communicator as ``Dup`` does."""
+        return self._copy("Dup_with_info", _frame(1), info)
 
     def Clone(self) -> Any:
         """Create a communicator as ``Dup`` does."""
         return self._copy("Clone", _frame(1))
 
-    def Idup(self, info: Any = None) -> tuple[Any, Request]:
+    def Idup(self, info: Info | None = None) -> tuple[Any, Request]:
         """Create a communicator as ``Dup`` does; return it and a null request, which is complete."""
-        return self._copy("Idup", _frame(1)), Request()
+        return self._copy("Idup", _frame(1), info), Request()
+
+    def Idup_with_info(self, info: Info) -> tuple[Any, Request]:
+        """Create a communicator as ``Idup`` does."""
+        return self._copy("Idup_with_info", _frame(1), info), Request()
+
+    def Set_info(self, info: Info) -> None:
+        """Replace the hints, which have no effect."""
+        self._end.running()
+        self._hints = dict(info.items())
+
+    def Get_info(self) -> Info:
+        """Return a copy of the hints."""
+        self._end.running()
+        return Info.Create(self._hints)
+
+    info = property(Get_info, Set_info)
 
     def Create(self, group: Group) -> Any:
         """Create a communicator of a group's ranks, in the group's order; return COMM_NULL on other ranks.
@@ -315,27 +375,51 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
 
     @classmethod
     def Get_parent(cls) -> Any:
-        """Return COMM_NULL: no rank was spawned by another program."""
-        return COMM_NULL
+        """Return a null intercommunicator: no rank was spawned by another program."""
+        from spmdsim.simulation.interface.intercommunicators import Intercomm
+
+        return Intercomm()
 
     def Free(self) -> None:
-        """Free the communicator: the handle cannot be used any more."""
+        """Free the communicator: the handle becomes null. Attributes are deleted.
+
+        Raises an MPI error for COMM_WORLD and COMM_SELF.
+        """
+        if self._shared.is_predefined:
+            raise MPIError("ERR_COMM", f"{self.Get_name()} cannot be freed")
+        self._delete_attributes()
         self._disable("the communicator has been freed")
 
-    Disconnect = Free
+    def Disconnect(self) -> None:
+        """Free the communicator when all its communication is complete."""
+        self.Free()
+
+    def free(self) -> None:
+        """Make the handle null; COMM_WORLD, COMM_SELF and COMM_NULL stay as they are."""
+        if self and "_predefined_name" not in self.__dict__:
+            self._disable("the communicator has been freed")
 
     def _disable(self, reason: str, fatal: bool = False) -> None:
         """Make every further use of this handle fail.
 
         Args:
             reason: the text of the error.
-            fatal: True if a use ends the run with a finding; False if it raises an MPI error and the handle equals
-                COMM_NULL.
+            fatal: True if a use ends the run with a finding; False if it raises an MPI error.
         """
-        self.__dict__["_reason"] = (reason, fatal, self.__class__)
-        if not fatal:
-            del self.__dict__["_shared"]  # it now equals COMM_NULL
-        object.__setattr__(self, "__class__", DisabledComm)
+        state = {name: self.__dict__.pop(name) for name in _STATE if name in self.__dict__}
+        self.__dict__.update(_reason=reason, _fatal_state=state if fatal else None)
+
+    def _refuse_use(self) -> NoReturn:
+        """Raise the error of a null handle; end the run with a finding outside of Init and Finalize."""
+        reason = self.__dict__.get("_reason", "the communicator is COMM_NULL")
+        state = self.__dict__.get("_fatal_state")
+        if state is None:
+            raise MPIError("ERR_COMM", reason)
+        task = state["_end"].task
+        location = place_in_stack(task.rank, _frame(2))
+        text = f"rank {task.rank} uses {location}, but {reason}"
+        kind = "not_initialized" if "Init" in reason else "finalized"
+        raise task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (location,)))
 
     # ------------------------------------------------------------------ other methods
 
@@ -356,26 +440,16 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
     def Get_attr(self, keyval: int) -> Any:
         """Return a predefined attribute or one of the program; None if it is not set.
 
-        Predefined are TAG_UB, WTIME_IS_GLOBAL and UNIVERSE_SIZE, which is the size of this communicator. ``keyval``
-        is the key.
+        Predefined are TAG_UB, WTIME_IS_GLOBAL, LASTUSEDCODE, and UNIVERSE_SIZE, which is the size of the world.
+        ``keyval`` is the key.
         """
-        world = {c.TAG_UB: c.TAG_UB_VALUE, c.WTIME_IS_GLOBAL: True, c.UNIVERSE_SIZE: self.size}
-        return self._attributes.get(keyval, world.get(keyval))
-
-    def Set_attr(self, keyval: int, attrval: Any) -> None:
-        """Store a value with this handle."""
-        self._attributes[keyval] = attrval
-
-    def Delete_attr(self, keyval: int) -> None:
-        """Delete an attribute."""
-        self._attributes.pop(keyval, None)
-
-    def Get_errhandler(self) -> int:
-        """Return the error handler, which always raises exceptions."""
-        return 0
-
-    def Set_errhandler(self, errhandler: Any) -> None:
-        """Do nothing: errors always raise exceptions."""
+        predefined = {
+            c.TAG_UB: c.TAG_UB_VALUE,
+            c.WTIME_IS_GLOBAL: True,
+            c.UNIVERSE_SIZE: len(self._scheduler.tasks),
+            c.LASTUSEDCODE: c.last_used_code(),
+        }
+        return predefined[keyval] if keyval in predefined else super().Get_attr(keyval)
 
     def Attach_buffer(self, buf: Any) -> None:
         """Attach memory for buffered sends of this rank, on all its communicators; see ``MPI.Attach_buffer``."""
@@ -385,11 +459,18 @@ class Comm(PointToPoint, ProbeMethods, CollectiveMethods):
         """Detach and return the memory for buffered sends."""
         return self._task.detach()
 
+    def Flush_buffer(self) -> None:
+        """Wait for buffered sends; none has to wait, because their data was copied."""
+
+    def Iflush_buffer(self) -> Request:
+        """Start to wait for buffered sends; return a null request, which is complete."""
+        return Request()
+
 
 class Intracomm(Comm):
     """A communicator of one group of ranks."""
 
-    def Create_group(self, group: Group, tag: int = 0) -> Any:
+    def Create_group(self, group: Group, tag: int | str = 0) -> Any:
         """Create a communicator of a group's ranks, in the group's order; only these ranks call it.
 
         It blocks until all members have called it with this tag. A rank that is no member gets COMM_NULL at once.
@@ -414,6 +495,29 @@ class Intracomm(Comm):
             del shared.forming[key]
         return comm
 
+    @classmethod
+    def Create_from_group(
+        cls,
+        group: Group,
+        stringtag: str = "org.mpi4py",
+        info: Info = INFO_NULL,
+        errhandler: Errhandler | None = None,
+    ) -> Any:
+        """Create a communicator of a group's ranks, in the group's order; only these ranks call it.
+
+        Args:
+            group: the ranks; equal on all callers.
+            stringtag: separates calls for equal groups that run at the same time.
+            info: not used: mpi4py has it.
+            errhandler: the error handler of the communicator; None: ERRORS_RETURN.
+        """
+        task = current_task()
+        assert task is not None
+        comm = task.world._hidden("Create_from_group").Create_group(group, stringtag)
+        if errhandler:
+            comm.Set_errhandler(errhandler)
+        return comm
+
     def Create_cart(self, dims: Any, periods: Any = None, reorder: bool = False) -> Cartcomm:
         """Create a communicator whose ranks form a grid; the last dimension varies fastest.
 
@@ -432,34 +536,125 @@ class Intracomm(Comm):
         result: Cartcomm = create_cart(self, dims, periods, _frame(1))
         return result
 
+    def Cart_map(self, dims: Any, periods: Any = None) -> int:
+        """Return the rank that ``Create_cart`` gives this rank, or UNDEFINED."""
+        from spmdsim.simulation.interface.process_topology import map_cart
 
-class DisabledComm(Intracomm):
-    """A handle that must not be used: null, freed, or outside Init and Finalize."""
+        return map_cart(self, dims, periods)
 
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("__"):
-            return object.__getattribute__(self, name)
-        reason, fatal, _ = self.__dict__.get("_reason", ("the communicator is COMM_NULL", False, None))
-        if fatal and not name.startswith("_"):
-            task = self.__dict__["_end"].task
-            location = place_of(task.rank, name, site_of(_frame(1)))
-            text = f"rank {task.rank} uses {location}, but {reason}"
-            kind = "not_initialized" if "Init" in reason else "finalized"
-            task.scheduler.fail(Problem(kind, ERROR, text, (task.rank,), (location,)))
-        raise MPIError("ERR_COMM", reason)
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
+        """Create a communicator whose ranks form a graph; ranks beyond it get COMM_NULL.
 
-    def __bool__(self) -> bool:
-        return False
+        All ranks must call it with equal arguments; it blocks until they have.
+
+        Args:
+            index: the end of each rank's neighbours in ``edges``; a 0 before them is accepted.
+            edges: the neighbours of all ranks, one after another.
+            reorder: not used: ranks keep their order.
+        """
+        from spmdsim.simulation.interface.graphs import create_graph
+
+        result: Graphcomm = create_graph(self, index, edges, _frame(1))
+        return result
+
+    def Graph_map(self, index: Sequence[int], edges: Sequence[int]) -> int:
+        """Return the rank that ``Create_graph`` gives this rank, or UNDEFINED."""
+        from spmdsim.simulation.interface.graphs import map_graph
+
+        return map_graph(self, index, edges)
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: Info = INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """Create a communicator whose ranks form a graph; each rank passes its own edges.
+
+        All ranks must call it; it blocks until they have.
+
+        Args:
+            sources: the ranks that send to this one; None for none.
+            destinations: the ranks to which this one sends; None for none.
+            sourceweights: one weight per source; None, UNWEIGHTED or WEIGHTS_EMPTY.
+            destweights: one weight per destination; None, UNWEIGHTED or WEIGHTS_EMPTY.
+            info: not used: mpi4py has it.
+            reorder: not used: ranks keep their order.
+
+        Raises:
+            MPIError: If a neighbour is no rank.
+            ValueError: If the number of weights is not the number of edges.
+        """
+        from spmdsim.simulation.interface.graphs import create_adjacent, edges_of_rank
+
+        edges = edges_of_rank(sources, destinations, sourceweights, destweights)
+        result: Distgraphcomm = create_adjacent(self, edges, "Create_dist_graph_adjacent", _frame(1))
+        return result
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: Info = INFO_NULL,
+        reorder: bool = False,
+    ) -> Distgraphcomm:
+        """Create a communicator whose ranks form a graph; each rank passes any edges of it.
+
+        All ranks must call it; it blocks until they have.
+
+        Args:
+            sources: the ranks from which the edges of this call lead.
+            degrees: the number of edges of each source.
+            destinations: the ranks to which the edges lead, one source after another.
+            weights: one weight per edge; None or UNWEIGHTED for none.
+            info: not used: mpi4py has it.
+            reorder: not used: ranks keep their order.
+
+        Raises:
+            MPIError: If a neighbour is no rank.
+            ValueError: If the number of weights is not the number of edges.
+        """
+        from spmdsim.simulation.interface.graphs import create_dist_graph
+
+        result: Distgraphcomm = create_dist_graph(self, sources, degrees, destinations, weights, _frame(1))
+        return result
+
+    def Create_intercomm(
+        self, local_leader: int, peer_comm: Intracomm, remote_leader: int, tag: int = 0
+    ) -> Intercomm:
+        """Create a communicator of the ranks of this one and of another one, which send to each other.
+
+        All ranks of both communicators must call it; it blocks until they have.
+
+        Args:
+            local_leader: the rank of this communicator that agrees with the other one.
+            peer_comm: a communicator of both leaders; used on the leaders only.
+            remote_leader: rank of the other leader in ``peer_comm``; used on the leaders only.
+            tag: separates calls with equal leaders.
+
+        Raises:
+            MPIError: If ``local_leader`` is no rank, or the groups have a common rank.
+        """
+        from spmdsim.simulation.interface.intercommunicators import create_intercomm
+
+        name = "Create_intercomm"
+        result: Intercomm = create_intercomm(
+            self, local_leader, peer_comm, remote_leader, tag, name, _frame(1)
+        )
+        return result
 
 
 def enable(comm: Any) -> None:
     """Make a disabled handle usable again; do nothing for other handles."""
-    reason = comm.__dict__.pop("_reason", None)
-    if reason is not None:
-        object.__setattr__(comm, "__class__", reason[2])
+    comm.__dict__.update(comm.__dict__.pop("_fatal_state", None) or {})
 
 
-COMM_NULL: Any = DisabledComm.__new__(DisabledComm)
+COMM_NULL: Any = Comm()
 
 
 # ---------------------------------------------------------------------- answers for new communicators
@@ -491,11 +686,23 @@ def _partition(calls: list[CollectiveCall]) -> None:
 
 
 def _duplicate(calls: list[CollectiveCall]) -> None:
-    """Set each call's value to the state of a new communicator of all ranks."""
+    """Set each call's value to the state of a new communicator of all ranks.
+
+    Args:
+        calls: the calls of all ranks.
+    """
     shared = calls[0].comm
     state = shared.create_state(shared.ranks, "Dup", shared.grid)
+    state.edges = shared.edges
     for call in calls:
         call.value = state
+
+
+def _and_flags(calls: list[CollectiveCall]) -> None:
+    """Set each call's value to the bitwise AND of the values of all calls."""
+    flags = reduce(and_, (call.value for call in calls))
+    for call in calls:
+        call.value = flags
 
 
 def _create_group_states(calls: list[CollectiveCall]) -> None:

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import pickle
+import importlib.machinery
+import os
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-
 from spmdsim.errors import WorldError
 from spmdsim.simulation.data import constants, derived_types, reduce_operators
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import Datatype
+from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.memory import buffer, find_address
+from spmdsim.simulation.data.pickles import PICKLE, Pickle
 from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.rank_clock import TICK, read_clock
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
 from spmdsim.simulation.findings.problems import place_of, site_of
+from spmdsim.simulation.interface import errhandlers, error_codes, library_internals
+from spmdsim.simulation.interface.generalized_requests import Grequest
+from spmdsim.simulation.interface.graphs import Distgraphcomm, Graphcomm
 from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
+from spmdsim.simulation.interface.info import INFO_ENV, INFO_NULL, Info
+from spmdsim.simulation.interface.intercommunicators import Intercomm
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
+from spmdsim.simulation.interface.sessions import SESSION_NULL, Session
+from spmdsim.simulation.interface.shared_files import FILE_NULL, File
 from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, enable
 from spmdsim.simulation.interface.windows import WIN_NULL, Win
 
@@ -43,6 +52,8 @@ def make_worlds(scheduler: Scheduler) -> None:
         task.world = Intracomm.make(shared, task.rank, task)
         self_state = CommunicatorState(scheduler, [task.rank], "COMM_SELF")
         task.self_comm = Intracomm.make(self_state, 0, task)
+        task.world.name_as_predefined("COMM_WORLD")
+        task.self_comm.name_as_predefined("COMM_SELF")
 
 
 def _task() -> Task:
@@ -81,17 +92,15 @@ class StandIn:
 
     def __init__(self) -> None:
 
+        PICKLE.__init__()  # type: ignore[misc]  # forget the functions of the last program
+        self._datareps: dict[int, set[str]] = {}
         self.package = types.ModuleType("mpi4py", "A stand-in for mpi4py, with virtual ranks.")
-        self.package.__path__ = []
+        # Submodules in Python, such as mpi4py.util.pkl5, are those of the installed mpi4py.
+        spec = importlib.machinery.PathFinder.find_spec("mpi4py")
+        self.package.__spec__ = spec or importlib.machinery.ModuleSpec("mpi4py", None, is_package=True)
+        self.package.__file__ = self.package.__spec__.origin
+        self.package.__path__ = list(self.package.__spec__.submodule_search_locations or [])
         self.MPI = types.ModuleType("mpi4py.MPI", "A stand-in for mpi4py.MPI, with virtual ranks.")
-        self.util = types.ModuleType("mpi4py.util")
-        self.util.__path__ = []
-        self.dtlib = types.ModuleType("mpi4py.util.dtlib")
-        vars(self.util)["dtlib"] = self.dtlib
-        vars(self.dtlib).update(
-            from_numpy_dtype=lambda dtype: derived_types.datatype_of(np.dtype(dtype)),
-            to_numpy_dtype=lambda datatype: datatype.dtype,
-        )
         self.rc_module = types.ModuleType("mpi4py.rc")
         vars(self.rc_module).update(
             initialize=True, threads=True, thread_level="multiple", finalize=None, errors="exception"
@@ -99,9 +108,9 @@ class StandIn:
         vars(self.package).update(
             MPI=self.MPI,
             rc=self.rc_module,
-            util=self.util,
             __version__=VERSION,
             get_config=dict,
+            get_include=lambda: os.path.join(self.package.__path__[0], "include"),
             __spmdsim__=True,
         )
         vars(self.MPI).update(_shared_names())
@@ -110,7 +119,7 @@ class StandIn:
 
     def modules(self) -> dict[str, Any]:
         """Return the entries for ``sys.modules``."""
-        modules = (self.package, self.MPI, self.rc_module, self.util, self.dtlib)
+        modules = (self.package, self.MPI, self.rc_module)
         return {module.__name__: module for module in modules}
 
     @contextmanager
@@ -145,7 +154,7 @@ class StandIn:
         called Init, its COMM_WORLD is a disabled handle.
 
         Raises:
-            AttributeError: If ``name`` is another name; the text says if it exists in mpi4py but is not simulated.
+            AttributeError: If ``name`` is another name.
             WorldError: If no simulation is running.
         """
         if name == "COMM_WORLD":
@@ -154,8 +163,6 @@ class StandIn:
             return task.world
         if name == "COMM_SELF":
             return _task().self_comm
-        if name in ("File", "Intercomm", "Session", "Graphcomm", "Distgraphcomm", "Grequest"):
-            raise AttributeError(f"MPI.{name} is not simulated")
         raise AttributeError(f"module 'mpi4py.MPI' has no attribute {name!r}")
 
     def _check_initialized(self, task: Task) -> None:
@@ -257,82 +264,58 @@ class StandIn:
     def Pcontrol(self, level: int) -> None:
         """Do nothing: profiling is not simulated."""
 
-    def Alloc_mem(self, size: int, info: Any = None) -> bytearray:
-        """Return a new bytearray of ``size`` bytes; ``info`` is not used."""
-        return bytearray(size)
+    def Flush_buffer(self) -> None:
+        """Wait for buffered sends; none has to wait, because their data was copied."""
 
-    def Free_mem(self, mem: Any) -> None:
-        """Do nothing: Python frees the memory."""
+    def Iflush_buffer(self) -> Request:
+        """Start to wait for buffered sends; return a null request, which is complete."""
+        return Request()
 
-    def Get_error_string(self, errorcode: int) -> str:
-        """Return the text of an error class."""
-        return str(MPIError(errorcode))
+    def Alloc_mem(self, size: int, info: Any = None) -> buffer:
+        """Return ``size`` bytes of memory; ``info`` is not used."""
+        return buffer.allocate(size)
 
-    def Get_error_class(self, errorcode: int) -> int:
-        """Return the class of an error."""
-        return errorcode
+    def Free_mem(self, mem: buffer) -> None:
+        """Free memory of ``Alloc_mem``."""
+        mem.release()
+
+    def Register_datarep(self, datarep: str, read_fn: Any, write_fn: Any, extent_fn: Any) -> None:
+        """Register the name of a data representation; views that use it are refused.
+
+        Args:
+            datarep: the name.
+            read_fn: not used: mpi4py has it.
+            write_fn: not used: mpi4py has it.
+            extent_fn: not used: mpi4py has it.
+
+        Raises:
+            MPIError: If the name exists.
+        """
+        names = self._datareps.setdefault(_task().rank, {"native", "internal", "external32"})
+        if datarep in names:
+            raise MPIError(
+                "ERR_DUP_DATAREP", f"Register_datarep: datarep must be a new name, got {datarep!r}"
+            )
+        names.add(datarep)
+
+    def Get_hw_resource_info(self) -> Info:
+        """Return hints on the hardware: none."""
+        return Info.Create()
+
+    def Get_address(self, location: Any) -> int:
+        """Return the address of the memory of an object."""
+        return find_address(location)
+
+    def Aint_add(self, base: int, disp: int) -> int:
+        """Return the address ``disp`` bytes after another one."""
+        return base + disp
+
+    def Aint_diff(self, addr1: int, addr2: int) -> int:
+        """Return the number of bytes from the second address to the first one."""
+        return addr1 - addr2
 
 
 _FUNCTIONS = [name for name in vars(StandIn) if name[0].isupper() or name == "get_vendor"]
-
-
-class Info(dict[str, str]):
-    """A set of hints, which have no effect."""
-
-    null = False
-
-    def __bool__(self) -> bool:
-        return not self.null
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Info) and self.null and other.null)
-
-    def __ne__(self, other: object) -> bool:  # replaces the method of dict
-        return not self == other
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return id(self)
-
-    @classmethod
-    def Create(cls, items: Any = None) -> Info:
-        """Create a set of hints from ``items``, a dict or pairs; without items it is empty."""
-        return cls(items or {})
-
-    def Set(self, key: str, value: str) -> None:
-        """Add a hint."""
-        self[key] = value
-
-    def Get(self, key: str) -> str | None:
-        """Return a hint, or None."""
-        return self.get(key)
-
-    def Delete(self, key: str) -> None:
-        """Remove a hint."""
-        del self[key]
-
-    def Dup(self) -> Info:
-        """Return a copy of the hints."""
-        return Info(self)
-
-    def Free(self) -> None:
-        """Free the hints: the handle becomes null."""
-        self.clear()
-        self.null = True
-
-    def free(self) -> None:
-        """Free the hints if the handle is not null."""
-        if self:
-            self.Free()
-
-    def Get_nthkey(self, n: int) -> str:
-        """Return the name of hint ``n``, counted from 0."""
-        if not 0 <= n < len(self):
-            raise MPIError("ERR_ARG", f"the number of a hint must be 0 to {len(self) - 1}, got {n}")
-        return str([*self][n])
-
-    def Get_nkeys(self) -> int:
-        """Return the number of hints."""
-        return len(self)
 
 
 def _make_no_proc() -> Matched:
@@ -341,29 +324,62 @@ def _make_no_proc() -> Matched:
     return matched
 
 
-def _make_null_info() -> Info:
-    info = Info()
-    info.null = True
-    return info
-
-
 def _predefined_handles() -> dict[str, Any]:
     """Return {name: handle} of the null handles and the other handles that MPI predefines for all ranks."""
     return {
         "COMM_NULL": COMM_NULL,
+        "SESSION_NULL": SESSION_NULL,
+        "FILE_NULL": FILE_NULL,
         "REQUEST_NULL": Request(),
         "GROUP_EMPTY": GROUP_EMPTY,
         "GROUP_NULL": GROUP_NULL,
         "MESSAGE_NULL": Matched(),
         "MESSAGE_NO_PROC": _make_no_proc(),
-        "INFO_NULL": _make_null_info(),
-        "INFO_ENV": Info(),
+        "INFO_NULL": INFO_NULL,
+        "INFO_ENV": INFO_ENV,
         "WIN_NULL": WIN_NULL,
+        "ERRHANDLER_NULL": errhandlers.ERRHANDLER_NULL,
+        "ERRORS_ARE_FATAL": errhandlers.ERRORS_ARE_FATAL,
+        "ERRORS_RETURN": errhandlers.ERRORS_RETURN,
+        "ERRORS_ABORT": errhandlers.ERRORS_ABORT,
     }
 
 
 #: Classes that have their own name in ``mpi4py.MPI``.
-_CLASSES = (Comm, Intracomm, Topocomm, Cartcomm, Group, Status, Request, Prequest, Op, Datatype, Info, Win)
+_CLASSES = (
+    Comm,
+    Intracomm,
+    Topocomm,
+    Cartcomm,
+    Graphcomm,
+    Distgraphcomm,
+    Intercomm,
+    Group,
+    Status,
+    Request,
+    Prequest,
+    Grequest,
+    Session,
+    File,
+    Win,
+    Pickle,
+    Op,
+    Datatype,
+    Info,
+    errhandlers.Errhandler,
+)
+_CONSTANT_CLASSES = (constants.InPlaceType, constants.BottomType, constants.BufferAutomaticType)
+
+
+def _functions_of(module: types.ModuleType, is_private: bool = False) -> dict[str, Any]:
+    """Return {name: function} of the public or the private functions that a module defines."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, types.FunctionType)
+        and value.__module__ == module.__name__
+        and name.startswith("_") == is_private
+    }
 
 
 def _shared_names() -> dict[str, Any]:
@@ -379,24 +395,21 @@ def _shared_names() -> dict[str, Any]:
     names.update(constants.ERROR_CODES)
     names.update(derived_types.NAMED)
     names.update(reduce_operators.NAMED)
-    names.update({cls.__name__: cls for cls in _CLASSES})
+    names.update({cls.__name__: cls for cls in (*_CLASSES, *_CONSTANT_CLASSES)})
+    names.update(_functions_of(error_codes))
+    names.update(_functions_of(library_internals, is_private=True))
     names.update(
         Message=Matched,
         Exception=MPIError,
         Compute_dims=Compute_dims,
         **_predefined_handles(),
-        ERRORS_RETURN=0,
-        ERRORS_ARE_FATAL=1,
-        ERRORS_ABORT=2,
-        MAX_PROCESSOR_NAME=256,
-        pickle=pickle,
+        pickle=PICKLE,
         _typedict={datatype.dtype.char: datatype for datatype in derived_types.NAMED.values()}
         | {dtype.char: datatype for dtype, datatype in derived_types.BY_DTYPE.items()},
-        BSEND_OVERHEAD=128,
-        KEYVAL_INVALID=-1,
-        VERSION=4,
-        SUBVERSION=0,
-        buffer=memoryview,
-        memory=memoryview,
+        buffer=buffer,
+        memory=buffer,
     )
+    for name, value in names.items():
+        if isinstance(value, Handle):
+            value.name_as_predefined(name)
     return names

@@ -44,6 +44,11 @@ class WindowCalls:
     _rank: int
 
     @property
+    def _meeting_end(self) -> Endpoint:
+        """The rank's end for collectives."""
+        return self._end
+
+    @property
     def _state(self) -> WindowState:
         """The state of the window. Raises an MPI error if the handle is null."""
         if self._window is None:
@@ -279,7 +284,7 @@ class WindowCalls:
 
     def _group_ranks(self, name: str, group: Group) -> list[int]:
         """Return the ranks of a group as ranks of the window; raise an MPI error (ERR_GROUP) for others."""
-        ranks = group.Translate_ranks(group=Group(self._state.ranks))
+        ranks = group.Translate_ranks(group=Group.make(self._state.ranks))
         if UNDEFINED in ranks:
             raise MPIError("ERR_GROUP", f"{name}: the group must have ranks of the window only, got {ranks}")
         return ranks

@@ -264,7 +264,7 @@ class Win(WindowCalls):
 
     def Get_group(self) -> Group:
         """Return the group of the ranks."""
-        return Group(self._state.ranks)
+        return Group.make(self._state.ranks)
 
     def Get_info(self) -> Any:
         """Return a copy of the hints."""

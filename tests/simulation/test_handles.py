@@ -1,0 +1,147 @@
+"""Handles, attributes, error handlers, hints, error codes and memory."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spmdsim.simulation import simulate
+
+pytest.importorskip("greenlet")
+
+
+def run(program: Any, n: int = 1) -> Any:
+    return simulate(program, n).results
+
+
+def test_two_handles_of_an_object_are_equal() -> None:
+    def program(comm: Any) -> Any:
+        """Return comparisons of handles with copies, duplicates, numbers and pickles."""
+        from mpi4py import MPI
+
+        copies = [type(handle)(handle) == handle for handle in (MPI.INT, MPI.SUM, comm, MPI.INFO_ENV)]
+        numbers = [type(handle).f2py(handle.py2f()) == handle for handle in (MPI.INT, MPI.SUM, comm)]
+        duplicate = comm.Dup()
+        other = duplicate != comm and MPI.INT.Dup() != MPI.INT
+        pickled = [pickle.loads(pickle.dumps(handle)) is handle for handle in (MPI.INT, comm, MPI.OP_NULL)]
+        return all(copies), all(numbers), other, all(pickled), MPI.Comm() == MPI.COMM_NULL
+
+    assert run(program, 2) == ((True,) * 5,) * 2
+
+
+def test_attributes_follow_copies_as_their_key_says() -> None:
+    def program(comm: Any) -> Any:
+        """Return the attributes of a copy, and the values of deleted ones."""
+        from mpi4py import MPI
+
+        deleted: list[Any] = []
+        keys = [
+            MPI.Comm.Create_keyval(copy_fn, lambda comm, key, value: deleted.append(value))
+            for copy_fn in (None, True, lambda comm, key, value: value + 1)
+        ]
+        for key in keys:
+            comm.Set_attr(key, 10 + len(deleted))
+        copy = comm.Dup()
+        attributes = [copy.Get_attr(key) for key in keys]
+        copy.Free()
+        comm.Delete_attr(keys[0])
+        with pytest.raises(MPI.Exception, match="ERR_KEYVAL"):
+            comm.Set_attr(5, None)
+        return attributes, deleted, comm.Get_attr(keys[0])
+
+    assert run(program) == (([None, 10, 11], [11, 10, 10], None),)
+
+
+def test_error_handlers_are_called_and_freed() -> None:
+    def program(comm: Any) -> Any:
+        """Return the codes that a handler got, and truth values of handlers."""
+        from mpi4py import MPI
+
+        codes: list[int] = []
+        handler = MPI.Comm.Create_errhandler(lambda comm, code: codes.append(code))
+        comm.Set_errhandler(handler)
+        comm.Call_errhandler(MPI.ERR_TAG)
+        is_equal = comm.Get_errhandler() == handler
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        handler.Free()
+        return codes == [MPI.ERR_TAG], is_equal, bool(handler), comm.Get_errhandler() == MPI.ERRORS_RETURN
+
+    assert run(program) == ((True, True, False, True),)
+
+
+def test_hints_are_a_mapping() -> None:
+    def program(comm: Any) -> Any:
+        """Return hints of an info, of a communicator, and errors."""
+        from mpi4py import MPI
+
+        info = MPI.Info.Create({"a": "1"})
+        info.update(b="2")
+        copy = comm.Dup(info)
+        with pytest.raises(KeyError):
+            info["c"]
+        with pytest.raises(MPI.Exception, match="ERR_INFO_NOKEY"):
+            info.Delete("c")
+        return info.items(), copy.Get_info().items(), info.pop("a"), len(info), bool(MPI.INFO_NULL)
+
+    pairs = [("a", "1"), ("b", "2")]
+    assert run(program) == ((pairs, pairs, "1", 1, False),)
+
+
+def test_programs_add_error_codes() -> None:
+    def program(comm: Any) -> Any:
+        """Return class and text of a new error code."""
+        from mpi4py import MPI
+
+        cls = MPI.Add_error_class()
+        code = MPI.Add_error_code(cls)
+        MPI.Add_error_string(code, "cold")
+        error = MPI.Exception(code)
+        facts = error.Get_error_class() == cls, str(error), error == code, error > MPI.ERR_LASTCODE
+        with pytest.raises(MPI.Exception, match="must be a class without codes"):
+            MPI.Remove_error_class(cls)
+        MPI.Remove_error_string(code)
+        MPI.Remove_error_code(code)
+        MPI.Remove_error_class(cls)
+        return facts
+
+    assert run(program) == ((True, "cold", True, True),)
+
+
+def test_memory_is_a_block_of_bytes() -> None:
+    def program(comm: Any) -> Any:
+        """Return facts on allocated memory, on the memory of an array, and on addresses."""
+        from mpi4py import MPI
+
+        memory = MPI.Alloc_mem(16)
+        memory[:4] = b"abcd"
+        numbers = np.frombuffer(memory, np.float64)
+        comm.Bcast([memory, MPI.BYTE])
+        array = np.arange(3)
+        block = MPI.memory.frombuffer(array, readonly=True)
+        with pytest.raises(TypeError):
+            block[0] = 1
+        is_address = MPI.Get_address(array) == block.address == array.ctypes.data
+        contents = memory[:4].tobytes(), len(numbers), block.nbytes, is_address
+        MPI.Free_mem(memory)
+        return contents, memory.nbytes
+
+    assert run(program) == (((b"abcd", 2, 24, True), 0),)
+
+
+def test_python_modules_of_mpi4py_run_on_virtual_ranks() -> None:
+    def program(comm: Any) -> Any:
+        """Return an object that mpi4py.util.pkl5 sent."""
+        from mpi4py import get_include
+        from mpi4py.util import pkl5
+        from mpi4py.util.dtlib import from_numpy_dtype
+
+        communicator = pkl5.Intracomm(comm)
+        request = communicator.isend(np.arange(4) + comm.rank, (comm.rank + 1) % comm.size)
+        received = communicator.recv(source=(comm.rank - 1) % comm.size)
+        request.wait()
+        return received.tolist(), from_numpy_dtype("f8").Get_size(), get_include().endswith("include")
+
+    assert run(program, 2)[1] == ([0, 1, 2, 3], 8, True)
