@@ -145,7 +145,7 @@ def simulate(
             report, lambda order: run(lambda rank, line: None, None, order), explore, progress
         )
     if check and not report.ok:
-        raise SimulationError(str(report.errors[-1]), report)
+        raise SimulationError(str(report.errors[0]), report)
     return report
 
 
@@ -450,7 +450,8 @@ def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> 
         output: the printed lines as (rank, line), in order.
     """
     tasks = scheduler.tasks
-    problems = tuple(scheduler.problems)
+    # The finding that ended the run stands first, because warnings before it are seldom its cause.
+    problems = tuple(sorted(scheduler.problems, key=lambda problem: problem is not scheduler.failure))
     wrong = any(scheduler.strict or problem.severity == ERROR for problem in problems)
     exit_codes = [task.exit_code for task in tasks if task.exit_code]
     timeline = scheduler.timeline

@@ -17,7 +17,7 @@ class Report(ShortRepr):
 
     Attributes:
         size: number of ranks.
-        problems: all findings in order; the last one ended the run if ``completed`` is false.
+        problems: all findings in order; the first one ended the run if ``completed`` is false.
         completed: True if every rank reached its end.
         results: result of the function on each rank.
         seconds: modelled time at which each rank ended.

@@ -187,6 +187,16 @@ def test_two_open_receives_into_one_buffer_are_reported() -> None:
     assert only(program, 2).kind == "buffer_reused"
 
 
+def test_the_finding_that_ended_the_run_stands_first() -> None:
+    def program(comm: Any) -> None:
+        other = 1 - comm.rank
+        comm.send(1, other)
+        comm.recv(source=other)
+        comm.recv(source=other)
+
+    assert [problem.kind for problem in judge(program, 2).problems] == ["deadlock", "needs_buffering"]
+
+
 # ---------------------------------------------------------------------- collectives
 
 
