@@ -197,6 +197,23 @@ def test_the_finding_that_ended_the_run_stands_first() -> None:
     assert [problem.kind for problem in judge(program, 2).problems] == ["deadlock", "needs_buffering"]
 
 
+@pytest.mark.parametrize("changed", ["sent", "received"])
+def test_a_changed_buffer_of_a_persistent_collective_is_reported_once(changed: str) -> None:
+    def program(comm: Any) -> None:
+        sent, received = np.ones(2), np.zeros(2)
+        request = comm.Allreduce_init(sent, received)
+        for _ in range(2):
+            request.Start()
+            (sent if changed == "sent" else received)[:] += 1
+            request.Wait()
+            sent += 1
+        request.Free()
+
+    (problem,) = judge(program, 2).problems
+    assert problem.kind == "buffer_reused"
+    assert "changes the collective buffer of Allreduce_init at test_faults.py:" in problem.message
+
+
 # ---------------------------------------------------------------------- collectives
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.message_buffers import COLUMNS, ROWS, MessageBuffer, ObjectPayload
+from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS, MessageBuffer, ObjectPayload
 from spmdsim.simulation.engine.mailboxes import Endpoint, finish
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import Site
@@ -64,6 +64,7 @@ class CollectiveCall:
         comm: the state of the communicator; ``rank`` is the rank in it, ``task`` the rank of the program.
         waiter: the rank or `JointWait` that waits for it, or None.
         relief: the `Relief` that completed it early, or None.
+        before: pairs of a buffer and its contents when a nonblocking call was started.
         entered: modelled time of the call; ``end``: time at which the rank continues.
         past: the events before the call, and after its completion those before it, if the program has a window.
     """
@@ -89,6 +90,7 @@ class CollectiveCall:
     entered: float = 0.0
     end: float = 0.0
     past: Any = None
+    before: Sequence[Any] = ()
 
     def nbytes(self) -> int:
         """Return the larger of the bytes that this rank sends and receives.
@@ -99,6 +101,11 @@ class CollectiveCall:
         received = sum(block.nbytes for block in self.receive or ())
         number: int = max(sent, received)
         return number
+
+    def keep_contents(self) -> None:
+        """Store copies of all buffers, to detect that the program changes one before it waits."""
+        buffers = [buffer for buffer in (*self.send, *(self.receive or ())) if buffer.dtype is not OBJECT]
+        self.before = [(buffer, buffer.copy()) for buffer in buffers]
 
     def can_leave_early(self) -> bool:
         """Return True if a library may let this rank continue before all other ranks have called."""

@@ -201,13 +201,14 @@ def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) ->
 
     Args:
         scheduler: the scheduler of the simulation.
-        operation: the message or the receive of the call.
+        operation: the message, the receive or the collective call.
         where: the source line that completes the call.
     """
     if not is_new(scheduler, "changed", operation.site):
         return
     start = place_of(operation.task.rank, operation.name, operation.site)
-    what = "send" if hasattr(operation, "payload") else "receive"
+    kinds = {"payload": "send", "target": "receive"}  # by attribute; a collective call has neither
+    what = next((kind for name, kind in kinds.items() if hasattr(operation, name)), "collective")
     text = (
         f"rank {start.rank} changes the {what} buffer of {start} before {where} completes it, "
         "so the data is undefined"

@@ -906,6 +906,7 @@ def _nonblocking_method(name: str, prepare: Callable[..., CollectiveCall]) -> Ca
     def method(self: Any, *args: Any, **kwargs: Any) -> Request:
         frame = sys._getframe(1)
         call = _prepared_call(prepare, self, name, args, kwargs)
+        call.keep_contents()
         return Request(operation=join_meeting(self._meeting_end, call, name, site_of(frame)))
 
     return describe_method(method, name, prepare)
@@ -929,6 +930,7 @@ def _persistent_method(name: str, prepare: Callable[..., CollectiveCall]) -> Cal
 
         def start() -> CollectiveCall:
             call = _prepared_call(prepare, self, name, args, kwargs)
+            call.keep_contents()
             return join_meeting(self._meeting_end, call, name, site)
 
         return Prequest(begin=start)

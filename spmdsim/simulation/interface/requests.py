@@ -9,6 +9,7 @@ from typing import Any
 from spmdsim.simulation.data.constants import UNDEFINED, MPIError
 from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.status import Status, fill_statuses
+from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
 from spmdsim.simulation.engine.scheduler import current_scheduler
 from spmdsim.simulation.engine.transfer import complete_receive, complete_send, set_receive_times
@@ -457,7 +458,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
     - A receive: advance the clock, and write the data to the buffer. A cancelled receive only marks the status.
     - A collective: advance the clock, and write the received blocks. The status is not filled.
 
-    If the program changed the buffer of a send or receive since it was started, an error is added to the report. A
+    If the program changed the buffer of a send, receive or collective since it was started, an error is added to the report. A
     buffered send has a copy, so its buffer may change.
 
     Args:
@@ -486,6 +487,9 @@ def take_result(operation: Any, status: Status | None) -> Any:
         if operation.before is not None:
             _check_unchanged(operation, operation.target.read(), operation.before)
         return complete_receive(operation, status)
+    if isinstance(operation, CollectiveCall):
+        for buffer, contents in operation.before:
+            _check_unchanged(operation, buffer.read(), contents)
     task.reset_counts()
     take = getattr(operation, "take", None)  # only operations of the program fill a status
     return operation.deliver() if take is None else take(status)
@@ -495,7 +499,7 @@ def _check_unchanged(operation: Any, array: Any, before: Any) -> None:
     """Add a finding if a buffer has changed during a nonblocking call.
 
     Args:
-        operation: the message or the receive.
+        operation: the message, the receive or the collective call.
         array: the elements of the buffer now.
         before: the elements when the operation was started.
     """
