@@ -16,6 +16,7 @@ from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
 from spmdsim.reading import require_file
 from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.data.open_handles import recorded
 from spmdsim.simulation.deadlock.explanation import resolve_stall
 from spmdsim.simulation.deadlock.wait_graph import report_open_operations
 from spmdsim.simulation.engine.captured_output import replace_attribute, replace_exit
@@ -207,7 +208,8 @@ def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, writ
         scheduler.start(lambda task: _run_rank(scheduler, task, body, end, excepthook))
         start_clock()
         try:
-            scheduler.run()
+            with recorded(scheduler.handles):
+                scheduler.run()
         finally:
             scheduler.close()
     if scheduler.failure is None:

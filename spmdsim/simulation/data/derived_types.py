@@ -16,6 +16,7 @@ from spmdsim.simulation.data.attributes import AttributeHolder
 from spmdsim.simulation.data.constants import ORDER_C, MPIError
 from spmdsim.simulation.data.distributed_arrays import owned_indices
 from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.open_handles import remove_handle
 from spmdsim.simulation.data.type_contents import TypeContents
 
 BYTE_DTYPE = np.dtype(np.uint8)
@@ -198,6 +199,7 @@ class Datatype(TypeContents, AttributeHolder, Handle):
         if self.is_predefined or not self:
             raise MPIError("ERR_TYPE", f"{self} is a type of MPI's own, which cannot be freed")
         self._delete_attributes()
+        remove_handle(self)
         # Open requests may still use the elements of the type.
         self.word, self.committed, self.label = "DATATYPE_NULL", False, None
 

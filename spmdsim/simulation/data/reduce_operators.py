@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import datatype_of
 from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.open_handles import add_handle, remove_handle
 
 
 class Op(Handle):
@@ -112,12 +113,14 @@ class Op(Handle):
         """
         op = cls.make(getattr(function, "__name__", "user"), None, None, commutes=commute)
         op._function = function
+        add_handle(op, "operation")
         return op
 
     def Free(self) -> None:
         """Free an operation of the program: the handle becomes null; running calls continue."""
         if self._function is None or not self:
             raise MPIError("ERR_OP", f"{self!r} is an operation of MPI's own, which cannot be freed")
+        remove_handle(self)
         self.name = "OP_NULL"
 
     def Is_commutative(self) -> bool:

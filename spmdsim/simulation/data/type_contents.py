@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.constants import MPIError
+from spmdsim.simulation.data.open_handles import add_handle
 
 _Type = TypeVar("_Type", bound="TypeContents")
 #: Arguments that are addresses or displacements in bytes, by combiner.
@@ -39,8 +40,9 @@ class TypeContents:
     origin: tuple[str, Any, dict[str, Any]] = ("NAMED", None, {})
 
     def set_origin(self: _Type, combiner: str, base: Any, **arguments: Any) -> _Type:
-        """Store how the type was created; return the type."""
+        """Store how the program created the type; return the type."""
         self.origin = combiner, None if base is None else base.own_handle(), arguments
+        add_handle(self, "datatype")
         return self
 
     def own_handle(self: _Type) -> _Type:

@@ -13,6 +13,7 @@ from spmdsim.simulation.engine.mailboxes import JointWait, Message
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.findings.problems import (
     ERROR,
+    WARNING,
     Problem,
     ProgramPlace,
     line_of,
@@ -286,6 +287,7 @@ def report_open_operations(scheduler: Scheduler, finalize_needed: bool) -> None:
         *_find_open_meetings(scheduler),
         *_find_open_requests(scheduler),
         *find_open_windows(scheduler),
+        *_find_open_handles(scheduler),
     ]
     if finalize_needed:
         scheduler.problems += _find_unfinalized(scheduler)
@@ -390,6 +392,30 @@ def _calls_text(operations: list[Any]) -> str:
     texts = [f"rank {rank}: {call}" if len(rank_of_call) > 1 else call for call, rank in rank_of_call.items()]
     hidden_count = len(texts) - _MOST_CALLS
     return "; ".join([*texts[:_MOST_CALLS], *([f"and {hidden_count} more"] if hidden_count > 0 else [])])
+
+
+#: Handles per rank that a line may keep to the end of a program: one per neighbour on a grid of three dimensions.
+KEPT_HANDLES = 6
+
+
+def _find_open_handles(scheduler: Scheduler) -> Iterator[Problem]:
+    """Yield one warning "not_freed" per line that made handles which its ranks have not freed.
+
+    The end of a program frees its handles. So a line is reported only if its ranks keep more than :data:`KEPT_HANDLES`
+    (6) handles on average, as in a loop, which exhausts a library.
+
+    Args:
+        scheduler: the simulation.
+    """
+    groups: dict[Any, list[ProgramPlace]] = {}
+    for kind, location in scheduler.handles.list_places():
+        groups.setdefault((kind, location.call, location.file, location.line), []).append(location)
+    for (kind, *_), places in groups.items():
+        ranks = sorted({location.rank for location in places})
+        if len(places) > KEPT_HANDLES * len(ranks):
+            verb = "does" if len(ranks) == 1 else "do"
+            text = f"{ranks_text(ranks)} {verb} not free {len(places)} {kind}s of {places[0]}"
+            yield Problem("not_freed", WARNING, text, tuple(ranks), (places[0],))
 
 
 def _find_unfinalized(scheduler: Scheduler) -> Iterator[Problem]:

@@ -23,10 +23,11 @@ from spmdsim.cost.machine import Machine
 from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import WorldError
 from spmdsim.simulation.data.constants import BufferAutomaticType
+from spmdsim.simulation.data.open_handles import OpenHandles
 from spmdsim.simulation.engine.incoming_port import IncomingPort
 from spmdsim.simulation.engine.timing import message_link
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack
+from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace, place_in_stack
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.collective_times import CollectiveTimes
@@ -174,6 +175,7 @@ class Scheduler:
         failure: the finding that ended the run, or None.
         on_stall: function that is called if no rank can continue (with ``""``), or if all ranks only poll (with
             ``relief``, later ``livelock``). It returns True if it made a rank ready.
+        handles: the handles that ranks created and have not freed.
         like: what the standard leaves open is checked as by "openmpi" or "mpich"; "strict": all that it forbids.
         plain: the link of all messages if the machine has only one, else None. It makes pricing a message faster.
         on_enter: function that is called with the next rank before it runs, to set its global variables.
@@ -230,6 +232,11 @@ class Scheduler:
         self.windows: list[Any] = []
         self.order: Any = None
         self.nodes = NodeMap.consecutive(size, size)
+        self.handles = OpenHandles(self.locate)
+
+    def locate(self) -> ProgramPlace:
+        """Return the line of the program in which the running rank calls the simulator."""
+        return place_in_stack(self.current.rank, sys._getframe(1))
 
     def link(self, ranks: Sequence[int], nbytes: int) -> Link:
         """Return the link, latency and inverse bandwidth, of a message between ranks of the program."""

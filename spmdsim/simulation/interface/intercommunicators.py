@@ -16,6 +16,7 @@ from spmdsim.simulation.data.message_buffers import (
     split_by_types,
     split_equally,
 )
+from spmdsim.simulation.data.open_handles import remove_handle
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
 from spmdsim.simulation.engine.collective_calls import (
     CollectiveCall,
@@ -112,6 +113,7 @@ class Intercomm(Comm):
             errhandler: the error handler of the communicator; None: ERRORS_RETURN.
         """
         local = Intracomm.Create_from_group(local_group, stringtag, info)
+        remove_handle(local)  # the program does not get it
         peer, leader = local._task.world, remote_group.members[remote_leader]
         comm = create_intercomm(
             local, local_leader, peer, leader, 0, f"Create_from_groups {stringtag}", _frame(1)
@@ -246,6 +248,7 @@ def create_intercomm(
                 local._scheduler, peer._shared.ranks, name
             )
         leader = Intracomm.make(hidden, peer._rank, local._task)
+        remove_handle(leader)  # the program does not get it
         remote = hidden, tag, _exchange_ranks(leader, ranks, remote_leader, tag, name, frame)
 
     def answer(calls: _Calls) -> None:

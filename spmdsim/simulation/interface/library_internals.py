@@ -8,6 +8,7 @@ from typing import Any
 
 from spmdsim.simulation.data.derived_types import Datatype
 from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.open_handles import remove_handle
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.scheduler import current_task
 from spmdsim.simulation.interface.intercommunicators import Intercomm, IntercommState
@@ -47,7 +48,10 @@ def _commctx_inter(comm: Any) -> tuple[Any, int, Any, bool]:
         shared.forming["context"] = hidden, local
     hidden, local = shared.forming["context"]
     context = Intercomm.make(hidden, 0, comm._task)
-    return context, 0, Intracomm.make(local[side], comm._rank, comm._task), side == 0
+    own_side = Intracomm.make(local[side], comm._rank, comm._task)
+    for handle in (context, own_side):
+        remove_handle(handle)  # the program does not get it
+    return context, 0, own_side, side == 0
 
 
 def _typecode(datatype: Datatype) -> str | None:

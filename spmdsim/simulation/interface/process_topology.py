@@ -12,6 +12,7 @@ import numpy as np
 
 from spmdsim.errors import many
 from spmdsim.simulation.data.constants import PROC_NULL, UNDEFINED, MPIError
+from spmdsim.simulation.data.open_handles import remove_handle
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.interface import neighbour_collectives
 from spmdsim.simulation.interface.collective_methods import add_collectives
@@ -150,6 +151,7 @@ class Cartcomm(Topocomm):
         color = rank_at([dims[dim] for dim in dropped], [coords[dim] for dim in dropped])
         key = rank_at([dims[dim] for dim in remaining], [coords[dim] for dim in remaining])
         comm = self._split_by_color(color, key, "Sub", _frame(1))
+        remove_handle(comm)  # the program gets the handle of the grid instead
         comm._shared.grid = tuple(dims[dim] for dim in remaining), tuple(periods[dim] for dim in remaining)
         comm._shared.name = f"{self._shared.name}.Sub"
         return Cartcomm.make(comm._shared, comm._rank, self._task)

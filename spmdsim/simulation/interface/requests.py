@@ -8,6 +8,7 @@ from typing import Any
 
 from spmdsim.simulation.data.constants import UNDEFINED, MPIError
 from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.open_handles import add_handle, remove_handle
 from spmdsim.simulation.data.status import Status, fill_statuses
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import JointWait, Message, Receive, finish
@@ -419,6 +420,7 @@ class Prequest(Request):
         self = super().__new__(cls, request)
         if begin is not None:
             self._begin = begin
+            add_handle(self, "persistent request")
         return self
 
     def __init__(self, request: Request | None = None, begin: Callable[[], Any] | None = None) -> None:
@@ -448,6 +450,7 @@ class Prequest(Request):
     def free(self) -> None:
         """Free the request if it is not null."""
         super().free()
+        remove_handle(self)
         self._begin = None
 
 

@@ -14,6 +14,7 @@ from spmdsim.simulation.data.attributes import AttributeHolder
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import NAMED
 from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.open_handles import add_handle, remove_handle
 from spmdsim.simulation.data.reduce_operators import NAMED as OPERATIONS
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
@@ -111,6 +112,7 @@ class Comm(
         comm._shared, comm._rank, comm._scheduler = shared, rank, shared.scheduler
         comm._end = Endpoint(shared, rank, task)
         comm._attributes = {}
+        add_handle(comm, "communicator")
         return comm
 
     @property
@@ -210,7 +212,9 @@ class Comm(
             state = shared.forming[purpose] = CommunicatorState(
                 shared.scheduler, shared.ranks, f"{shared.name}.{purpose}"
             )
-        return Intracomm.make(state, shared.ranks.index(self._task.rank), self._task)
+        hidden = Intracomm.make(state, shared.ranks.index(self._task.rank), self._task)
+        remove_handle(hidden)  # the program does not get it
+        return hidden
 
     def Agree(self, flag: int) -> int:
         """Return the bitwise AND of the flags of all ranks, which all must call it."""
@@ -406,6 +410,7 @@ class Comm(
             reason: the text of the error.
             fatal: True if a use ends the run with a finding; False if it raises an MPI error.
         """
+        remove_handle(self)
         state = {name: self.__dict__.pop(name) for name in _STATE if name in self.__dict__}
         self.__dict__.update(_reason=reason, _fatal_state=state if fatal else None)
 
