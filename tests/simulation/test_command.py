@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +61,7 @@ def test_options_stand_before_or_right_after_the_script(capsys: Any) -> None:
     [
         ("--only=0 x --json -n 3", 4, "x --json -n 3"),
         ("--own -n 3", 4, "--own -n 3"),
+        ("--n 5", 4, "--n 5"),
         ("-n 3 -- -n 2", 3, "-n 2"),
     ],
 )
@@ -188,6 +193,24 @@ def test_a_simulation_restores_the_state_of_the_process(tmp_path: Path) -> None:
     simulate(script(tmp_path, "comm.recv(source=comm.rank ^ 1)"), 2, check=False)
     simulate(script(tmp_path, "import sys; sys.argv = ['changed']; sys.path.append('x')"), 2)
     assert state() == before
+
+
+def test_a_simulation_restores_settings_that_ranks_share(tmp_path: Path) -> None:
+    def state() -> Any:
+        hooks = threading.excepthook, sys.unraisablehook, sys.get_asyncgen_hooks()
+        mask = os.umask(0o22)
+        os.umask(mask)
+        return mask, signal.getsignal(signal.SIGINT), sys.getrecursionlimit(), gc.isenabled(), hooks
+
+    before = state()
+    changes = (
+        "import gc, os, signal, sys, threading\nos.umask(0o77)\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "sys.setrecursionlimit(4321)\ngc.disable()\nthreading.excepthook = sys.unraisablehook = print\n"
+        "comm.Barrier()\n"
+    )
+    for end in ("", "1 / 0\n", "comm.recv()\n"):
+        simulate(script(tmp_path, changes + end), 2, check=False)
+        assert state() == before
 
 
 def test_calls_of_init_and_finalize_are_checked(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import locale
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -42,6 +43,17 @@ PROGRAMS = {
     "a seed of numpy's global generator": (
         "import numpy as np\nnp.random.seed(42 + rank)\ncomm.Barrier()\nprint(f'{np.random.rand():.12f}')",
         drawn_after_seed,
+    ),
+    "the environment of child processes": (
+        "import os, subprocess\nos.environ['RANK_ENV'] = str(rank)\nif rank: os.environ.pop('HOME', None)\n"
+        'comm.Barrier()\ncode = \'import os; print(os.environ["RANK_ENV"], "HOME" in os.environ)\'\n'
+        "print(subprocess.check_output([sys.executable, '-c', code], text=True).strip())",
+        lambda rank: f"{rank} {rank == 0 and 'HOME' in os.environ}",
+    ),
+    "a running event loop": (
+        "import asyncio\nasync def main():\n    comm.Barrier()\n    await asyncio.sleep(0)\n"
+        "    comm.Barrier()\n    return rank\nprint(asyncio.run(main()))",
+        str,
     ),
     "output switched off on other ranks": (
         "import os\nif rank: sys.stdout = open(os.devnull, 'w')\ncomm.Barrier()\nprint('seen')",

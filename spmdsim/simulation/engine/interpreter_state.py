@@ -1,7 +1,7 @@
 """Give each rank its own values of what the interpreter and extension modules have once per process.
 
-These are variables of ``sys`` and ``warnings``, numpy's global random numbers and the figures of pyplot. They are
-stored when a rank stops, and set when it continues.
+These are variables of ``sys`` and ``warnings``, numpy's global random numbers, the running event loop of asyncio and
+the figures of pyplot. They are stored when a rank stops, and set when it continues.
 """
 
 from __future__ import annotations
@@ -84,6 +84,26 @@ class _RankValues:
     warnings: _Values
     bit_generator: Any = None
     figures: Any = field(default_factory=OrderedDict)
+    event_loop: Any = None
+    generator_hooks: Any = (None, None)
+
+
+def _event_loop() -> tuple[Any, Any]:
+    """Return the running event loop, None without one, and the hooks of async generators."""
+    module = sys.modules.get("_asyncio")
+    return module and module._get_running_loop(), sys.get_asyncgen_hooks()
+
+
+def _set_event_loop(loop: Any, hooks: Any) -> None:
+    """Set the running event loop, if asyncio is loaded, and the hooks of async generators.
+
+    Args:
+        loop: the event loop; None if none runs.
+        hooks: the hooks, as ``sys.get_asyncgen_hooks`` returns them.
+    """
+    if "_asyncio" in sys.modules:
+        sys.modules["_asyncio"]._set_running_loop(loop)
+    sys.set_asyncgen_hooks(*hooks)
 
 
 class InterpreterState:
@@ -105,6 +125,7 @@ class InterpreterState:
         self._random: Any = None  # numpy.random, if ranks may draw numbers
         self._process_generator: Any = None
         self._process_figures: Any = None
+        self._process_loop = _event_loop()
 
     def enter_rank(self, rank: int) -> None:
         """Store the values of the running rank, and set those of the next one.
@@ -132,6 +153,10 @@ class InterpreterState:
             if before is not None:
                 before.bit_generator = self._random.get_bit_generator()
             self._set_generator(after)
+        if "_asyncio" in sys.modules:
+            if before is not None:
+                before.event_loop, before.generator_hooks = _event_loop()
+            _set_event_loop(after.event_loop, after.generator_hooks)
         pyplot = sys.modules.get("matplotlib._pylab_helpers")
         if pyplot is not None:
             self._exchange_figures(pyplot.Gcf, before, after)
@@ -187,6 +212,7 @@ class InterpreterState:
         self._rank, self._running = -1, None
         self._sys.restore()
         self._warnings.restore()
+        _set_event_loop(*self._process_loop)
         if self._random is not None:
             self._random.set_bit_generator(self._process_generator)
         pyplot = sys.modules.get("matplotlib._pylab_helpers")

@@ -20,7 +20,7 @@ from spmdsim.simulation.engine.captured_output import RankStreams
 from spmdsim.simulation.engine.interpreter_state import InterpreterState
 from spmdsim.simulation.engine.module_loading import CodeSharingLoader, ContextLoader
 from spmdsim.simulation.engine.ownership import Ownership, Variables, find_module
-from spmdsim.simulation.engine.rank_process import Process
+from spmdsim.simulation.engine.rank_process import Process, restored_settings
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 
 
@@ -242,7 +242,7 @@ class Isolation:
         sys.meta_path.insert(0, self)
         self._scheduler.on_enter = self.enter_rank
         try:
-            with self.process.installed(self._is_own):
+            with restored_settings(), self.process.installed(self._is_own):
                 yield
         finally:
             sys.meta_path.remove(self)

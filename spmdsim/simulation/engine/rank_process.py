@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import locale
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -33,9 +36,11 @@ class _RankEnvironment(MutableMapping[Any, Any]):
         return self._variables()[key]
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        self._process.changed_variables.add(key)
         self._variables()[key] = value
 
     def __delitem__(self, key: Any) -> None:
+        self._process.changed_variables.add(key)
         del self._variables()[key]
 
     def __iter__(self) -> Iterator[Any]:
@@ -43,6 +48,34 @@ class _RankEnvironment(MutableMapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._variables())
+
+
+@contextmanager
+def restored_settings() -> Iterator[None]:
+    """Restore settings of the process, which ranks share, at the end of a ``with`` block. Yields None.
+
+    These are the file mode mask, signal handlers, limits of the interpreter, garbage collection and hooks of errors.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    recursion_limit, switch_interval = sys.getrecursionlimit(), sys.getswitchinterval()
+    collects, thresholds, stack_size = gc.isenabled(), gc.get_threshold(), threading.stack_size()
+    thread_hook, unraisable_hook = threading.excepthook, sys.unraisablehook
+    try:
+        yield
+    finally:
+        os.umask(mask)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None and signal.getsignal(number) != handler:
+                    signal.signal(number, handler)
+        sys.setrecursionlimit(recursion_limit)
+        sys.setswitchinterval(switch_interval)
+        (gc.enable if collects else gc.disable)()
+        gc.set_threshold(*thresholds)
+        threading.stack_size(stack_size)
+        threading.excepthook, sys.unraisablehook = thread_hook, unraisable_hook
 
 
 class Process:
@@ -58,6 +91,7 @@ class Process:
         ]
         self._environment: dict[Any, Any] = os.environ._data  # type: ignore[attr-defined]
         self.environments = [dict(self._environment) for _ in range(size)]
+        self.changed_variables: set[Any] = set()  # names of variables that a rank has set or deleted
         # The working folder of each rank. When a rank first changes its folder, all others get the start folder.
         self._folders = [""] * size
         self.has_moved = False  # True if a rank has changed its working folder
@@ -67,12 +101,14 @@ class Process:
         self.rank = 0
 
     def enter_rank(self, rank: int) -> None:
-        """Make a rank the running one: change to its working folder and locale if a rank has changed its own.
+        """Make a rank the running one; set its folder, locale and environment if they can differ.
 
         Args:
             rank: the rank.
         """
         self.rank = rank
+        if self.changed_variables:
+            self._export(self.environments[rank])
         if self.has_moved:
             self._chdir(self._folders[rank])
         if self._locales:
@@ -162,17 +198,20 @@ class Process:
         self._exit_functions[self.rank] = others
         self._unregister(func)
 
-    def _restore_environment(self) -> None:
-        """Undo the changes of all ranks to ``os.environ`` and to the environment of C code.
+    def _export(self, environment: dict[Any, Any]) -> None:
+        """Give C code and child processes the values that an environment has for the changed variables.
 
-        A variable that a rank added is removed. A variable that a rank changed or deleted gets its value from before
-        the simulation.
+        Args:
+            environment: the variables by name.
         """
+        for key in self.changed_variables:
+            if key in environment:
+                os.putenv(key, environment[key])
+            else:
+                os.unsetenv(key)
+
+    def _restore_environment(self) -> None:
+        """Undo the changes of all ranks to ``os.environ`` and to the environment of C code."""
         for view in self._views:
             view._data = self._environment
-        for environment in self.environments:
-            for key in environment.keys() | self._environment.keys():
-                if key not in self._environment:
-                    os.unsetenv(key)
-                elif environment.get(key) != self._environment[key]:
-                    os.putenv(key, self._environment[key])
+        self._export(self._environment)
