@@ -316,7 +316,9 @@ def test_collectives_of_objects_return_the_right_objects(size: int) -> None:
 
 def test_collectives_return_copies_of_objects() -> None:
     def program(comm: Any) -> Any:
-        own_list = comm.bcast([0] if comm.rank == 0 else None)
+        original = [0]
+        own_list = comm.bcast(original if comm.rank == 0 else None)
+        assert own_list is not original
         lists = comm.allgather(own_list)
         comm.barrier()
         own_list.append(comm.rank)

@@ -116,12 +116,14 @@ class CollectiveCall:
         """Copy what this rank sends, so that the rank can continue before the others have called.
 
         Replaces ``send`` in place, and sets ``end`` to the time of the call. The root of a scatter gets its own
-        block, too.
+        block, too, and the root of a broadcast a copy of its object.
         """
         self.send = [_copy_operand(operand) for operand in self.send]
         self.end = self.entered
         if self.rule.answer is _scatter:
             self.blocks = [_copy_block(self.send[self.rank])]
+        elif self.rule.answer is _broadcast and isinstance(self.send[0], ObjectPayload):
+            self.blocks = self.send
 
     def deliver(self) -> Any:
         """Advance the rank's modelled clock, and hand over what it receives from the collective.
@@ -260,10 +262,10 @@ def _nothing(calls: list[CollectiveCall]) -> None:
 
 
 def _broadcast(calls: list[CollectiveCall]) -> None:
-    """Set the block of all ranks but the root to a copy of the root's block."""
+    """Set the block of all ranks to a copy of the root's block; a root with a buffer gets none."""
     block = _copy_block(calls[calls[0].root].send[0])
     for call in calls:
-        if call.rank != call.root:
+        if call.rank != call.root or isinstance(block, ObjectPayload):
             call.blocks = [block]
 
 

@@ -672,8 +672,8 @@ def barrier(self: Any) -> CollectiveCall:
 def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
     """Send the root's object to all ranks, and return it.
 
-    All ranks must call it; it blocks until they have. The root gets its own object, the other ranks copies. Roots
-    that differ between ranks end the run with a finding.
+    All ranks must call it; it blocks until they have. Each rank gets a copy, the root too. Roots that differ between
+    ranks end the run with a finding.
 
     Args:
         self: the communicator.
@@ -685,9 +685,7 @@ def bcast(self: Any, obj: Any, root: int = 0) -> CollectiveCall:
     """
     root = check_root(self, root)
     send = [ObjectPayload(obj)] if self._rank == root else []
-    call = CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
-    call.value = obj
-    return call
+    return CollectiveCall(RULES["broadcast"], send, None, {"root": root}, root)
 
 
 def gather(self: Any, sendobj: Any, root: int = 0) -> CollectiveCall:
