@@ -228,7 +228,6 @@ def complete(window: WindowState, rank: int, targets: Iterable[int] | None, appl
     wanted = None if targets is None else set(targets)
     chosen = [op for op in epochs.open_calls if wanted is None or op.target_rank in wanted]
     where = window.place_in_run(task)
-    order = window.scheduler.order
     for operation in chosen:
         if apply:
             operation.complete_locally(where)
@@ -241,10 +240,8 @@ def complete(window: WindowState, rank: int, targets: Iterable[int] | None, appl
             op for op in epochs.open_calls if wanted is not None and op.target_rank not in wanted
         ]
     # Accesses are complete after all data has arrived: an accumulate does not announce those of its own epoch.
-    time = order.time(task)
     for operation in chosen:
-        for access in (operation.access, *operation.local_accesses):
-            access.time = time
+        operation.set_complete()
 
 
 def apply_all(window: WindowState, operations: list[WindowOperation]) -> None:

@@ -11,7 +11,7 @@ from spmdsim.simulation.data.message_buffers import MessageBuffer
 from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.findings.faults import is_new
 from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace, Site, place_of, ranks_text
-from spmdsim.simulation.one_sided.accesses import ACCUMULATE, Access, Footprint
+from spmdsim.simulation.one_sided.accesses import ACCUMULATE, READ, Access, Footprint
 from spmdsim.simulation.one_sided.regions import Region
 
 #: Number of the latest open calls of a rank whose buffers are compared with the buffers of a new call.
@@ -101,8 +101,10 @@ class WindowOperation:
             self.comm.release_atomic(self.access.footprint.first, order.release(self.task))
 
     def deliver(self) -> None:
-        """Complete the call on the origin, as the wait for its request does."""
+        """Complete the call on the origin, as the wait for its request does; a read is complete everywhere."""
         self.complete_locally(self.comm.place_in_run(self.task))
+        if self.access.kind == READ:
+            self.set_complete()
 
     def complete_locally(self, where: ProgramPlace) -> None:
         """Let the program use its buffers again; fill the result.
@@ -117,6 +119,12 @@ class WindowOperation:
         self.task.clock = max(self.task.clock, self.end)
         if self.result is not None:
             self.apply()
+
+    def set_complete(self) -> None:
+        """Record that the accesses are complete now, unless they were complete before."""
+        time = self.task.scheduler.order.time(self.task)
+        for access in (self.access, *self.local_accesses):
+            access.time = time if access.time is None else access.time
 
     def check_unchanged(self, where: ProgramPlace) -> None:
         """Add an error if the program has changed a buffer since the call.

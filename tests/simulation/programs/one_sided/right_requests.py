@@ -18,6 +18,7 @@ results = np.zeros((size, 1))
 MPI.Request.Waitall([window.Rget(results[target], target) for target in range(size)])
 assert results[:, 0].tolist() == [2.0, 0.0, 1.0]
 comm.Barrier()
+window.Raccumulate(np.ones(1), 0).Wait()
 window.Raccumulate(np.ones(1), 0, 3).Wait()
 window.Rget_accumulate(np.ones(1), np.zeros(1), 0, 3).Wait()
 window.Unlock_all()
