@@ -74,9 +74,12 @@ class Parser(argparse.ArgumentParser):
     def _get_option_tuples(self, option_string: str) -> list[Any]:
         """Return the options that an abbreviation may mean, each option once.
 
-        Two spellings of one option are not ambiguous.
+        Two spellings of one option are not ambiguous. An ambiguous word counts as unknown if the command has words of
+        a program, because the word may be one of them.
         """
-        return list({id(match[0]): match for match in super()._get_option_tuples(option_string)}.values())
+        matches = {id(match[0]): match for match in super()._get_option_tuples(option_string)}
+        has_remainder = any(action.nargs == argparse.REMAINDER for action in self._actions)
+        return [] if has_remainder and len(matches) > 1 else list(matches.values())
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse arguments; exit with code 2 if an argument is wrong or unknown.
