@@ -126,9 +126,12 @@ class Group(Handle):
     def Incl(self, ranks: Sequence[int]) -> Group:
         """Return the group of the members at these positions, in this order.
 
-        Raises an MPI error (ERR_RANK) if a position is outside this group.
+        Raises an MPI error (ERR_RANK) if a position is outside this group, or occurs twice.
         """
-        return Group.make(self.members[self._check_position(rank)] for rank in ranks)
+        positions = [self._check_position(rank) for rank in ranks]
+        if len(set(positions)) < len(positions):
+            raise MPIError("ERR_RANK", f"the ranks of Incl must differ, got {positions}")
+        return Group.make(self.members[position] for position in positions)
 
     def Excl(self, ranks: Sequence[int]) -> Group:
         """Return the group of the members at all other positions, in their order.
