@@ -67,13 +67,22 @@ class Report(ShortRepr):
         """True if there is no error and every rank reached its end."""
         return self.completed and not self.errors
 
+    @property
+    def total_messages(self) -> int:
+        """The number of messages of all ranks, point to point and in collectives."""
+        return sum(self.messages) + sum(self.collective_messages)
+
+    @property
+    def total_nbytes(self) -> int:
+        """The bytes of :attr:`total_messages`."""
+        return sum(self.nbytes) + sum(self.collective_nbytes)
+
     def __str__(self) -> str:
         lines = [str(problem) for problem in self.problems]
-        total = sum(self.messages) + sum(self.collective_messages)
-        nbytes = sum(self.nbytes) + sum(self.collective_nbytes)
         state = "all finished" if self.completed else "stopped"
         lines.append(
-            f"{many(self.size, 'rank')}, {state}: {many(total, 'message')}, {bytes_text(nbytes)}, "
+            f"{many(self.size, 'rank')}, {state}: {many(self.total_messages, 'message')}, "
+            f"{bytes_text(self.total_nbytes)}, "
             f"{seconds_text(max(self.seconds, default=0.0))} modelled"
         )
         if self.orders:
@@ -91,6 +100,7 @@ class Report(ShortRepr):
         - "exit_code": the exit code;
         - "problems": a dict per finding, see ``Problem.to_dict``;
         - "seconds", "messages", "bytes", "collective_messages", "collective_bytes": lists with a number per rank;
+        - "total_messages", "total_bytes": the sums over ranks of both kinds of messages;
         - "output": a dict with "rank" and "line" per printed line;
         - "orders", "all_orders": as the attributes.
         """
@@ -106,6 +116,8 @@ class Report(ShortRepr):
             "bytes": list(self.nbytes),
             "collective_messages": list(self.collective_messages),
             "collective_bytes": list(self.collective_nbytes),
+            "total_messages": self.total_messages,
+            "total_bytes": self.total_nbytes,
             "output": [{"rank": rank, "line": line} for rank, line in self.output],
             "orders": self.orders,
             "all_orders": self.all_orders,
