@@ -22,7 +22,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from spmdsim.errors import LauncherError, SpmdError, WorldError
-from spmdsim.launcher import is_root
+from spmdsim.launcher import is_root, is_simulated
 from spmdsim.shutdown import stop
 from spmdsim.shutdown.exit_notes import find_job_folder
 from spmdsim.shutdown.phase_watch import end_before_mpi, read_deadline, watch_mpi_import, watch_shutdown
@@ -303,8 +303,11 @@ def guard_mpi_files() -> None:
     """Protect the files of MPI that are open now from ``os.close`` and ``os.closerange``.
 
     Both raise WorldError for a file of MPI as long as MPI runs. All sockets and event queues that this process has open
-    now count as MPI's. Without /proc, no file is protected. A further call adds files that were opened since.
+    now count as MPI's. Without /proc, no file is protected. A further call adds files that were opened since. In a
+    simulation nothing is done, because MPI has no files there.
     """
+    if is_simulated():
+        return
     if not _mpi_files:
         os.close = _refuse_mpi_files(os.close, lambda number: (number,))
         os.closerange = _refuse_mpi_files(os.closerange, range)

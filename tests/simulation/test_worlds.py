@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,7 +34,9 @@ def test_the_mpi_world_runs_on_virtual_ranks(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(PROGRAM, encoding="utf-8")
     before = sys.modules.get("spmdsim.worlds.mpi.mpi_world")
+    functions = os._exit, os.close, os.closerange, os.chdir, threading.excepthook, sys.excepthook
     report = simulate(path, 4, emit=lambda rank, line: None)
+    assert functions == (os._exit, os.close, os.closerange, os.chdir, threading.excepthook, sys.excepthook)
     assert sorted(line for _, line in report.output) == [
         f"{rank} 4 True (7, {5 if rank < 2 else 4})" for rank in range(4)
     ]
