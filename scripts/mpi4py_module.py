@@ -41,8 +41,10 @@ class EventLog(unittest.TestResult):
         self._write(self.outcome[0], test.id(), self.outcome[1])
 
     def _fail(self, error: object) -> None:
-        """Store the first line of an error as the outcome."""
+        """Store the first line of an error as the outcome; end the rank if the simulation has ended."""
         kind, value = error[:2]  # type: ignore[index]
+        if kind.__name__ == "GreenletExit":  # the report counts a test that began and did not end as stopped
+            raise value
         lines = (str(value) or kind.__name__).splitlines()
         self.outcome = ("fail", f"{kind.__name__}: {lines[0] if lines else ''}"[:200].replace("\t", " "))
 
