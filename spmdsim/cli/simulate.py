@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -44,23 +43,22 @@ examples:
 """
 
 
-#: Numbers of ranks from the first to the last one.
-RANGE = re.compile(r"(\d+)\.\.(\d+)")
-
-
-def rank_counts(text: str) -> int | range:
-    """Return a number of ranks, or the numbers of a range such as ``1..9``, both ends included.
+def parse_ranks(text: str) -> int | list[int]:
+    """Return a number of ranks, or several such as ``1..9`` or ``2,4,8``.
 
     Raises:
-        argparse.ArgumentTypeError: If the text is neither, or the range is empty.
+        argparse.ArgumentTypeError: If the text is no whole number, and
+            :func:`~spmdsim.cli.collective.schedule_arguments.rank_counts` refuses it, too.
     """
-    match = RANGE.fullmatch(text)
-    if match is None:
+    from spmdsim.cli.collective.schedule_arguments import rank_counts
+
+    if not set(text) & set(".,"):
         return int(whole_number(text))
-    counts = range(int(match[1]), int(match[2]) + 1)
-    if not counts:
-        raise argparse.ArgumentTypeError(f"must be a range such as 1..9, got {text!r}")
-    return counts
+    try:
+        counts = rank_counts(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return counts if len(counts) > 1 else counts[0]
 
 
 #: Default limit on the processor time of the program, in seconds.
@@ -69,8 +67,8 @@ OPTIONS: tuple[str | Row, ...] = (
     value(
         "-n --ranks",
         "N",
-        "number of ranks (default 4); a range such as 1..9 tells where it fails",
-        rank_counts,
+        "number of ranks (default 4); several, such as 1..9 or 2,4,8, tell where it fails",
+        parse_ranks,
     ),
     flag("--strict", "no send is buffered; warnings are errors"),
     varied("--json", help="print the findings and the output as JSON"),
@@ -158,7 +156,7 @@ def main(args: argparse.Namespace) -> int:
     own_options, arguments = split_rest(args.rest)
     if own_options:
         _option_parser().parse_args(own_options, namespace=args)
-    body = _simulate_counts if isinstance(args.ranks, range) else _simulate
+    body = _simulate_counts if isinstance(args.ranks, list) else _simulate
     return run_command_limited(args, lambda: body(args, arguments), reads=True)
 
 
@@ -238,12 +236,12 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
 
 
 def _simulate_counts(args: argparse.Namespace, arguments: list[str]) -> int:
-    """Run the script on each number of ranks of a range; return the exit code.
+    """Run the script on each of several numbers of ranks; return the exit code.
 
     What the ranks print is not shown. ``--json`` prints a list of reports instead; ``--quiet`` prints nothing.
 
     Args:
-        args: the options of the command. ``ranks`` is a range.
+        args: the options of the command. ``ranks`` is a list.
         arguments: the script's own arguments.
 
     Returns:
