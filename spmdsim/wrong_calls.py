@@ -328,9 +328,10 @@ def find_wrong_type(
 def find_huge_integer(
     target: Any, args: Sequence[object], kwargs: Mapping[str, object], name: str = ""
 ) -> InputError | None:
-    """Return the error for the first argument with an integer of more than 64 bits, or None.
+    """Return the error for the first argument with an integer that does not fit 64 bits, or None.
 
-    NumPy stores sizes and indices in 64 bits, with a sign. Only arguments that are annotated as whole numbers are read.
+    NumPy stores sizes and indices as integers from -2**63 to 2**63 - 1. Only arguments that are annotated as an integer
+    or as a sequence of integers are read.
 
     Args:
         target: the function called, or the class whose ``__init__`` was called.
@@ -340,7 +341,7 @@ def find_huge_integer(
 
     >>> def repeat(counts: Sequence[int]): ...
     >>> print(find_huge_integer(repeat, ((2, 10**30),), {}))
-    repeat: counts must be below 2**63, got an integer of 100 bits
+    repeat: counts must fit 64 bits, got an integer of 100 bits
     """
     function: Any = vars(target)["__init__"] if isinstance(target, type) else target
     written = signature(function)
@@ -350,10 +351,10 @@ def find_huge_integer(
         if not _WHOLE_NUMBERS.intersection(types):
             continue
         for number in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(number, int) and number.bit_length() > 63:
+            if isinstance(number, int) and not -(2**63) <= number < 2**63:
                 name = name or _name_of_target(target, args[:shift])
                 return InputError(
-                    f"{name}: {word} must be below 2**63, got an integer of {number.bit_length()} bits"
+                    f"{name}: {word} must fit 64 bits, got an integer of {number.bit_length()} bits"
                 )
     return None
 
