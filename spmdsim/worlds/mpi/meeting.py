@@ -78,7 +78,10 @@ class GroupMeeting:
         return True
 
     def list_unreported(self) -> set[int]:
-        """Return the ranks below this one about which no report has come; some of them may have come."""
+        """Return the ranks in the subtree under this one that no received report covers.
+
+        Some of them may wait already: a child reports only when all ranks under it have come.
+        """
         return {rank for child in self.awaited for rank in self._below[child]}
 
     def _receive(self, rank: int) -> bool:
