@@ -1,7 +1,7 @@
-"""Partners and trees of Swing and Bine: distances 1, 1, 3, 5, 11, … in alternating directions.
+"""Partners and trees of Swing and Bine: signed distances 1, -1, 3, -5, 11, …
 
 The step ``k`` has the distance ``(1 - (-2) ** (k + 1)) / 3``: the number whose ``k + 1`` digits in base -2 are all 1. Even
-ranks go up by it, odd ranks go down. On a ring, these distances are about two thirds of 1, 2, 4, 8, 16, …
+ranks add it, odd ranks subtract it. On a ring, these distances are about two thirds of 1, 2, 4, 8, 16, …
 
 Sources: De Sensi and others, "Swing" (NSDI 2024, arXiv 2401.09356) and "Bine Trees" (SC 2025, arXiv 2508.17311). They
 need a power of two of ranks; other counts are folded to one.
@@ -20,7 +20,9 @@ Exchange = Callable[[int, tuple[int, ...], tuple[int, ...]], list[Instruction]]
 
 
 def partner(rank: int, step: int, size: int) -> int:
-    """Return the rank with which a rank exchanges in a step, counted from 0.
+    """Return the rank with which ``rank`` exchanges in step ``step``, of which the first is 0.
+
+    It is ``rank`` plus the signed distance of the step if ``rank`` is even, minus it if odd, modulo ``size``.
 
     >>> [partner(0, step, 16) for step in range(4)], [partner(5, step, 16) for step in range(4)]
     ([1, 15, 3, 11], [4, 6, 2, 10])
@@ -114,7 +116,9 @@ def holders(step: int, size: int) -> frozenset[int]:
 
 
 def below(rank: int, step: int, size: int) -> tuple[int, ...]:
-    """Return a rank and all ranks that get data from it in the steps ``step - 1``, ..., 0, sorted.
+    """Return a rank and all ranks that its data reaches, directly or through others, in ascending order.
+
+    In each of the steps ``step - 1``, ..., 0, every rank that has the data sends it to its partner.
 
     >>> below(3, 2, 8)
     (2, 3, 4, 5)

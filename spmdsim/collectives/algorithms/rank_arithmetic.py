@@ -121,8 +121,8 @@ def around(start: int, count: int, size: int) -> Chunks:
 def circulant_skips(size: int) -> list[tuple[int, int]]:
     """Return ``(distance, blocks)`` of each round of the circulant algorithms, from far to near.
 
-    The distance is half of the one before, rounded up, and begins with ``size``, the rank count. A round moves as many blocks as the
-    two distances differ by.
+    Each distance is half of the one before, rounded up, down to 1; the first is half of ``size``, the rank count. A
+    round moves as many blocks as its distance is smaller than the one before (in the first round: than ``size``).
 
     >>> circulant_skips(6), circulant_skips(8)
     ([(3, 3), (2, 1), (1, 1)], [(4, 4), (2, 2), (1, 1)])
