@@ -4,8 +4,8 @@ MindSpore calls the mesh the device matrix with alias names, OneFlow the hierarc
 mesh. Coordinates are row-major: the last axis varies fastest.
 
 A layout says per tensor dim the mesh axes that split it, major to minor (MindSpore's and JAX's order); plus the axes
-along which values are still partial. Bounds follow here from these two facts, all else in
-:mod:`spmdsim.core.notation.layouts`.
+along which values are still partial. Bounds follow from these two facts. So do placements per mesh axis, numbers of
+shards, replicas and tensor maps, which are how other systems write where a tensor lives; core needs few of them.
 
 Sizes that do not divide are split in balanced blocks, axis by axis, major first ("nested"): the first
 ``n % p`` of ``p`` parts get one element more (OneFlow's BalancedSplitter). Empty shards are legal.
@@ -23,13 +23,16 @@ from typing import Any
 
 from spmdsim.core.notation.layouts import (
     Immutable,
-    LayoutFacts,
+    Partial,
     PartialLike,
+    Placement,
+    Replicate,
+    Shard,
     format_ranks,
     layout_arguments,
     mesh_arguments,
 )
-from spmdsim.errors import LayoutError, UsageTypeError, unknown
+from spmdsim.errors import LayoutError, UsageTypeError, many, unknown
 from spmdsim.wrong_calls import explained
 
 
@@ -228,7 +231,7 @@ def nested_blocks(size: int, parts: Sequence[int]) -> list[tuple[int, int]]:
 
 
 @explained
-class Layout(Immutable, LayoutFacts):
+class Layout(Immutable):
     """Distribution of a tensor over a mesh.
 
     Immutable and hashable; LayoutError for wrong axes or mixed reductions.
@@ -253,7 +256,17 @@ class Layout(Immutable, LayoutFacts):
     def __init__(self, mesh: Mesh, dims: Sequence[DimLike], partial: PartialLike = ()) -> None:
         if not isinstance(mesh, Mesh):
             raise UsageTypeError(f"Layout: mesh must be a Mesh, got {mesh!r:.60}")
-        self._freeze(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh, dims, partial))
+        self._freeze(("mesh", "dims", "partial"), mesh, *layout_arguments(mesh.axis_index, dims, partial))
+
+    def __repr__(self) -> str:
+        dims = [repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims]
+        partial = [f"partial={dict(self.partial)}"] if self.partial else []
+        return f"{self.mesh!r}({', '.join(dims + partial)})"
+
+    def __str__(self) -> str:
+        dims = [f"({','.join(axes)})" if len(axes) > 1 else "".join(axes) or "-" for axes in self.dims]
+        partial = [f"{op} pending over {axis}" for axis, op in self.partial]
+        return f"[{', '.join(dims + partial)}] over {self.mesh}"
 
     @cached_property
     def partial_axes(self) -> tuple[str, ...]:
@@ -322,3 +335,167 @@ class Layout(Immutable, LayoutFacts):
         dims = tuple(tuple(a for a in entry if size[a] > 1) for entry in self.dims)
         partial = tuple((a, op) for a, op in self.partial if size[a] > 1)
         return self if (dims, partial) == (self.dims, self.partial) else Layout(self.mesh, dims, partial)
+
+    # -- placements ------------------------------------------------------------------------------------
+
+    @cached_property
+    def split_axes(self) -> tuple[str, ...]:
+        """The axes that split some dim, dim by dim, major first."""
+        return tuple(axis for entry in self.dims for axis in entry)
+
+    @classmethod
+    def replicated(cls, mesh: Mesh, ndim: int) -> Layout:
+        """Return the layout in which every rank of the mesh owns all elements of a tensor with ``ndim`` dims."""
+        return mesh(*(None,) * ndim)
+
+    @classmethod
+    def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
+        """Return the layout with one placement per mesh axis.
+
+        Of two axes that split a dim, the earlier one is major. For example, the placements Shard(0)
+        and Shard(0) on the axes "a" and "b" split dim 0 into blocks along "a", and each of these along "b":
+        ``mesh(("a", "b"))``.
+
+        Args:
+            mesh: the mesh.
+            placements: Shard, Replicate or Partial for each axis of the mesh. A negative dim of Shard counts from the
+                end.
+            ndim: the number of dims of the tensor.
+
+        Raises:
+            LayoutError: If the number of placements or a dim does not fit, or two axes have different reductions.
+            UsageTypeError: If a placement is another object.
+        """
+        count = len(mesh.axes)
+        if len(placements) != count:
+            raise LayoutError(f"mesh {mesh} takes {many(count, 'placement')}, not {len(placements)}")
+        dims: list[list[str]] = [[] for _ in range(ndim)]
+        partial: dict[str, str] = {}
+        for axis, placement in zip(mesh.axes, placements):
+            if isinstance(placement, Shard):
+                if not -ndim <= placement.dim < ndim:
+                    raise LayoutError(
+                        f"{placement} on axis {axis!r} is out of range for a tensor of {many(ndim, 'dim')}"
+                    )
+                dims[placement.dim].append(axis)
+            elif isinstance(placement, Partial):
+                partial[axis] = placement.op
+            elif not isinstance(placement, Replicate):
+                raise UsageTypeError(f"{placement!r} is not Shard(dim), Replicate() or Partial(op)")
+        return mesh(*dims, partial=partial)
+
+    @cached_property
+    def placements(self) -> tuple[Placement, ...]:
+        """Placement of each mesh axis.
+
+        It lacks the order of axes that split one dim: see :meth:`placement_text`.
+        """
+        shard = {axis: Shard(dim) for dim, entry in enumerate(self.dims) for axis in entry}
+        partial = {axis: Partial(op) for axis, op in self.partial}
+        return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
+
+    def with_partial(self, partial: PartialLike = ()) -> Layout:
+        """Return the layout with other pending reductions (none by default)."""
+        return self.mesh(*self.dims, partial=partial)
+
+    def placement_text(self) -> str:
+        """Return the placements of all mesh axes as one text, such as ``S(0)R`` or ``P(sum)S(1)``.
+
+        ``S(0)`` splits dim 0, ``R`` replicates, ``P(sum)`` has a pending sum. If several axes split a dim in
+        another order than the mesh's, they get suffixes: ``S(0)[1]S(0)[0]`` means that the second axis is the
+        major one.
+
+        >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp")).placement_text()
+        'S(1)[1]S(1)[0]S(0)'
+        """
+        order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
+        index = self.mesh.axes.index
+        unusual = {a for e in self.dims if list(e) != sorted(e, key=index) for a in e}
+        return "".join(
+            f"{placement}[{order[axis]}]" if axis in unusual else str(placement)
+            for axis, placement in zip(self.mesh.axes, self.placements)
+        )
+
+    @property
+    def ndim(self) -> int:
+        """Number of tensor dims."""
+        return len(self.dims)
+
+    @cached_property
+    def cuts(self) -> tuple[int, ...]:
+        """Number of blocks of each dim (MindSpore's strategy)."""
+        return tuple(self.mesh.axis_size(*entry) for entry in self.dims)
+
+    def is_even(self, shape: Sequence[int]) -> bool:
+        """Return True if every rank's shard of a tensor of this shape has the same size."""
+        self.check_shape(shape)
+        return all(size % parts == 0 for size, parts in zip(shape, self.cuts))
+
+    def check_shape(self, shape: Sequence[int]) -> None:
+        """Raise LayoutError if a shape has another number of dims than the layout."""
+        if len(shape) != len(self.dims):
+            raise LayoutError(
+                f"layout {self} is for tensors of {many(len(self.dims), 'dim')}, but the shape is {tuple(shape)}"
+            )
+
+    def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the largest shard, which is the first rank's.
+
+        >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
+        (2, 3)
+        """
+        return tuple(map(largest_block, shape, self.cuts))
+
+    # -- shards and replicas of a rank -----------------------------------------------------------------
+
+    def shard_index(self, rank: int) -> int:
+        """Return the number of a rank's shard among the distinct shards.
+
+        Dim 0 is the major one, and so is the first axis of a dim.
+
+        >>> x = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
+        >>> [x.shard_index(rank) for rank in range(8)]
+        [0, 4, 2, 6, 1, 5, 3, 7]
+        """
+        coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
+        for axis in self.split_axes:
+            number = number * self.mesh.size_of[axis] + coords[axis]
+        return number
+
+    @property
+    def shard_count(self) -> int:
+        """Number of distinct shards."""
+        return self.mesh.axis_size(*self.split_axes)
+
+    def replica_ranks(self, rank: int) -> tuple[int, ...]:
+        """Return the ranks that own the same values as ``rank``, itself included, in mesh order."""
+        return self.mesh.group(rank, *self.replicated_axes)
+
+    # Their names up to version 0.1.
+    parts = property(lambda self: self.cuts)
+    short = property(lambda self: self.placement_text)
+    shard_number, replicas = shard_index, replica_ranks
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the layout as a dict with MindSpore's five keys.
+
+        * ``device_matrix``: the sizes of the axes. ``alias_name``: their names.
+        * ``tensor_map``: for each dim the number of the axis that splits it, a tuple of several numbers, or -1
+          for none. Axes are numbered from the right, starting at 0.
+        * ``interleaved_parallel``: True if an axis has this name.
+        * ``rank_list``: the ranks.
+
+        Pending reductions are left out.
+
+        >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp").to_dict()["tensor_map"]
+        (2, 0)
+        """
+        from_right = {axis: len(self.mesh.axes) - 1 - i for i, axis in enumerate(self.mesh.axes)}
+        numbers = [tuple(from_right[a] for a in entry) for entry in self.dims]
+        return {
+            "device_matrix": self.mesh.shape,
+            "tensor_map": tuple(n[0] if len(n) == 1 else n or -1 for n in numbers),
+            "interleaved_parallel": "interleaved_parallel" in self.mesh.axes,
+            "alias_name": self.mesh.axes,
+            "rank_list": list(self.mesh.rank_list),
+        }

@@ -12,17 +12,17 @@ Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spmdsim.core.element_types import check_reduce
 from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Bounds, Layout
-from spmdsim.core.notation.rules import check_shards
 from spmdsim.core.step import Step, volume, within
 from spmdsim.core.world import AbstractWorld, Shards
+from spmdsim.errors import WorldError
 
 #: The program of a step: takes one shard per rank, and a list to which it writes the shards after the step.
 Program = Callable[[Shards, Shards], None]
@@ -239,6 +239,25 @@ class LockStepRunner:
         return DerivedStep(
             shapes, [empty] * self._world.size, self._derivations[step.collective](step, dtype)
         )
+
+
+def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise WorldError if the shards do not have the expected number and shapes.
+
+    The message is about the first rank whose shard has another shape.
+
+    Args:
+        step: the step that reads the shards, for the message.
+        shards: the array of each rank, by rank.
+        shapes: the shape that each rank's shard must have.
+    """
+    if len(shards) != len(shapes):
+        raise WorldError(f"shards must be one per rank, {len(shapes)}, got {len(shards)}")
+    for rank, (shard, shape) in enumerate(zip(shards, shapes)):
+        if shard.shape != shape:
+            raise WorldError(
+                f"the shard of rank {rank} must have shape {shape} in {step.src}, got {shard.shape}"
+            )
 
 
 class PlainLockStep(AbstractWorld):

@@ -23,7 +23,7 @@ from typing import Any
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation import rules
 from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fit_shapes, members
-from spmdsim.errors import RuleError
+from spmdsim.errors import RuleError, many
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.wrong_calls import explained
 
@@ -246,8 +246,40 @@ class BoundRule(ShortRepr):
     # -- strategy -> layouts ------------------------------------------------------------------------
 
     def refusals(self, strategy: Strategy) -> Iterator[str]:
-        """Yield the reasons why the rule does not allow a strategy."""
-        return rules.list_refusals(self, strategy)
+        """Yield the reasons, as texts, why the rule does not allow a strategy; nothing if it does.
+
+        A strategy is refused if:
+
+        - it splits a factor that the rule lacks, or one in ``Rule.whole``;
+        - it splits a factor that shares a dim with others, such as a in ``(a b)``, unevenly;
+        - it splits the minor factor b of ``(a b)``, unless a is split into as many blocks as it has elements;
+        - it gives a result several kinds of pending reductions, such as a sum and a maximum.
+
+        Axes of size 1 may be given to a factor in ``Rule.whole``. A factor that shares no dim may be split unevenly,
+        even into more blocks than elements.
+        """
+        sizes, parts = self.sizes, strategy.parts
+        for factor, axes in strategy.splits:
+            if factor not in sizes:
+                yield f"strategy splits {factor!r}, but the rule '{self.rule}' has factors {list(sizes)}"
+            elif factor in self.rule.whole and parts(factor) > 1:
+                yield f"factor {factor!r} of the rule '{self.rule}' must not be split, but axes {axes} split it"
+            elif factor in self.compound and sizes[factor] % parts(factor):
+                yield (
+                    f"factor {factor!r} of size {sizes[factor]} shares a dim with others, so it can only "
+                    f"be cut evenly, not into {many(parts(factor), 'block')}"
+                )
+        for dim in itertools.chain(*self.inputs, *self.outputs):
+            for major, minor in itertools.pairwise(dim):
+                if parts(minor) > 1 and parts(major) != sizes[major]:
+                    yield (
+                        f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
+                        f"completely ({many(sizes[major], 'block')}, not {parts(major)})"
+                    )
+        for output in range(len(self.outputs)):
+            ops = {op for _, op in self.partial_of(strategy, output)}
+            if len(ops) > 1:
+                yield f"strategy {strategy} would leave different reductions pending: {sorted(ops)}"
 
     def allows(self, strategy: Strategy) -> bool:
         """Return True if the rule allows a strategy."""
@@ -325,12 +357,12 @@ class BoundRule(ShortRepr):
                 * they split a dim of size 1;
                 * a pending reduction does not pass, or the rule refuses the strategy.
         """
-        mesh = rules.common_mesh(layouts)
+        mesh = common_mesh(layouts)
         splits: dict[str, list[tuple[int, Axes]]] = {}  # by factor: the operands that have it, and its axes
         for i, (term, layout) in enumerate(zip(self.inputs, layouts)):
             for factor, axes in self._factor_axes(term, layout.canonical, i).items():
                 splits.setdefault(factor, []).append((i, axes))
-        rules.check_axes(self.rule, splits)
+        rules.check_axes(self.rule.text, splits)
         axes_of = {factor: axes for factor, [(_, axes), *_] in splits.items()}
         strategy = Strategy.of(mesh, axes_of, self._find_passed(layouts, axes_of))
         self.check(strategy)
@@ -354,7 +386,7 @@ class BoundRule(ShortRepr):
         axes_of: dict[str, Axes] = {}
         for dim, (factors, axes) in enumerate(zip(term, layout.dims)):
             if not factors and axes:
-                raise rules.size_one_split_error(self.rule, operand, dim, axes)
+                raise rules.size_one_split_error(self.rule.text, operand, dim, axes)
             for factor in factors:
                 count = len(axes) if factor == factors[-1] else 0
                 while count < len(axes) and layout.mesh.axis_size(*axes[:count]) < self.sizes[factor]:
@@ -387,7 +419,7 @@ class BoundRule(ShortRepr):
             group, ops = frozenset(operands), {*operands.values()}
             passes = group in self.rule.linear and len(ops) == 1 and ops <= self.rule.passes
             if not passes or axis in split_axes:
-                raise rules.not_passed_error(self.rule, [*group], [*ops], axis)
+                raise rules.not_passed_error(self.rule.text, [*group], [*ops], axis)
             passed_axes.append((axis, group, ops.pop()))
         return passed_axes
 
@@ -421,6 +453,22 @@ class BoundRule(ShortRepr):
                 yield strategy
 
 
+def common_mesh(layouts: Sequence[Layout]) -> Mesh:
+    """Return the mesh on which all layouts are.
+
+    Args:
+        layouts: at least one layout.
+
+    Raises:
+        RuleError: If a layout's mesh differs from that of the first layout.
+    """
+    mesh = layouts[0].mesh
+    for layout in layouts:
+        if layout.mesh != mesh:
+            raise RuleError(f"operands must be on one mesh, got {mesh} and {layout.mesh}; redistribute one")
+    return mesh
+
+
 @lru_cache(maxsize=4096)
 def term_layout(term: Term, strategy: Strategy, partial: tuple[Any, ...] = ()) -> Layout:
     """Return the layout of a tensor whose dims have the factors of ``term``.
@@ -440,5 +488,6 @@ def bind(rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ..
     >>> bind(Rule.parse("... m k, ... k n -> ... m n"), ((5, 2, 3), (3, 4))).output_shapes
     ((5, 2, 4),)
     """
-    inputs, outputs, factor_sizes = fit_shapes(rule, shapes, sizes)
+    order = (*rule.order, *rule.factors)
+    inputs, outputs, factor_sizes = fit_shapes(rule.text, (rule.inputs, rule.outputs), order, shapes, sizes)
     return BoundRule(rule, shapes, inputs, outputs, factor_sizes)

@@ -24,9 +24,8 @@ from spmdsim.core.bytes_planner import BytesPlanner, Planner
 from spmdsim.core.elements import convert, each
 from spmdsim.core.layout import Mesh
 from spmdsim.core.notation.layouts import check_world_size
-from spmdsim.core.notation.rules import check_ranks
 from spmdsim.core.step import EXCHANGES, LOCAL_STEPS, PLACING, REDUCING, Step
-from spmdsim.errors import UsageTypeError, WorldError
+from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.pictured import Pictured
 
 if TYPE_CHECKING:
@@ -213,8 +212,12 @@ class AbstractWorld(Pictured, ABC):
 
     def check_mesh(self, mesh: Mesh) -> None:
         """Raise WorldError if a mesh has ranks that this world lacks."""
-        if mesh.ranks is not None or mesh.size > self.size:
-            check_ranks(mesh, self.size, self.advice)
+        highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
+        if highest >= self.size:
+            raise WorldError(
+                f"mesh {mesh} needs rank {highest}, but the world has {many(self.size, 'rank')}; "
+                f"start it with at least {highest + 1}{self.advice(highest + 1)}"
+            )
 
     def check_step(self, step: Step) -> None:
         """Raise WorldError if this world cannot run a step.

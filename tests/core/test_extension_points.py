@@ -11,14 +11,10 @@ import spmdsim
 
 #: The extension points: the methods that other packages override, by class of core. The comments say for what.
 EXTENSION_POINTS = {
-    "Layout": {"bounds", "reduced", "dual", "canonical"},  # windows of a dim
-    "LayoutFacts": {
-        "check_shape",
-        "largest_shape",
-        "placement_text",
-        "to_dict",
-        "with_partial",
-    },  # texts and dictionaries of layouts with windows
+    "Layout": {
+        *("bounds", "reduced", "dual", "canonical"),
+        *("check_shape", "largest_shape", "placement_text", "to_dict", "with_partial"),
+    },  # windows of a dim; texts and dictionaries of layouts with windows
     "BoundRule": {
         *("infer", "refusals", "strategies", "input_layouts", "output_layouts", "gradient_layout", "steps"),
     },  # windows, steps in the middle, functions of a rank's arrays

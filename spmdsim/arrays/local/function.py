@@ -31,7 +31,8 @@ from spmdsim.arrays.local.turns import LocalOp, explain_failures, run_ranks
 from spmdsim.arrays.operands import operands
 from spmdsim.arrays.values import read_only
 from spmdsim.core import Layout, Rule
-from spmdsim.core.notation.rules import Shape, common_mesh
+from spmdsim.core.notation.rules import Shape
+from spmdsim.core.rule import common_mesh
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import compute_in_float32, is_half, promote_types
 from spmdsim.pictured import Pictured

@@ -1,7 +1,6 @@
-"""Arguments of meshes, layouts and worlds: parse and check them; and the derived facts of a layout.
+"""Arguments of meshes, layouts and worlds: parse and check them; and placements, one per mesh axis.
 
-Placements per mesh axis, numbers of shards, replicas and tensor maps are how other systems write where a tensor lives.
-Core does not use them: :class:`LayoutFacts` adds them to a layout. Meshes and layouts are immutable values.
+Placements are how other systems write where a tensor lives. Meshes and layouts are immutable values.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import index
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
@@ -20,8 +18,6 @@ from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from spmdsim.core.layout import Layout, Mesh
 
 
 class Immutable(Pictured):
@@ -61,6 +57,8 @@ class Immutable(Pictured):
 REDUCE_OPS = ("sum", "prod", "max", "min", "avg", "all", "any")
 #: Partial axes as users write them: axes with their reductions, or names of axes with pending sums.
 PartialLike = Mapping[str, str] | str | Sequence[str] | Sequence[tuple[str, str]]
+#: A mesh's method that returns the position of a named axis, and raises LayoutError for other names.
+AxisIndex = Callable[[str], int]
 MOST_RANKS = 1 << 24
 """The largest number of ranks of a mesh: some functions list them."""
 
@@ -232,7 +230,7 @@ def check_reduction(op: object) -> None:
 
 
 def layout_arguments(
-    mesh: Mesh, dims: Sequence[str | Sequence[str] | None], partial: PartialLike
+    axis_index: AxisIndex, dims: Sequence[str | Sequence[str] | None], partial: PartialLike
 ) -> tuple[tuple[tuple[str, ...], ...], tuple[tuple[str, str], ...]]:
     """Return the checked arguments of a layout: the axes that split each dim, and its partial axes.
 
@@ -240,8 +238,8 @@ def layout_arguments(
     several reductions are pending.
     """
     items = as_items(dims, "dims must be a tuple with an axis name, names or None per dim")
-    entries, reductions = tuple(map(_axes_of_dim, items)), _partial_axes_of(mesh, partial)
-    _check_axes(mesh, entries, reductions)
+    entries, reductions = tuple(map(_axes_of_dim, items)), _partial_axes_of(axis_index, partial)
+    _check_axes(axis_index, entries, reductions)
     return entries, reductions
 
 
@@ -260,13 +258,13 @@ def _axes_of_dim(entry: str | Sequence[str] | None) -> tuple[str, ...]:
     raise UsageTypeError(f"a dim must be an axis name, a tuple of names or None, got {entry!r:.60}")
 
 
-def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str], ...]:
+def _partial_axes_of(axis_index: AxisIndex, partial: PartialLike) -> tuple[tuple[str, str], ...]:
     """Return ``(axis, reduction)`` of the partial axes, in the order of the mesh.
 
     For example, "tp" and ``{"tp": "sum"}`` both give ``(("tp", "sum"),)``.
 
     Args:
-        mesh: the mesh.
+        axis_index: the method of the mesh.
         partial: one axis, several axes, reductions by axis, or pairs (axis, reduction). An axis without a
             reduction has a pending sum.
 
@@ -281,17 +279,19 @@ def _partial_axes_of(mesh: Mesh, partial: PartialLike) -> tuple[tuple[str, str],
         axis, op = (item, "sum") if isinstance(item, str) else as_items(item, rule)
         check_reduction(op)
         items.append((axis, op))
-    return tuple(sorted(items, key=lambda item: mesh.axis_index(item[0])))
+    return tuple(sorted(items, key=lambda item: axis_index(item[0])))
 
 
-def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]) -> None:
+def _check_axes(
+    axis_index: AxisIndex, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...]
+) -> None:
     """Raise LayoutError if an axis is unknown or used twice, or several reductions are pending.
 
     An axis may split one dim or have one pending reduction, but not both. All pending reductions must be of one
     kind: a sum along x and a maximum along y are refused.
 
     Args:
-        mesh: the mesh.
+        axis_index: the method of the mesh.
         dims: the axes that split each dim.
         partial: ``(axis, reduction)`` of the partial axes.
     """
@@ -299,7 +299,7 @@ def _check_axes(mesh: Mesh, dims: tuple[tuple[str, ...], ...], partial: tuple[tu
     dims_text = ", ".join(f"({','.join(entry)})" for entry in dims)
     reductions = ", ".join(map(":".join, partial))
     for k, axis in enumerate(axes):
-        mesh.axis_index(axis)
+        axis_index(axis)
         if axis in axes[:k]:
             raise LayoutError(
                 f"axis {axis!r} is used twice in one layout, but an axis can split one dim or hold one "
@@ -362,197 +362,6 @@ class Partial(Pictured):
 
 
 Placement = Shard | Replicate | Partial
-
-
-class LayoutFacts(Pictured):
-    """Facts that follow from a layout's mesh, the axes of its dims and its partial axes.
-
-    >>> from spmdsim.core import Mesh
-    >>> x = Mesh((2, 2, 2), ("dp", "sp", "mp"))("mp", ("sp", "dp"))
-    >>> [x.shard_index(rank) for rank in range(8)]
-    [0, 4, 2, 6, 1, 5, 3, 7]
-    >>> x.placement_text(), x.cuts
-    ('S(1)[1]S(1)[0]S(0)', (2, 4))
-    """
-
-    __slots__ = ()
-
-    mesh: Mesh
-    dims: tuple[tuple[str, ...], ...]
-    partial: tuple[tuple[str, str], ...]
-
-    if TYPE_CHECKING:
-
-        @property
-        def replicated_axes(self) -> tuple[str, ...]:
-            """See :class:`spmdsim.core.layout.Layout`."""
-
-    @classmethod
-    def replicated(cls, mesh: Mesh, ndim: int) -> Layout:
-        """Return the layout in which every rank of the mesh owns all elements of a tensor with ``ndim`` dims."""
-        return mesh(*(None,) * ndim)
-
-    def __repr__(self) -> str:
-        dims = [repr(None if not d else d[0] if len(d) == 1 else d) for d in self.dims]
-        partial = [f"partial={dict(self.partial)}"] if self.partial else []
-        return f"{self.mesh!r}({', '.join(dims + partial)})"
-
-    def __str__(self) -> str:
-        dims = [f"({','.join(axes)})" if len(axes) > 1 else "".join(axes) or "-" for axes in self.dims]
-        partial = [f"{op} pending over {axis}" for axis, op in self.partial]
-        return f"[{', '.join(dims + partial)}] over {self.mesh}"
-
-    @cached_property
-    def split_axes(self) -> tuple[str, ...]:
-        """The axes that split some dim, dim by dim, major first."""
-        return tuple(axis for entry in self.dims for axis in entry)
-
-    @classmethod
-    def from_placements(cls, mesh: Mesh, placements: Sequence[Placement], ndim: int) -> Layout:
-        """Return the layout with one placement per mesh axis.
-
-        Of two axes that split a dim, the earlier one is major. For example, the placements Shard(0)
-        and Shard(0) on the axes "a" and "b" split dim 0 into blocks along "a", and each of these along "b":
-        ``mesh(("a", "b"))``.
-
-        Args:
-            mesh: the mesh.
-            placements: Shard, Replicate or Partial for each axis of the mesh. A negative dim of Shard counts from the
-                end.
-            ndim: the number of dims of the tensor.
-
-        Raises:
-            LayoutError: If the number of placements or a dim does not fit, or two axes have different reductions.
-            UsageTypeError: If a placement is another object.
-        """
-        count = len(mesh.axes)
-        if len(placements) != count:
-            raise LayoutError(f"mesh {mesh} takes {many(count, 'placement')}, not {len(placements)}")
-        dims: list[list[str]] = [[] for _ in range(ndim)]
-        partial: dict[str, str] = {}
-        for axis, placement in zip(mesh.axes, placements):
-            if isinstance(placement, Shard):
-                if not -ndim <= placement.dim < ndim:
-                    raise LayoutError(
-                        f"{placement} on axis {axis!r} is out of range for a tensor of {many(ndim, 'dim')}"
-                    )
-                dims[placement.dim].append(axis)
-            elif isinstance(placement, Partial):
-                partial[axis] = placement.op
-            elif not isinstance(placement, Replicate):
-                raise UsageTypeError(f"{placement!r} is not Shard(dim), Replicate() or Partial(op)")
-        return mesh(*dims, partial=partial)
-
-    @cached_property
-    def placements(self) -> tuple[Placement, ...]:
-        """Placement of each mesh axis.
-
-        It lacks the order of axes that split one dim: see :meth:`placement_text`.
-        """
-        shard = {axis: Shard(dim) for dim, entry in enumerate(self.dims) for axis in entry}
-        partial = {axis: Partial(op) for axis, op in self.partial}
-        return tuple(shard.get(a) or partial.get(a) or Replicate() for a in self.mesh.axes)
-
-    def with_partial(self, partial: PartialLike = ()) -> Layout:
-        """Return the layout with other pending reductions (none by default)."""
-        return self.mesh(*self.dims, partial=partial)
-
-    def placement_text(self) -> str:
-        """Return the placements of all mesh axes as one text, such as ``S(0)R`` or ``P(sum)S(1)``.
-
-        ``S(0)`` splits dim 0, ``R`` replicates, ``P(sum)`` has a pending sum. If several axes split a dim in
-        another order than the mesh's, they get suffixes: ``S(0)[1]S(0)[0]`` means that the second axis is the
-        major one.
-        """
-        order = {axis: k for entry in self.dims for k, axis in enumerate(entry)}
-        index = self.mesh.axes.index
-        unusual = {a for e in self.dims if list(e) != sorted(e, key=index) for a in e}
-        return "".join(
-            f"{placement}[{order[axis]}]" if axis in unusual else str(placement)
-            for axis, placement in zip(self.mesh.axes, self.placements)
-        )
-
-    @property
-    def ndim(self) -> int:
-        """Number of tensor dims."""
-        return len(self.dims)
-
-    @cached_property
-    def cuts(self) -> tuple[int, ...]:
-        """Number of blocks of each dim (MindSpore's strategy)."""
-        return tuple(self.mesh.axis_size(*entry) for entry in self.dims)
-
-    def is_even(self, shape: Sequence[int]) -> bool:
-        """Return True if every rank's shard of a tensor of this shape has the same size."""
-        self.check_shape(shape)
-        return all(size % parts == 0 for size, parts in zip(shape, self.cuts))
-
-    def check_shape(self, shape: Sequence[int]) -> None:
-        """Raise LayoutError if a shape has another number of dims than the layout."""
-        if len(shape) != len(self.dims):
-            raise LayoutError(
-                f"layout {self} is for tensors of {many(len(self.dims), 'dim')}, but the shape is {tuple(shape)}"
-            )
-
-    def largest_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the largest shard, which is the first rank's.
-
-        >>> from spmdsim.core import Mesh
-        >>> Mesh((2, 2), ("x", "y"))(("x", "y"), None).largest_shape((7, 3))
-        (2, 3)
-        """
-        return tuple(-(-size // parts) for size, parts in zip(shape, self.cuts))
-
-    # -- shards and replicas of a rank -----------------------------------------------------------------
-
-    def shard_index(self, rank: int) -> int:
-        """Return the number of a rank's shard among the distinct shards.
-
-        Dim 0 is the major one, and so is the first axis of a dim.
-        """
-        coords, number = dict(zip(self.mesh.axes, self.mesh.coords(rank))), 0
-        for axis in self.split_axes:
-            number = number * self.mesh.size_of[axis] + coords[axis]
-        return number
-
-    @property
-    def shard_count(self) -> int:
-        """Number of distinct shards."""
-        return self.mesh.axis_size(*self.split_axes)
-
-    def replica_ranks(self, rank: int) -> tuple[int, ...]:
-        """Return the ranks that own the same values as ``rank``, itself included, in mesh order."""
-        return self.mesh.group(rank, *self.replicated_axes)
-
-    # Their names up to version 0.1.
-    parts = property(lambda self: self.cuts)
-    short = property(lambda self: self.placement_text)
-    shard_number, replicas = shard_index, replica_ranks
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the layout as a dict with MindSpore's five keys.
-
-        * ``device_matrix``: the sizes of the axes. ``alias_name``: their names.
-        * ``tensor_map``: for each dim the number of the axis that splits it, a tuple of several numbers, or -1
-          for none. Axes are numbered from the right, starting at 0.
-        * ``interleaved_parallel``: True if an axis has this name.
-        * ``rank_list``: the ranks.
-
-        Pending reductions are left out.
-
-        >>> from spmdsim.core import Mesh
-        >>> Mesh((2, 2, 2), ("dp", "sp", "mp"))("dp", "mp").to_dict()["tensor_map"]
-        (2, 0)
-        """
-        from_right = {axis: len(self.mesh.axes) - 1 - i for i, axis in enumerate(self.mesh.axes)}
-        numbers = [tuple(from_right[a] for a in entry) for entry in self.dims]
-        return {
-            "device_matrix": self.mesh.shape,
-            "tensor_map": tuple(n[0] if len(n) == 1 else n or -1 for n in numbers),
-            "interleaved_parallel": "interleaved_parallel" in self.mesh.axes,
-            "alias_name": self.mesh.axes,
-            "rank_list": list(self.mesh.rank_list),
-        }
 
 
 def short_dtype(dtype: np.dtype) -> str:

@@ -1,21 +1,13 @@
-"""Terms of a rule: parse them, fit them to shapes, write messages for arguments that do not fit."""
+"""Terms of a rule: parse them, fit them to shapes, check the axes that split their factors."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
-from spmdsim.errors import RuleError, WorldError, many
-
-if TYPE_CHECKING:
-    from spmdsim.core.layout import Layout, Mesh
-    from spmdsim.core.rule import BoundRule, Rule, Strategy
-    from spmdsim.core.step import Step
-
+from spmdsim.errors import RuleError, many
 
 Shape = tuple[int, ...]
 #: The dims of an operand or result as factors: per dim its factors, major to minor.
@@ -120,7 +112,11 @@ def linear_groups(linear: str | Iterable[Iterable[int]], count: int) -> tuple[fr
 
 
 def fit_shapes(
-    rule: Rule, shapes: tuple[Shape, ...], sizes: tuple[tuple[str, int], ...]
+    rule: str,
+    terms: tuple[tuple[Term, ...], tuple[Term, ...]],
+    order: Iterable[str],
+    shapes: tuple[Shape, ...],
+    sizes: tuple[tuple[str, int], ...],
 ) -> tuple[tuple[Term, ...], tuple[Term, ...], tuple[tuple[str, int], ...]]:
     """Return the terms of a rule for operands of certain shapes, and the size of each factor.
 
@@ -135,33 +131,34 @@ def fit_shapes(
     - the sizes .0 = 5, k = 3, n = 4.
 
     Args:
-        rule: the rule.
+        rule: the text of the rule, for messages.
+        terms: the terms of its operands and of its results.
+        order: its factors in the order of the device matrix; repeated ones count once.
         shapes: the global shape of each operand.
         sizes: ``(factor, size)`` of the factors that the shapes do not determine.
 
     Returns:
         The terms of the operands, the terms of the results, and ``(factor, size)`` of each factor in the order of the
-        device matrix: the factors of ``rule.order``, then the others by first appearance.
+        device matrix.
 
     Raises:
         RuleError: If the number of operands or of dims does not fit, sizes contradict each other, or one is unknown.
     """
-    if len(shapes) != len(rule.inputs):
-        takes = many(len(rule.inputs), "operand")
+    if len(shapes) != len(terms[0]):
+        takes = many(len(terms[0]), "operand")
         raise RuleError(f"the rule '{rule}' takes {takes}, but {many(len(shapes), 'was', 'were')} given")
     size_of: dict[str, int] = dict(sizes)
-    terms = [_expand_ellipsis(term, len(shape), rule) for term, shape in zip(rule.inputs, shapes)]
-    for i, (term, shape) in enumerate(zip(terms, shapes)):
+    expanded = [_expand_ellipsis(term, len(shape), rule) for term, shape in zip(terms[0], shapes)]
+    for i, (term, shape) in enumerate(zip(expanded, shapes)):
         _record_sizes(term, shape, size_of, rule, i)
-    inputs = tuple(_drop_broadcast(term, shape, size_of) for term, shape in zip(terms, shapes))
+    inputs = tuple(_drop_broadcast(term, shape, size_of) for term, shape in zip(expanded, shapes))
     for i, (term, shape) in enumerate(zip(inputs, shapes)):
         _solve_compound(term, shape, size_of, rule, i)
     dots = sorted((f for f in size_of if f.startswith(".")), key=lambda f: -int(f[1:]))
-    outputs = tuple(_write_out(term, len(dots)) for term in rule.outputs)
+    outputs = tuple(_write_out(term, len(dots)) for term in terms[1])
     if missing := [f for term in outputs for f in members(term) if f not in size_of]:
         raise RuleError(f"rule '{rule}': factor {missing[0]!r} of a result must be in an operand")
-    # Device-matrix order: the dims of '...' at its first occurrence, other factors by first appearance.
-    ordered = [g for f in (*rule.order, *rule.factors) for g in (dots if f == ELLIPSIS else [f])]
+    ordered = [g for f in order for g in (dots if f == ELLIPSIS else [f])]  # '...' stands for its dims.
     return inputs, outputs, tuple((f, size_of[f]) for f in dict.fromkeys(ordered) if f in size_of)
 
 
@@ -171,7 +168,7 @@ def _write_out(term: Term, width: int) -> Term:
     return tuple(each for dim in term for each in (dots if dim == (ELLIPSIS,) else [dim]))
 
 
-def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
+def _expand_ellipsis(term: Term, ndim: int, rule: str) -> Term:
     """Return a rule's term with ``...`` replaced by factors for an operand of ``ndim`` dims.
 
     A term without ``...`` is returned unchanged.
@@ -179,7 +176,7 @@ def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
     Args:
         term: the factors of each dim; ``...`` stands for any number of dims, also none.
         ndim: the number of dims of the operand.
-        rule: the rule, for messages.
+        rule: the text of the rule, for messages.
 
     Raises:
         RuleError: If the operand has another number of dims than the term, or too few for a term with ``...``.
@@ -194,7 +191,7 @@ def _expand_ellipsis(term: Term, ndim: int, rule: Rule) -> Term:
     return term
 
 
-def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: str, operand: int) -> None:
     """Add the sizes of the factors of an operand to ``size_of``, except those of compound dims.
 
     A compound dim has several factors; :func:`_solve_compound` finds their sizes later. A dim of ``...`` may
@@ -205,7 +202,7 @@ def _record_sizes(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule,
         term: the factors of each dim, with ``...`` written out.
         shape: the operand's global shape, of as many dims.
         size_of: the sizes by factor so far, which this function extends.
-        rule: the rule, for messages.
+        rule: the text of the rule, for messages.
         operand: the number of the operand, for messages.
 
     Raises:
@@ -236,7 +233,7 @@ def _drop_broadcast(term: Term, shape: Shape, size_of: dict[str, int]) -> Term:
     )
 
 
-def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rule, operand: int) -> None:
+def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: str, operand: int) -> None:
     """Add the sizes of unknown factors of compound dims, such as ``(a b)``, to ``size_of``.
 
     If one factor of the dim is unknown, the others divide the size of the dim: ``(a b)`` of size 12 with a = 4
@@ -246,7 +243,7 @@ def _solve_compound(term: Term, shape: Shape, size_of: dict[str, int], rule: Rul
         term: the factors of each dim.
         shape: the operand's global shape.
         size_of: the sizes by factor so far, which this function extends.
-        rule: the rule, for messages.
+        rule: the text of the rule, for messages.
         operand: the number of the operand, for messages.
 
     Raises:
@@ -274,58 +271,17 @@ def _in_words(axes: Axes) -> str:
     return "no axis" if not axes else repr(axes[0]) if len(axes) == 1 else repr(axes)
 
 
-def list_refusals(bound: BoundRule, strategy: Strategy) -> Iterator[str]:
-    """Yield the reasons, as texts, why a rule does not allow a strategy; nothing if it does.
-
-    A strategy states the mesh axes that split each factor (named index) of the rule. It is refused if:
-
-    - it splits a factor that the rule lacks, or one in ``Rule.whole``;
-    - it splits a factor that shares a dim with others, such as a in ``(a b)``, unevenly;
-    - it splits the minor factor b of ``(a b)``, unless a is split into as many blocks as it has elements;
-    - it gives a result several kinds of pending reductions, such as a sum and a maximum.
-
-    Axes of size 1 may be given to a factor in ``Rule.whole``. A factor that shares no dim may be split unevenly, even
-    into more blocks than elements.
-
-    Args:
-        bound: the rule, bound to shapes.
-        strategy: the strategy.
-    """
-    sizes, parts = bound.sizes, strategy.parts
-    for factor, axes in strategy.splits:
-        if factor not in sizes:
-            yield f"strategy splits {factor!r}, but the rule '{bound.rule}' has factors {list(sizes)}"
-        elif factor in bound.rule.whole and parts(factor) > 1:
-            yield f"factor {factor!r} of the rule '{bound.rule}' must not be split, but axes {axes} split it"
-        elif factor in bound.compound and sizes[factor] % parts(factor):
-            yield (
-                f"factor {factor!r} of size {sizes[factor]} shares a dim with others, so it can only "
-                f"be cut evenly, not into {many(parts(factor), 'block')}"
-            )
-    for dim in itertools.chain(*bound.inputs, *bound.outputs):
-        for major, minor in itertools.pairwise(dim):
-            if parts(minor) > 1 and parts(major) != sizes[major]:
-                yield (
-                    f"in the dim ({' '.join(dim)}) factor {minor!r} can only be split where {major!r} is split "
-                    f"completely ({many(sizes[major], 'block')}, not {parts(major)})"
-                )
-    for output in range(len(bound.outputs)):
-        ops = {op for _, op in bound.partial_of(strategy, output)}
-        if len(ops) > 1:
-            yield f"strategy {strategy} would leave different reductions pending: {sorted(ops)}"
-
-
 # -- operands' layouts -------------------------------------------------------------------------------
 
 
-def check_axes(rule: Rule, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> None:
+def check_axes(rule: str, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> None:
     """Raise RuleError if operands split a factor differently, or an axis splits two factors.
 
     Axes are compared as tuples: ("x", "y") and ("y", "x") differ. For example, this is refused, because operand 0
     splits the factor k along x, and operand 1 does not split it: ``{"k": [(0, ("x",)), (1, ())]}``.
 
     Args:
-        rule: the rule, for messages.
+        rule: the text of the rule, for messages.
         splits: for each factor a list with one pair per operand that has it: the operand's number, and the axes
             that split the factor there.
     """
@@ -347,71 +303,16 @@ def check_axes(rule: Rule, splits: Mapping[str, Sequence[tuple[int, Axes]]]) -> 
             used[axis] = factor
 
 
-def size_one_split_error(rule: Rule, operand: int, dim: int, axes: Axes) -> RuleError:
+def size_one_split_error(rule: str, operand: int, dim: int, axes: Axes) -> RuleError:
     """Return the error for axes that split a dim of size 1."""
     return RuleError(
         f"dim {dim} of operand {operand} has size 1 in the rule '{rule}', but {_in_words(axes)} splits it"
     )
 
 
-def not_passed_error(rule: Rule, operands: Sequence[int], ops: Sequence[str], axis: str) -> RuleError:
+def not_passed_error(rule: str, operands: Sequence[int], ops: Sequence[str], axis: str) -> RuleError:
     """Return the error for operands that are partial over ``axis`` together, if the rule forbids it."""
     return RuleError(
         f"operands {sorted(operands)} are partial ({', '.join(sorted(ops))}) over axis {axis!r}, which "
         f"the rule '{rule}' does not pass on; reduce them first"
     )
-
-
-def common_mesh(layouts: Sequence[Layout]) -> Mesh:
-    """Return the mesh on which all layouts are.
-
-    Args:
-        layouts: at least one layout.
-
-    Raises:
-        RuleError: If a layout's mesh differs from that of the first layout.
-    """
-    mesh = layouts[0].mesh
-    for layout in layouts:
-        if layout.mesh != mesh:
-            raise RuleError(f"operands must be on one mesh, got {mesh} and {layout.mesh}; redistribute one")
-    return mesh
-
-
-# -- worlds ------------------------------------------------------------------------------------------
-
-
-def check_ranks(mesh: Mesh, size: int, advice: Callable[[int], str] = lambda size: "") -> None:
-    """Raise WorldError if a mesh has a rank that a world of ``size`` ranks lacks.
-
-    Args:
-        mesh: the mesh.
-        size: the number of ranks of the world, which are ``0 .. size-1``.
-        advice: takes the number of ranks that are needed, and returns the end of the message, which says how to
-            start a world with so many. By default "".
-    """
-    highest = mesh.size - 1 if mesh.ranks is None else max(mesh.ranks)
-    if highest >= size:
-        raise WorldError(
-            f"mesh {mesh} needs rank {highest}, but the world has {many(size, 'rank')}; "
-            f"start it with at least {highest + 1}{advice(highest + 1)}"
-        )
-
-
-def check_shards(step: Step, shards: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Raise WorldError if the shards do not have the expected number and shapes.
-
-    The message is about the first rank whose shard has another shape.
-
-    Args:
-        step: the step that reads the shards, for the message.
-        shards: the array of each rank, by rank.
-        shapes: the shape that each rank's shard must have.
-    """
-    if len(shards) != len(shapes):
-        raise WorldError(f"shards must be one per rank, {len(shapes)}, got {len(shards)}")
-    for rank, (shard, shape) in enumerate(zip(shards, shapes)):
-        if shard.shape != shape:
-            raise WorldError(
-                f"the shard of rank {rank} must have shape {shape} in {step.src}, got {shard.shape}"
-            )

@@ -29,7 +29,8 @@ from spmdsim.arrays import ops
 from spmdsim.arrays.ops.lookup import LOOKED_UP
 from spmdsim.core import BoundRule, Layout, Mesh, Strategy
 from spmdsim.core.cuts import factor_cuts, rank_tuple, strategy_from_factors
-from spmdsim.core.notation.rules import Shape, common_mesh
+from spmdsim.core.notation.rules import Shape
+from spmdsim.core.rule import common_mesh
 from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
     Forward,
     Sharded,
