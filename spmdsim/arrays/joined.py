@@ -14,8 +14,8 @@ import numpy as np
 
 from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.core import Layout
-from spmdsim.core.tape import Gradients, Node, reduce_gradients
-from spmdsim.core.tensor import Meta
+from spmdsim.core.tape import reduce_gradients
+from spmdsim.core.tensor import Gradients, Meta, Node
 from spmdsim.errors import WorldError
 from spmdsim.redistribution.steps.group_steps import Parts, PartsStep, build_parts_step
 from spmdsim.worlds.provenance import number_result

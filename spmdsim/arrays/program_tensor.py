@@ -24,7 +24,7 @@ from spmdsim.arrays.reduction_methods import (
 )
 from spmdsim.arrays.sources import assemble_shards, check_layout, open_source, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
-from spmdsim.core import Layout
+from spmdsim.core import Layout, tape
 from spmdsim.core.tensor import create_shards
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.reading import one_line
@@ -344,6 +344,28 @@ class Tensor(SymbolicTensor):
     def astype(self, dtype: DTypeLike) -> Tensor:
         """Convert the tensor to another element type; see :func:`spmdsim.ops.cast`."""
         return ops.cast(self, dtype)
+
+    @explained
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
+        """Compute gradients of all leaves on which this tensor depends, and add them to ``.grad``.
+
+        A leaf is a tensor with ``requires_grad`` that no recorded operator computed. Its ``.grad`` is None before the
+        first pass; later gradients are added to it. All ranks must call the method. Gradients of complex
+        tensors point uphill, as torch's do: if y = f(x) has the gradient g, x has the gradient
+        ``g * conj(f'(x))``.
+
+        Args:
+            gradient: the gradient of the final result with respect to this tensor, which is converted to its element
+                type. None for a tensor of one element: the gradient is then 1.
+            retain_graph: True to keep the arrays that another pass through these operators needs; else they are
+                released.
+
+        Raises:
+            LayoutError: If the gradient has another shape, or there is none and the tensor does not have one element.
+            UsageTypeError: If the tensor needs no gradient, an earlier pass did not retain the graph, or
+                ``gradient`` is not a tensor.
+        """
+        tape.backward(self, gradient, retain_graph)
 
     @property
     def itemsize(self) -> int:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from spmdsim.core import Layout
-from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
-from spmdsim.core.tensor import Meta, PlainTensor
+from spmdsim.core.tape import reduce_gradients
+from spmdsim.core.tensor import Gradients, Meta, MoveNode, PlainTensor
 from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, number_type, resolve_nameless, why_no_number
 from spmdsim.reading import one_line

@@ -7,7 +7,7 @@ A box is a range of indices ``(start, stop)`` in each dim of the global tensor (
 layout assigns a box to each rank: its shard. The program of a step computes, from the shards before the step, the
 shards after it. It is derived once: which boxes are cut out of which arrays.
 
-Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
+Next: :mod:`spmdsim.core.recipe`, what follows from the operands of an operator call.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from spmdsim.core.element_types import check_reduce
 from spmdsim.core.elements import contiguous, fold
 from spmdsim.core.layout import Bounds, Layout
 from spmdsim.core.step import Step, volume, within
-from spmdsim.core.world import AbstractWorld, Shards
-from spmdsim.errors import WorldError
+from spmdsim.core.tensor import PlainTensor, follow
+from spmdsim.core.world import AbstractWorld, Shards, T
+from spmdsim.errors import UsageTypeError, WorldError
 
 #: The program of a step: takes one shard per rank, and a list to which it writes the shards after the step.
 Program = Callable[[Shards, Shards], None]
@@ -274,3 +275,30 @@ class PlainLockStep(AbstractWorld):
     def run(self, step: Step, shards: Shards) -> Shards:
         """Run one step on the shards of all ranks."""
         return self._runner.run(step, shards)
+
+    def move(self, tensor: T, layout: Layout) -> T:
+        """Return a tensor of this world in another layout, by the planner's cheapest steps."""
+        meta = tensor.meta
+        if layout == meta.layout:
+            return tensor
+        self.check_mesh(layout.mesh)
+        return follow(tensor, self.planner.plan(meta.layout, layout, meta.shape, meta.dtype))
+
+    def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
+        """Return ``values`` if all are tensors of this world; this world converts nothing.
+
+        Args:
+            name: the operator's name, for messages.
+            values: the operands.
+            like: not used.
+
+        Raises:
+            UsageTypeError: If an operand is not a tensor.
+            WorldError: If a tensor belongs to another world.
+        """
+        wrong_types = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
+        if wrong_types:
+            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(wrong_types)}")
+        if any(x.world is not self for x in values):
+            raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
+        return values

@@ -3,7 +3,7 @@
 A recipe has the strategy, a redistribution for each operand in another layout, the local functions, the metas of the
 results, and the facts that gradients need.
 
-Next: :mod:`spmdsim.core.operator`, the declaration of operators and their calls.
+Next: :mod:`spmdsim.core.tape`, the gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from spmdsim.core.layout import Layout
 from spmdsim.core.operator_context import Context
 from spmdsim.core.rule import BoundRule, Rule, Strategy
 from spmdsim.core.step import Route
-from spmdsim.core.tape import OpNode
 from spmdsim.core.tensor import Meta, PlainTensor, follow
 from spmdsim.core.world import AbstractWorld, Params, T
 from spmdsim.errors import RuleError
@@ -205,9 +204,9 @@ class Recipe:
             results: the results in the layouts in which the local function leaves them.
         """
         redistributed = [r if route is None else follow(r, route) for r, route in zip(results, self.finals)]
-        if self.op.finish and isinstance(node := results[0].node, OpNode) and node.saved:
+        if self.op.finish and results[0].node is not None:
             # The local gradient function reads the results as the user sees them.
-            node.saved = [result.stored_shards for result in redistributed]
+            results[0].node.store_results(redistributed)
         return redistributed
 
     def record(self, operands: Sequence[PlainTensor], results: Sequence[PlainTensor], params: Params) -> None:

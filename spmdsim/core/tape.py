@@ -7,81 +7,24 @@ rule). The final gradient has the dual layout of its tensor (S stays S, R stays 
 is the identity on the global tensor. So gradients pass through it unchanged, still partial, and are reduced once, when
 an operator reads them or a leaf stores them.
 
-Next: :mod:`spmdsim.core.recipe`, what the tape records.
+Next: :mod:`spmdsim.core.operator`, the declaration of operators and their calls.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from spmdsim.core.layout import Layout
-from spmdsim.core.tensor import Meta, PlainTensor
+from spmdsim.core.recipe import Recipe
+from spmdsim.core.tensor import Gradients, Meta, Node, PlainTensor
 from spmdsim.core.world import AbstractWorld, Params, T
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError
-
-if TYPE_CHECKING:
-    from spmdsim.core.recipe import Recipe
-
-#: The addends of the gradient of one tensor, in any layouts, partial or not.
-Gradients = list[Any]
-_numbers = count()
-
-
-class Node(ABC):
-    """Record of a calculation on the tape.
-
-    Attributes:
-        world: the world of the operands.
-        meta: the meta of the first operand.
-        wanted: for each operand, True if it requires a gradient.
-        sources: for each operand the receiver of its gradient: ``(node, result number)``, a leaf tensor, or None.
-        number: a serial number, higher than those of all nodes on which this one depends.
-    """
-
-    __slots__ = ("meta", "number", "sources", "wanted", "world")
-
-    #: The number of tensors that it computed.
-    results = 1
-    #: True after a backward pass that dropped the stored arrays.
-    spent = False
-
-    def __init__(self, *operands: PlainTensor) -> None:
-        self.world, self.meta = operands[0].world, operands[0].meta
-        self.wanted = tuple([x._tracked for x in operands])
-        self.sources = [((x.node, x.output) if x.node else x) if x._tracked else None for x in operands]
-        self.number = next(_numbers)
-
-    @abstractmethod
-    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradients of each operand from the gradients of each result.
-
-        Args:
-            gradients: for each result the addends of its gradient, in any layouts; an empty list if it has none. The
-                method may empty the lists.
-
-        Returns:
-            For each operand the addends of its gradient; an empty list if it has none.
-        """
-
-    def spend(self) -> None:  # noqa: B027 - most nodes store nothing
-        """Drop the arrays that only the first backward pass needs."""
-
-
-class MoveNode(Node):
-    """Record of a redistribution, which is the identity on the global tensor."""
-
-    __slots__ = ()
-
-    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
-        """Return the gradients unchanged, in any layouts."""
-        return gradients
 
 
 class OpNode(Node):
@@ -100,6 +43,11 @@ class OpNode(Node):
     def spend(self) -> None:
         """Drop the stored operands and results, and mark the node as spent."""
         self.spent, self.sources, self.values, self.saved = True, [], [], None
+
+    def store_results(self, results: Sequence[PlainTensor]) -> None:
+        """Store other arrays for the gradient function if it reads results."""
+        if self.saved:
+            self.saved = [result.stored_shards for result in results]
 
     def pull(self, gradients: list[Gradients]) -> list[Gradients]:
         """Sum the addends of each result's gradient; compute the wanted operands' gradients.
@@ -296,11 +244,29 @@ def accumulate_grad(leaf: PlainTensor, gradient: PlainTensor) -> None:
     leaf.grad = gradient
 
 
-def backward(result: PlainTensor, gradient: PlainTensor | None, retain_graph: bool = False) -> None:
+def backward(result: T, gradient: T | None = None, retain_graph: bool = False) -> None:
     """Compute the gradients of all leaves on which ``result`` depends, and add them to ``grad``.
 
-    The arguments are those of :func:`pull_back`.
+    All ranks must call it.
+
+    Args:
+        result: the tensor that is differentiated.
+        gradient: the gradient of the final result with respect to this tensor, which is converted to its element
+            type. None for a tensor of one element: the gradient is then 1.
+        retain_graph: True to keep the arrays that another pass through these operators needs; else they are
+            released.
+
+    Raises:
+        LayoutError: If the gradient has another shape, or there is none and the tensor does not have one element.
+        UsageTypeError: If the tensor needs no gradient, an earlier pass did not retain the graph, or ``gradient`` is
+            not a tensor.
     """
+    if gradient is None and math.prod(result.shape) != 1:
+        raise LayoutError(f"backward: gradient must be passed unless x has one element, got {result.shape}")
+    if gradient is not None and not isinstance(gradient, PlainTensor):
+        raise UsageTypeError(f"backward: gradient must be a tensor or None, got {type(gradient).__name__}")
+    if gradient is not None and gradient.dtype != result.dtype:
+        gradient = convert_gradient(gradient, result.dtype)
     leaves = pull_back(result, gradient, retain_graph)
     totals = [(leaf, reduce_gradients(xs, leaf.gradient_layout or leaf.layout.dual())) for leaf, xs in leaves]
     for leaf, total in totals:

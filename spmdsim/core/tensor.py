@@ -1,16 +1,18 @@
-"""The global tensor: a value distributed over the ranks of a world; and its meta, which is interned.
+"""The global tensor: a value distributed over the ranks of a world; its meta, which is interned; and its node.
 
 A program states computations on whole tensors; each process stores only the shards of the ranks that it owns. The
-tensors of users, in :mod:`spmdsim.arrays`, add operators as symbols, files and other sources.
+tensors of users, in :mod:`spmdsim.arrays`, add operators as symbols, gradients, files and other sources. A node on the
+tape records how a tensor was computed, if gradients are tracked.
 
-Next: :mod:`spmdsim.core.tape`, the gradients.
+Next: :mod:`spmdsim.core.lockstep`, the world in one process.
 """
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial, reduce
+from itertools import count
 from operator import add, attrgetter
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -24,13 +26,12 @@ from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation.layouts import short_dtype
 from spmdsim.core.step import Index
 from spmdsim.core.world import Shards, T
-from spmdsim.errors import LayoutError, UsageTypeError, WorldError
+from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.pictured import Pictured
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core.step import Route
-    from spmdsim.core.tape import Node
     from spmdsim.core.world import AbstractWorld
 
 
@@ -104,8 +105,8 @@ class PlainTensor(Pictured):
         stored_shards: one array per rank that this process owns, in the order of ``world.ranks``. Pending sums of
             16-bit floats are float32 here: they are rounded once, after the reduction.
         name: a name for messages, or "".
-        requires_grad: True if :meth:`backward` computes a gradient for it.
-        grad: that gradient after :meth:`backward`, in the dual layout or in ``gradient_layout``; None before.
+        requires_grad: True if :func:`~spmdsim.core.tape.backward` computes a gradient for it.
+        grad: that gradient after it, in the dual layout or in ``gradient_layout``; None before.
         gradient_layout: the layout of ``grad``, or None for the dual layout.
         sums: the unrounded shards of a gradient to which more is added, or None.
         node: the record of the calculation that produced it, if gradients are tracked; None for leaves.
@@ -157,7 +158,7 @@ class PlainTensor(Pictured):
             source: the array.
             layout: the layout of the tensor.
             world: the world that owns the shards.
-            requires_grad: True if :meth:`backward` shall compute a gradient for it.
+            requires_grad: True if :func:`~spmdsim.core.tape.backward` shall compute a gradient for it.
         """
         world.check_mesh(layout.mesh)
         array = np.asarray(source)
@@ -174,7 +175,7 @@ class PlainTensor(Pictured):
 
         Args:
             tensor: the tensor.
-            requires_grad: True if :meth:`backward` shall compute a gradient for the new tensor.
+            requires_grad: True if :func:`~spmdsim.core.tape.backward` shall compute a gradient for the new tensor.
             name: the name of the new tensor; None for that of ``tensor``.
 
         Raises:
@@ -280,38 +281,6 @@ class PlainTensor(Pictured):
         """Return a tensor with these shards that has no gradient history; the tensor itself if it has none."""
         return type(self).from_tensor(self) if self.requires_grad or self.node is not None else self
 
-    @explained
-    def backward(self: T, gradient: T | None = None, *, retain_graph: bool = False) -> None:
-        """Compute gradients of all leaves on which this tensor depends, and add them to ``.grad``.
-
-        A leaf is a tensor with ``requires_grad`` that no recorded operator computed. Its ``.grad`` is None before the
-        first pass; later gradients are added to it. All ranks must call the method. Gradients of complex
-        tensors point uphill, as torch's do: if y = f(x) has the gradient g, x has the gradient
-        ``g * conj(f'(x))``.
-
-        Args:
-            gradient: the gradient of the final result with respect to this tensor, which is converted to its element
-                type. None for a tensor of one element: the gradient is then 1.
-            retain_graph: True to keep the arrays that another pass through these operators needs; else they are
-                released.
-
-        Raises:
-            LayoutError: If the gradient has another shape, or there is none and the tensor does not have one element.
-            UsageTypeError: If the tensor needs no gradient, an earlier pass did not retain the graph, or
-            ``gradient`` is not a tensor.
-        """
-        from spmdsim.core.tape import backward, convert_gradient
-
-        if gradient is None and math.prod(self.shape) != 1:
-            raise LayoutError(f"backward: gradient must be passed unless x has one element, got {self.shape}")
-        if gradient is not None and not isinstance(gradient, PlainTensor):
-            raise UsageTypeError(
-                f"backward: gradient must be a tensor or None, got {type(gradient).__name__}"
-            )
-        if gradient is not None and gradient.dtype != self.dtype:
-            gradient = convert_gradient(gradient, self.dtype)
-        backward(self, gradient, retain_graph)
-
     def _add(self: T, others: Sequence[T], more_to_come: bool = False) -> T:
         """Return the sum of this tensor and others of equal layout, shard by shard.
 
@@ -335,6 +304,64 @@ class PlainTensor(Pictured):
         if more_to_come and is_rounded:
             total.sums = sums
         return total
+
+
+#: The addends of the gradient of one tensor, in any layouts, partial or not.
+Gradients = list[Any]
+_numbers = count()
+
+
+class Node(ABC):
+    """Record of a calculation on the tape.
+
+    Attributes:
+        world: the world of the operands.
+        meta: the meta of the first operand.
+        wanted: for each operand, True if it requires a gradient.
+        sources: for each operand the receiver of its gradient: ``(node, result number)``, a leaf tensor, or None.
+        number: a serial number, higher than those of all nodes on which this one depends.
+    """
+
+    __slots__ = ("meta", "number", "sources", "wanted", "world")
+
+    #: The number of tensors that it computed.
+    results = 1
+    #: True after a backward pass that dropped the stored arrays.
+    spent = False
+
+    def __init__(self, *operands: PlainTensor) -> None:
+        self.world, self.meta = operands[0].world, operands[0].meta
+        self.wanted = tuple([x._tracked for x in operands])
+        self.sources = [((x.node, x.output) if x.node else x) if x._tracked else None for x in operands]
+        self.number = next(_numbers)
+
+    @abstractmethod
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
+        """Return the gradients of each operand from the gradients of each result.
+
+        Args:
+            gradients: for each result the addends of its gradient, in any layouts; an empty list if it has none. The
+                method may empty the lists.
+
+        Returns:
+            For each operand the addends of its gradient; an empty list if it has none.
+        """
+
+    def store_results(self, results: Sequence[PlainTensor]) -> None:  # noqa: B027 - most nodes store nothing
+        """Store the results as the caller receives them, if the gradient reads results."""
+
+    def spend(self) -> None:  # noqa: B027 - most nodes store nothing
+        """Drop the arrays that only the first backward pass needs."""
+
+
+class MoveNode(Node):
+    """Record of a redistribution, which is the identity on the global tensor."""
+
+    __slots__ = ()
+
+    def pull(self, gradients: list[Gradients]) -> list[Gradients]:
+        """Return the gradients unchanged, in any layouts."""
+        return gradients
 
 
 class WritableShards(list[Any]):
@@ -413,7 +440,5 @@ def follow(tensor: T, route: Route, node: type[Node] | None = None) -> T:
         shards = world.in_type(shards, meta.storage_dtype)
     result = type(tensor)(world, meta, shards, provenance_number=tensor.provenance_number)
     if tensor.requires_grad:
-        from spmdsim.core.tape import MoveNode
-
         result.requires_grad, result.node = True, (node or MoveNode)(tensor)
     return result

@@ -7,7 +7,7 @@ one array object.
 A world takes its optional parts as arguments: a planner (:class:`~spmdsim.core.bytes_planner.Planner`), observers
 (:class:`Observers`) and the provenance of tensors (:class:`ProvenanceNumbers`).
 
-Next: :mod:`spmdsim.core.lockstep`, the world in one process.
+Next: :mod:`spmdsim.core.tensor`, a value over the ranks of a world.
 """
 
 from __future__ import annotations
@@ -244,6 +244,7 @@ class AbstractWorld(Pictured, ABC):
                     f"{step.collective} stays on one mesh, but goes from {step.src} to {step.dst}"
                 )
 
+    @abstractmethod
     def move(self, tensor: T, layout: Layout) -> T:
         """Return a tensor of this world in another layout, by the planner's cheapest steps.
 
@@ -254,37 +255,22 @@ class AbstractWorld(Pictured, ABC):
             WorldError: If the layout's mesh has ranks that this world lacks.
             PlanError: If no steps lead to the layout.
         """
-        from spmdsim.core.tensor import follow
 
-        meta = tensor.meta
-        if layout == meta.layout:
-            return tensor
-        self.check_mesh(layout.mesh)
-        return follow(tensor, self.planner.plan(meta.layout, layout, meta.shape, meta.dtype))
-
+    @abstractmethod
     def operands(self, name: str, values: Sequence[Any], like: PlainTensor) -> Sequence[PlainTensor]:
         """Return the operands of an operator as tensors of one world.
 
-        This class only checks that all are tensors of this world, and returns ``values``. Worlds that convert
-        numbers and arrays, or tensors of other worlds, override the method.
+        A world may convert numbers and arrays, and tensors of other worlds.
 
         Args:
             name: the operator's name, for messages.
             values: the operands as the caller passed them.
-            like: a tensor of this world, whose mesh converted values get. It is not used here.
+            like: a tensor of this world, whose mesh converted values get.
 
         Raises:
-            UsageTypeError: If an operand is not a tensor.
-            WorldError: If a tensor belongs to another world.
+            UsageTypeError: If an operand is not a tensor and not converted.
+            WorldError: If a tensor belongs to another world, and the world does not take it.
         """
-        from spmdsim.core.tensor import PlainTensor
-
-        wrong_types = [type(x).__name__ for x in values if not isinstance(x, PlainTensor)]
-        if wrong_types:
-            raise UsageTypeError(f"{name} takes tensors, but got {', '.join(wrong_types)}")
-        if any(x.world is not self for x in values):
-            raise WorldError(f"operands of {name} live in different worlds; make both with the same world")
-        return values
 
     def verify_calls(self) -> None:
         """Verify that all ranks made equal calls so far, before numbers leave the program.

@@ -9,7 +9,8 @@ from typing import Any
 from spmdsim.arrays import Tensor
 from spmdsim.arrays.ops import add
 from spmdsim.core import Layout
-from spmdsim.core.tape import Gradients, MoveNode, reduce_gradients
+from spmdsim.core.tape import reduce_gradients
+from spmdsim.core.tensor import Gradients, MoveNode
 from spmdsim.errors import many
 
 

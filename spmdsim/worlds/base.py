@@ -14,8 +14,7 @@ from spmdsim.core.elements import in_type
 from spmdsim.core.layout import Layout
 from spmdsim.core.operator import Op
 from spmdsim.core.step import Route, Step
-from spmdsim.core.tape import Node
-from spmdsim.core.tensor import Meta, PlainTensor, follow
+from spmdsim.core.tensor import Meta, Node, PlainTensor, follow
 from spmdsim.core.world import AbstractWorld
 from spmdsim.cost.machine import Machine
 from spmdsim.cost.node_map import NodeMap, Nodes

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from spmdsim.core.layout import Mesh
-from spmdsim.core.tape import Gradients, MoveNode
-from spmdsim.core.tensor import PlainTensor
+from spmdsim.core.tensor import Gradients, MoveNode, PlainTensor
 from spmdsim.errors import WorldError
 from spmdsim.worlds.current import grow_world, is_played
 

@@ -72,6 +72,7 @@ TRAINING = """
 from spmdsim.core import Layout, Mesh, Rule
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import Op
+from spmdsim.core.tape import backward
 from spmdsim.core.tensor import PlainTensor
 
 class RecordingLockStep(PlainLockStep):
@@ -104,7 +105,7 @@ for mesh in Mesh((4,), ("tp",)), Mesh((2, 2), ("dp", "tp")):
     y = row.to(mesh(dp, None))
     assert collectives == ["all_reduce tp"], collectives
     collectives.clear()
-    y.backward(PlainTensor.from_array(dy, y.layout, world))
+    backward(y, PlainTensor.from_array(dy, y.layout, world))
     print(sorted(collectives))
     for rank, shard in enumerate(y.shards):
         assert (shard == (np.maximum(hidden, 0) @ w2)[y.layout.slices(y.shape, rank)]).all()
@@ -124,6 +125,7 @@ import ml_dtypes
 from spmdsim.core import Mesh, Rule
 from spmdsim.core.lockstep import PlainLockStep
 from spmdsim.core.operator import Op
+from spmdsim.core.tape import backward
 from spmdsim.core.tensor import PlainTensor
 from spmdsim.errors import SpmdError
 
@@ -150,7 +152,7 @@ for kind in map(np.dtype, [*names, ml_dtypes.bfloat16]):
         print(kind.name, result.dtype.name, *result.layout.partial, result.stored_shards[0].dtype.name, result.full().tolist())
         if kind.kind in "fcV":
             complete = result.to(mesh(*[None] * len(expected.shape)))
-            complete.backward(PlainTensor.from_array(np.ones(expected.shape, kind), complete.layout, world))
+            backward(complete, PlainTensor.from_array(np.ones(expected.shape, kind), complete.layout, world))
     if kind.kind in "fcV":
         gradient = np.ones((2, 3)) @ right.astype(wide).T + 1
         np.testing.assert_array_equal(by_columns.grad.full(), gradient.astype(kind))
@@ -225,7 +227,7 @@ for name in "spmdsim.layout", "spmdsim.arrays", "spmdsim.worlds", "mpi4py":
 #: The order in which to read core; each file names the next one.
 ORDER = (
     *("layout", "rule", "step", "element_types"),
-    *("elements", "bytes_planner", "world", "lockstep", "tensor", "tape", "recipe", "operator"),
+    *("elements", "bytes_planner", "world", "tensor", "lockstep", "recipe", "tape", "operator"),
 )
 
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, ops
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.tape import Gradients, Node, reduce_gradients
-from spmdsim.core.tensor import Meta
+from spmdsim.core.tape import reduce_gradients
+from spmdsim.core.tensor import Gradients, Meta, Node
 from spmdsim.dialects.mindspore.communication import get_process_group_ranks, own_member
 from spmdsim.dialects.mindspore.layout import is_whole
 from spmdsim.dialects.mindspore.parameter import Parameter

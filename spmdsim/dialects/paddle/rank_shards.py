@@ -13,8 +13,7 @@ from typing import Any
 
 from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.core import Layout, Mesh
-from spmdsim.core.tape import MoveNode
-from spmdsim.core.tensor import Meta
+from spmdsim.core.tensor import Meta, MoveNode
 from spmdsim.dialects.missing import NotCovered
 from spmdsim.dialects.paddle.tensors import Shape, Tensor, has_shards, with_methods
 from spmdsim.dialects.session import use_world

@@ -9,8 +9,7 @@ import numpy as np
 
 from spmdsim import arrays as ours
 from spmdsim.core import Layout, Mesh, Partial, Placement, Shard
-from spmdsim.core.tape import MoveNode
-from spmdsim.core.tensor import Meta
+from spmdsim.core.tensor import Meta, MoveNode
 from spmdsim.dialects.host import (
     TYPE_NAMES,
     equal_on_all_ranks,
