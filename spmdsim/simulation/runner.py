@@ -21,7 +21,7 @@ from spmdsim.simulation.deadlock.explanation import resolve_stall
 from spmdsim.simulation.deadlock.wait_graph import report_open_operations
 from spmdsim.simulation.engine.captured_output import replace_attribute, replace_exit
 from spmdsim.simulation.engine.collective_times import DEFAULT_LIBRARY, CollectiveTimes
-from spmdsim.simulation.engine.computation import Computation, Speed
+from spmdsim.simulation.engine.computation import Computation, Speed, Stopwatch
 from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.order_choices import OrderChoices
 from spmdsim.simulation.engine.ownership import Variables
@@ -40,6 +40,9 @@ Emit = Callable[[int, str], None]
 
 LIBRARIES = ("strict", "openmpi", "mpich")
 """Values of ``like``."""
+
+COMPUTATIONS = ("none", "measured")
+"""Values of ``compute``."""
 
 MOST_RANKS = 1 << 16
 """Limit of virtual ranks, because each has a stack, modules and an environment."""
@@ -61,6 +64,7 @@ def simulate(
     explore: int = 0,
     progress: Callable[[int], None] | None = None,
     algorithms: Mapping[str, str] | None = None,
+    compute: str = "none",
     speed: Speed = 1.0,
     noise: float = 0.0,
 ) -> Report:
@@ -93,8 +97,11 @@ def simulate(
         progress: function that is called with the number of explored orders from time to time.
         algorithms: algorithms by collective that replace the library's choices where they support the number of ranks,
             such as ``{"all_reduce": "ring"}``; None for none.
-        speed: speed of the computation that the program states with :func:`~spmdsim.simulation.compute`, relative to
-            the machine: one number for all ranks, or one per rank. Other computation takes no modelled time.
+        compute: "measured": the processor time of each rank between its MPI calls counts as modelled time, so that
+            times differ a little between runs. "none": only computation counts that the program states with
+            :func:`~spmdsim.simulation.compute`.
+        speed: speed of the measured or stated computation, relative to this or the modelled machine: one number for
+            all ranks, or one per rank.
         noise: standard deviation of the logarithm of a random factor on each such computation; ``seed`` selects the
             factors. 0 for none.
 
@@ -102,7 +109,7 @@ def simulate(
         The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
-        InputError: If ``n`` is not 1 to 65,536, ``like`` is another word, ``nodes`` does not place ``n`` ranks, ``speed``
+        InputError: If ``n`` is not 1 to 65,536, ``like`` or ``compute`` is another word, ``nodes`` does not place ``n`` ranks, ``speed``
             or ``noise`` is impossible, or the script cannot be read or compiled.
         ScheduleError: If a collective has no such algorithm.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
@@ -115,6 +122,8 @@ def simulate(
     _check_count(n)
     if like not in LIBRARIES:
         raise InputError(f"simulate: like must be one of {', '.join(LIBRARIES)}, got {like!r}")
+    if compute not in COMPUTATIONS:
+        raise InputError(f"simulate: compute must be one of {', '.join(COMPUTATIONS)}, got {compute!r}")
     model = as_machine(machine)
     node_map = model.node_map(n) if nodes is None else NodeMap.of(nodes, n)
     placed = model.placed(node_map)
@@ -134,6 +143,7 @@ def simulate(
         computation = Computation(n, speed, noise, seed)
         scheduler = Scheduler(n, placed, strict, seed if order is None else None, times, computation)
         scheduler.nodes, scheduler.like, scheduler.timeline = node_map, like, timeline
+        scheduler.stopwatch = Stopwatch(computation) if compute == "measured" else None
         scheduler.decide = lambda: decide_wildcards(scheduler)
         scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
         if order is not None:
@@ -470,5 +480,6 @@ def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> 
         output=output,
         exit_code=exit_codes[0] if exit_codes else int(wrong),
         strict=scheduler.strict,
+        counts_computation=scheduler.computation.is_counted,
         trace=timeline.to_dict() if timeline is not None else None,
     )

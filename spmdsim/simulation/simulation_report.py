@@ -27,6 +27,7 @@ class Report(ShortRepr):
         output: printed lines as (rank, line), in order.
         exit_code: the first nonzero exit code in the order of the ranks. If all are 0, it is 1 if there is an error,
             else 0.
+        counts_computation: True if the times have computation, which was measured or which the program states.
         strict: True if warnings count as errors.
         trace: the timeline as Chrome/Perfetto JSON values, or None.
         orders: number of orders of messages that were run (``explore``); 0 if none was asked for.
@@ -56,6 +57,7 @@ class Report(ShortRepr):
     all_orders: bool = False
     collective_messages: tuple[int, ...] = ()
     collective_nbytes: tuple[int, ...] = ()
+    counts_computation: bool = False
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -84,6 +86,7 @@ class Report(ShortRepr):
             f"{many(self.size, 'rank')}, {state}: {many(self.total_messages, 'message')}, "
             f"{bytes_text(self.total_nbytes)}, "
             f"{seconds_text(max(self.seconds, default=0.0))} modelled"
+            f"{'' if self.counts_computation else ' without computation'}"
         )
         if self.orders:
             which = "all" if self.all_orders else "not all"
@@ -101,6 +104,7 @@ class Report(ShortRepr):
         - "problems": a dict per finding, see ``Problem.to_dict``;
         - "seconds", "messages", "bytes", "collective_messages", "collective_bytes": lists with a number per rank;
         - "total_messages", "total_bytes": the sums over ranks of both kinds of messages;
+        - "counts_computation": True or False, as the attribute;
         - "output": a dict with "rank" and "line" per printed line;
         - "orders", "all_orders": as the attributes.
         """
@@ -118,6 +122,7 @@ class Report(ShortRepr):
             "collective_bytes": list(self.collective_nbytes),
             "total_messages": self.total_messages,
             "total_bytes": self.total_nbytes,
+            "counts_computation": self.counts_computation,
             "output": [{"rank": rank, "line": line} for rank, line in self.output],
             "orders": self.orders,
             "all_orders": self.all_orders,

@@ -498,6 +498,63 @@ def test_noise_differs_between_ranks_and_seeds_and_repeats() -> None:
     assert len({*runs[0]}) == 3 and all(1 < second < 4 for second in runs[0])
 
 
+def computes_on_rank_0(comm: Any) -> None:
+    if comm.rank == 0:
+        sum(range(1_000_000))
+    comm.Barrier()
+
+
+def test_measured_computation_counts_at_each_rank_s_speed() -> None:
+    assert seconds(computes_on_rank_0, 2) == seconds(computes_on_rank_0, 2, compute="none")
+
+    def alone(comm: Any) -> None:
+        if comm.rank == 0:
+            sum(range(1_000_000))
+
+    measured = simulate(alone, 2, machine=UNITS, compute="measured")
+    slow = simulate(alone, 2, machine=UNITS, compute="measured", speed=1e-6)
+    assert measured.seconds[0] > measured.seconds[1] > 0
+    assert slow.seconds[0] > measured.seconds[0]
+
+
+@pytest.mark.parametrize("call", ["Send", "isend", "Waitall", "Reduce", "Test"])
+def test_the_computation_of_a_rank_counts_for_no_other_rank(call: str) -> None:
+    """Rank 1 computes while rank 0 is suspended in a call that ends early in modelled time."""
+
+    def program(comm: Any) -> float:
+        from mpi4py import MPI
+
+        x, room = np.zeros(1), np.zeros(1)
+        if comm.rank:
+            sum(range(3_000_000))
+        if call == "Reduce":
+            comm.Reduce(x, room, root=1)
+        elif comm.rank:
+            comm.recv() if call == "isend" else comm.Recv(room)
+        elif call == "Send":
+            comm.Send(x, 1)
+        elif call == "isend":
+            comm.isend(x, 1).wait()
+        elif call == "Waitall":
+            MPI.Request.Waitall([comm.Isend(x, 1)])
+        else:
+            request = comm.Isend(x, 1)
+            while not request.Test():
+                pass
+        return MPI.Wtime()
+
+    short, long = simulate(program, 2, machine=(0.0, 0.0), compute="measured").results
+    assert short < long
+
+
+def test_the_report_says_whether_computation_counts() -> None:
+    for options, words in [({}, "modelled without computation"), ({"compute": "measured"}, "modelled")]:
+        report = simulate(computes_on_rank_0, 2, **options)
+        assert str(report).endswith(words)
+        assert report.to_dict()["counts_computation"] == bool(options)
+    assert str(simulate(stated_work, 2)).endswith("modelled")
+
+
 def test_impossible_computation_is_refused() -> None:
     from spmdsim.simulation import compute
 
@@ -505,6 +562,7 @@ def test_impossible_computation_is_refused() -> None:
         ({"speed": (1, 2)}, "1 or 3 numbers"),
         ({"speed": 0}, "above 0"),
         ({"noise": -1}, "noise"),
+        ({"compute": "some"}, "none, measured"),
     ]:
         with pytest.raises(InputError, match=words):
             simulate(stated_work, 3, **options)

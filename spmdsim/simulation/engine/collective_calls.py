@@ -222,7 +222,7 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
     shared, task, rank = end.shared, end.running(), end.rank
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
-    call.entered = task.clock
+    call.entered = end.scheduler.enter_call(task)
     if end.scheduler.order is not None:
         call.past = end.scheduler.order.release(task)
     for buffer in (*call.send, *(call.receive or ())):

@@ -1,10 +1,12 @@
-"""Computation of ranks in modelled time: seconds or operations that the program states, speeds of ranks, noise."""
+"""Computation of ranks in modelled time: stated by the program or measured, speeds of ranks, noise."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
 from math import exp
+from time import thread_time
+from typing import Any
 
 from spmdsim.errors import InputError
 
@@ -24,6 +26,9 @@ class Computation:
     Raises:
         InputError: If a speed is not above 0, the number of speeds is not that of ranks, or the noise is below 0.
 
+    Attributes:
+        is_counted: True if the modelled times contain computation.
+
     >>> Computation(2, (1.0, 0.5), 0.0, None).duration(1, 3.0)
     6.0
     """
@@ -37,6 +42,7 @@ class Computation:
         if not 0 <= noise < float("inf"):
             raise InputError(f"simulate: noise must be 0 or more, got {noise}")
         self._noise = noise
+        self.is_counted = False
         self._generators = [random.Random(f"{seed or 0} {rank}") for rank in range(size if noise else 0)]
 
     def duration(self, rank: int, seconds: float) -> float:
@@ -46,5 +52,38 @@ class Computation:
             rank: the rank of the program.
             seconds: its duration at speed 1 without noise.
         """
+        self.is_counted = True
         factor = exp(self._noise * self._generators[rank].gauss(0.0, 1.0)) if self._noise else 1.0
         return seconds / self._speeds[rank] * factor
+
+
+class Stopwatch:
+    """Measure the processor time of the program between its calls, and add it to the clocks of its ranks.
+
+    All ranks share one thread, so one stopwatch is enough: calls of the simulator pause it when they begin, and let it
+    continue when they return to the program.
+
+    Args:
+        computation: the speeds of the ranks, and the noise.
+    """
+
+    __slots__ = ("_computation", "_since")
+
+    def __init__(self, computation: Computation) -> None:
+        self._computation = computation
+        self._since: float | None = None
+
+    def resume(self) -> None:
+        """Start to measure, because the program continues."""
+        self._since = thread_time()
+
+    def pause(self, task: Any) -> None:
+        """Stop to measure, and advance the clock of the running rank; do nothing if the stopwatch is paused.
+
+        Args:
+            task: the running rank.
+        """
+        if self._since is not None:
+            seconds = thread_time() - self._since
+            self._since = None
+            task.clock += self._computation.duration(task.rank, seconds)

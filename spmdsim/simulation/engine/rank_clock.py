@@ -22,18 +22,20 @@ _CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
 def read_clock(task: Task) -> float:
     """Return the modelled clock of a rank in seconds.
 
-    Each call without communication since the last one advances the clock: by 1 µs, then 2 µs, and so on. So a loop
-    that waits for a time ends soon.
+    Each call without communication or measured computation since the last one advances the clock: by 1 µs, then 2 µs,
+    and so on. So a loop that waits for a time ends soon.
 
     Args:
         task: the rank, which is running.
     """
+    task.scheduler.enter_call(task)
     if task.clock == task.last_wtime:
         task.idle_wtimes += 1
         task.clock += TICK * task.idle_wtimes
     else:
         task.idle_wtimes = 0
     task.last_wtime = task.clock
+    task.scheduler.return_to_program()
     return task.clock
 
 
@@ -97,7 +99,7 @@ def _modelled_sleep(scheduler: Scheduler) -> Callable[[Any], object]:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
         task = scheduler.current
-        start = task.clock
+        start = scheduler.enter_call(task)
         task.clock += seconds
         if scheduler.timeline is not None:
             scheduler.timeline.record_call(task, "sleep", start, sys._getframe(1))

@@ -31,7 +31,7 @@ from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace, p
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.collective_times import CollectiveTimes
-    from spmdsim.simulation.engine.computation import Computation
+    from spmdsim.simulation.engine.computation import Computation, Stopwatch
     from spmdsim.simulation.engine.mailboxes import Mailbox, Message
     from spmdsim.simulation.engine.timing import Timeline
     from spmdsim.simulation.findings.problems import Site
@@ -181,6 +181,7 @@ class Scheduler:
         on_enter: function that is called with the next rank before it runs, to set its global variables.
         undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
         decide: function that matches the wildcards of ``undecided`` whose messages are certainly the earliest.
+        stopwatch: measures the program's computation; None if it takes no modelled time.
         windows: all windows.
         order: the order of events that synchronisation guarantees, once the program has a window; else None.
     """
@@ -220,6 +221,7 @@ class Scheduler:
         self.undecided: dict[Mailbox, None] = {}
         self.decide: Callable[[], None] = self.undecided.clear
         self.timeline: Timeline | None = None
+        self.stopwatch: Stopwatch | None = None
         self.closing = False
         self.polls = 0
         self.relief_requested = False
@@ -249,9 +251,22 @@ class Scheduler:
             body: called with the task, in its greenlet, when the rank runs first.
         """
         for task in self.tasks:
-            task.greenlet = self._greenlet(partial(body, task), parent=self.hub)
+            task.greenlet = self._greenlet(partial(self._run_task, body, task), parent=self.hub)
             task.switch = task.greenlet.switch
             self.ready.append(task)
+
+    def _run_task(self, body: Callable[[Task], None], task: Task) -> None:
+        """Run a rank to its end, and count its computation.
+
+        Args:
+            body: called with the task; it runs the rank.
+            task: the rank.
+        """
+        if self.stopwatch is not None:
+            self.stopwatch.resume()
+        body(task)
+        if self.stopwatch is not None:
+            self.stopwatch.pause(task)
 
     def run(self) -> None:
         """Run all ranks until they have finished, an error ends the run, or a stall is not resolved.
@@ -312,6 +327,40 @@ class Scheduler:
                 self.on_enter(task)
                 task.greenlet.throw(self.exit)
 
+    def enter_call(self, task: Task) -> float:
+        """Return the modelled clock of a rank at the begin of a call; its measured computation ends there.
+
+        Args:
+            task: the running rank.
+        """
+        if self.stopwatch is not None:
+            self.stopwatch.pause(task)
+        return task.clock
+
+    def return_to_program(self) -> None:
+        """Start to measure computation, if it is measured, because a call returns to the program."""
+        if self.stopwatch is not None:
+            self.stopwatch.resume()
+
+    @property
+    def observes_calls(self) -> bool:
+        """True if the ends of calls matter: for a timeline, or to measure computation."""
+        return self.timeline is not None or self.stopwatch is not None
+
+    def leave_call(self, task: Task, name: str, begin: float, frame: FrameType, **facts: Any) -> None:
+        """Record a call that ends in the timeline, if there is one, and return to the program.
+
+        Args:
+            task: the running rank.
+            name: name of the call, such as "Send".
+            begin: modelled time at which it began, in seconds.
+            frame: a frame of the call, or of its caller.
+            facts: further values to show with the call, such as ``nbytes``.
+        """
+        if self.timeline is not None:
+            self.timeline.record_call(task, name, begin, frame, **facts)
+        self.return_to_program()
+
     def block(self, waiting: Any) -> None:
         """Suspend the running rank until another rank wakes it, and run the next ready rank.
 
@@ -326,7 +375,9 @@ class Scheduler:
         """
         task = self.current
         task.waiting = waiting
-        ready = self.ready
+        ready, stopwatch = self.ready, self.stopwatch
+        if stopwatch is not None:
+            stopwatch.pause(task)
         if self.uses_hub or not ready or get_ident() != self.thread:
             self.switch_to_next(task)
         else:  # like ``switch_to_next``, without a call, because nearly every message comes here
@@ -335,6 +386,8 @@ class Scheduler:
                 self.on_enter(following)
                 following.switch()
         task.waiting = None
+        if stopwatch is not None:
+            stopwatch.resume()
 
     def wake(self, task: Task) -> None:
         """Put a blocked rank in the queue of ready ranks."""
@@ -435,15 +488,18 @@ class Scheduler:
         """
         if get_ident() != self.thread:
             self.refuse_thread(task, sys._getframe(1))
+        if self.stopwatch is not None:
+            self.stopwatch.pause(task)
         ready = self.ready
         if self.uses_hub or not ready:
             self._to_hub(task)
-            return
-        following = ready.popleft()
-        if following is not task:
-            self.current = following
-            self.on_enter(following)
-            following.switch()
+        else:
+            self.current = following = ready.popleft()
+            if following is not task:
+                self.on_enter(following)
+                following.switch()
+        if self.stopwatch is not None:
+            self.stopwatch.resume()
 
     def _to_hub(self, task: Task) -> None:
         """Switch to the hub, the scheduler's own loop; return when the hub resumes the rank.

@@ -10,7 +10,7 @@ def compute(seconds: float = 0.0, flops: float = 0.0) -> None:
     """Advance the modelled clock of the running virtual rank by a computation; return at once.
 
     The duration is ``seconds`` plus the machine's time of ``flops``, divided by the rank's speed, with noise if the
-    simulation has any. Outside of a simulation the function does nothing.
+    simulation has any. Measured computation counts besides. Outside of a simulation the function does nothing.
 
     Args:
         seconds: duration at speed 1, 0 or more.

@@ -58,6 +58,8 @@ def start_send(
         MPIError: If the rank does not exist, or the tag is not 0 to TAG_UB.
     """
     shared, task, scheduler = endpoint.shared, endpoint.running(), endpoint.scheduler
+    if scheduler.stopwatch is not None:
+        scheduler.enter_call(task)
     site = site_of(frame)
     if not 0 <= dest < shared.size:
         return _send_outside(shared, task, payload, dest, tag, name, site)
@@ -152,6 +154,8 @@ def start_receive(
     scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
     site = site_of(frame)
     task = endpoint.running()
+    if scheduler.stopwatch is not None:
+        scheduler.enter_call(task)
     if scheduler.like == "openmpi":  # both constants are -1 there
         source, tag = ANY_SOURCE if source == ANY_TAG else source, ANY_TAG if tag == ANY_SOURCE else tag
     receive = Receive(shared, task, target, source, endpoint.rank, tag, name, site, direct, task.clock)

@@ -853,8 +853,8 @@ def call_collective(comm: Any, call: CollectiveCall, name: str, frame: Any) -> A
     join_meeting(end, call, name, site_of(frame))
     wait_for(scheduler, call)
     result = take_result(call, None)
-    if scheduler.timeline is not None:
-        scheduler.timeline.record_call(task, name, begin, frame, nbytes=call.nbytes())
+    if scheduler.observes_calls:
+        scheduler.leave_call(task, name, begin, frame, nbytes=call.nbytes())
     return result
 
 

@@ -78,9 +78,8 @@ class PointToPoint:
         complete_send(message)
         if mode is SYNCHRONOUS:
             task.reset_counts()
-        timeline = end.scheduler.timeline
-        if timeline is not None:
-            timeline.record_call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
+        if end.scheduler.observes_calls:
+            end.scheduler.leave_call(task, name, begin, frame, to=dest, tag=tag, nbytes=payload.nbytes)
 
     def _receive(
         self, target: Any, source: int, tag: int, status: Status | None, name: str, frame: Any
@@ -109,9 +108,8 @@ class PointToPoint:
             receive.waiter = task
             end.scheduler.block(receive)
         result = complete_receive(receive, status)
-        timeline = end.scheduler.timeline
-        if timeline is not None:
-            timeline.record_call(task, name, begin, frame, source=source, tag=tag)
+        if end.scheduler.observes_calls:
+            end.scheduler.leave_call(task, name, begin, frame, source=source, tag=tag)
         return result
 
     # ------------------------------------------------------------------ upper-case, blocking
@@ -263,9 +261,8 @@ class PointToPoint:
         if message.end > task.clock:
             task.clock = message.end
         result = complete_receive(receive, status)
-        timeline = self._scheduler.timeline
-        if timeline is not None:
-            timeline.record_call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
+        if end.scheduler.observes_calls:
+            end.scheduler.leave_call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
         return result
 
     # ------------------------------------------------------------------ upper-case, nonblocking

@@ -34,6 +34,7 @@ class Request(Handle):
         if operation is not None:
             self.operation = operation
             operation.task.active[id(self)] = self
+            operation.task.scheduler.return_to_program()
         return self
 
     def __init__(self, request: Request | None = None, operation: Any = None) -> None:
@@ -69,14 +70,14 @@ class Request(Handle):
         operation = self.operation
         if operation is None:
             return _fill_null_status(status)
-        task, begin = operation.task, operation.task.clock
+        task = operation.task
+        begin = task.scheduler.enter_call(task)
         if not operation.done:
             operation.waiter = task
             task.scheduler.block(operation)
         result = self._take(status)
-        timeline = task.scheduler.timeline
-        if timeline is not None:
-            timeline.record_call(task, "Wait", begin, sys._getframe(1), of=operation.name)
+        if task.scheduler.observes_calls:
+            task.scheduler.leave_call(task, "Wait", begin, sys._getframe(1), of=operation.name)
         return result
 
     def Test(self, status: Status | None = None) -> bool:
@@ -162,10 +163,18 @@ class Request(Handle):
             self.operation = None
 
     def _take(self, status: Status | None) -> Any:
-        """Make the request null, and return the result of its complete operation."""
+        """Make the request null, and return the result of its complete operation.
+
+        Args:
+            status: filled as in ``wait``; None: not wanted.
+        """
         operation, self.operation = self.operation, None
-        operation.task.active.pop(id(self), None)
-        return take_result(operation, status)
+        task = operation.task
+        task.active.pop(id(self), None)
+        task.scheduler.enter_call(task)
+        result = take_result(operation, status)
+        task.scheduler.return_to_program()
+        return result
 
     # ------------------------------------------------------------------ several requests
 
@@ -193,7 +202,8 @@ class Request(Handle):
             statuses: filled with one status per request; a list that is too short is extended. None: not wanted.
         """
         operations = [request.operation for request in requests if request.operation is not None]
-        begin = operations[0].task.clock if operations else 0.0
+        task = operations[0].task if operations else None
+        begin = task.scheduler.enter_call(task) if task is not None else 0.0
         _wait_together(operations, every=True)
         set_receive_times(operations)
         if statuses is None:
@@ -202,11 +212,9 @@ class Request(Handle):
             new_statuses = [Status() for _ in requests]
             results = [request._take_if_active(status) for request, status in zip(requests, new_statuses)]
             fill_statuses(statuses, new_statuses)
-        if operations:
-            task = operations[0].task
-            if task.scheduler.timeline is not None:
-                line = sys._getframe(1)
-                task.scheduler.timeline.record_call(task, "Waitall", begin, line, of=len(operations))
+        if task is not None and task.scheduler.observes_calls:
+            line = sys._getframe(1)
+            task.scheduler.leave_call(task, "Waitall", begin, line, of=len(operations))
         return results
 
     @classmethod
