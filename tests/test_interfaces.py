@@ -32,6 +32,7 @@ PRIVATE = {
     "spmdsim.launch.mpi": "tests start jobs by the MPI launcher alone",
     "spmdsim.redistribution.guard": "users name these warnings in filters",
     "spmdsim.testing.plugin": "the tests are a client of the package's plugin for pytest",
+    "spmdsim.worlds.agreement.arrival_gossip": "any number of ranks, and any absent ones",
     "spmdsim.worlds.agreement.call_log": "ranks in one process need logs without MPI",
     "spmdsim.worlds.agreement.descriptions": "a step between two looks at other ranks",
     "spmdsim.worlds.agreement.last_call_writer": "a log without a job has no file of last calls",

@@ -10,15 +10,16 @@ import numpy as np
 from mpi4py import MPI
 
 from spmdsim.errors import DisagreementError
+from spmdsim.worlds.agreement.arrival_gossip import GAVE_UP, ROUNDS, ArrivalGossip, abandoned
 from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.rank_hosts import name_ranks_on_hosts
 
-#: The tag of messages that say that a rank gave up. Below every library's limit on tags.
-GAVE_UP = 77_013
-#: Seconds of waiting without sleeping, and seconds that a rank which gave up waits for others that give up.
-SPIN, GRACE = 0.005, 1.0
-#: Requests that will never complete, with their memory, where MPI may still write.
-abandoned: list[object] = []
+#: Seconds of waiting without sleeping.
+SPIN = 0.005
+#: Seconds between two looks for messages.
+NAP = 0.002
+#: Seconds for which a rank that gave up gossips, and then seconds for which it waits for last messages.
+GOSSIP, GRACE = 0.75, 0.25
 
 
 class Comparison:
@@ -87,7 +88,7 @@ class Comparison:
 
         For example, "rank 2 on node1 did not come within 5 s". All ranks that give up return an equal text, because
         their deadlines are equal. If this rank comes when all others have given up, it misses no rank; then the text is
-        "others gave up before this rank came". Blocks up to :data:`GRACE` (1) seconds.
+        "others gave up before this rank came". Blocks up to :data:`GOSSIP` + :data:`GRACE` (1) seconds.
         """
         absent = [world_ranks(self.comm)[rank] for rank in self._absent()]
         if not absent:
@@ -97,19 +98,26 @@ class Comparison:
     def _absent(self) -> list[int]:
         """Return the ranks that have not come, as sorted numbers in the communicator.
 
-        Each rank that gives up sends a message to all other ranks and does not wait for its delivery. So a rank has
-        come if its message arrives here within :data:`GRACE` (1) seconds; all others are absent. For example, ranks 0
-        and 1 of three give up, and rank 2 never came: both return [2].
+        The ranks that give up gossip (:class:`ArrivalGossip`) for :data:`GOSSIP` (0.75) seconds, or until no rank is
+        missed. Each rank that is still missed gets a message of its own, and has :data:`GRACE` (0.25) seconds to send
+        one. For example, ranks 0 and 1 of three give up, and rank 2 never came: both return [2].
         """
-        comm, me = self.comm, self.comm.Get_rank()
-        everyone = range(comm.Get_size())
-        word, absent = np.array([me]), {rank for rank in everyone if rank != me}
-        abandoned.extend([word, *(comm.Isend(word, rank, GAVE_UP) for rank in absent)])
-        end, status = time.monotonic() + GRACE, MPI.Status()
-        while absent and time.monotonic() < end:
-            if comm.Iprobe(MPI.ANY_SOURCE, GAVE_UP, status):
-                comm.Recv(np.empty(1, word.dtype), status.Get_source(), GAVE_UP)
-                absent.discard(status.Get_source())
-            else:
-                time.sleep(0.002)
-        return sorted(absent)
+        gossip, begin = ArrivalGossip(self.comm), time.monotonic()
+        # The first round has no pauses, and wakes ranks that still wait.
+        turns = gossip.partners * (1 + ROUNDS)
+        pause = GOSSIP / max(1, ROUNDS * len(gossip.partners))
+        for turn, partner in enumerate(turns, 1 - len(gossip.partners)):
+            self._listen(gossip, begin + turn * pause)
+            gossip.send_news(partner)
+        self._listen(gossip, begin + GOSSIP)
+        while not gossip.is_complete and time.monotonic() < begin + GOSSIP + GRACE:
+            gossip.send_last_news()
+            self._listen(gossip, time.monotonic() + NAP)
+        return gossip.absent
+
+    def _listen(self, gossip: ArrivalGossip, end: float) -> None:
+        """Receive messages until the time ``end`` by ``time.monotonic()``, or until no rank is missed."""
+        gossip.receive()
+        while not gossip.is_complete and time.monotonic() < end:
+            time.sleep(NAP)
+            gossip.receive()

@@ -23,7 +23,7 @@ from spmdsim.collectives.selection_tables import choose
 from spmdsim.core import split_block
 from spmdsim.errors import InputError, ScheduleError
 from spmdsim.shutdown.stop import TAG as STOPS
-from spmdsim.worlds.agreement.comparison import GAVE_UP
+from spmdsim.worlds.agreement.arrival_gossip import GAVE_UP
 from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.events import CallCounts
 

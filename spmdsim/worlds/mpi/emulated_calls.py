@@ -24,7 +24,8 @@ from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import describe_forked_child, end_job
 from spmdsim.sides import name_ranks, number_of, sides
-from spmdsim.worlds.agreement.comparison import GAVE_UP, Comparison
+from spmdsim.worlds.agreement.arrival_gossip import GAVE_UP
+from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.start_agreement import name_differing_facts
 from spmdsim.worlds.mpi.comms import HURRIED
 from spmdsim.worlds.mpi.counted import LEFT

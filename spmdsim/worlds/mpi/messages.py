@@ -31,7 +31,7 @@ from spmdsim.redistribution.implementations.rank_transfers import (
     arrange_side,
     flat_offset,
 )
-from spmdsim.worlds.agreement.comparison import abandoned
+from spmdsim.worlds.agreement.arrival_gossip import abandoned
 from spmdsim.worlds.emulated import Emulation
 from spmdsim.worlds.pool import allocator, empty
 from spmdsim.worlds.programs import Run
