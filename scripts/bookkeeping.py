@@ -4,7 +4,8 @@
     python scripts/bookkeeping.py --ranks 8 16 32
 
 Real ranks play nodes of two ranks. Each number is that of the rank with the most. Simulated ranks exchange the messages
-of a meeting in one process, by the code that real ranks run; the other numbers of many ranks follow from formulas.
+of a meeting, and of giving up when one rank is absent, in one process, by the code that real ranks run; the other
+numbers of many ranks follow from formulas.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from math import ceil, log2
 from pathlib import Path
 
 import numpy as np
+from mpi4py import MPI
 
 from spmdsim.tables import Table
+from spmdsim.worlds.agreement.arrival_gossip import ROUNDS, ArrivalGossip
 from spmdsim.worlds.mpi.meeting import GroupMeeting
 
 #: Ranks of an emulated node; numbers of ranks that are simulated, and that are derived.
@@ -29,7 +32,11 @@ PER_NODE, SIMULATED, DERIVED = 2, (1024, 4096), (65_536,)
 #: What each real rank runs; it prints its counts as JSON.
 PROGRAM = """\
 import json, os
+from mpi4py import MPI
 from spmdsim import MPIWorld
+from spmdsim.errors import DisagreementError
+from spmdsim.worlds.agreement.comparison import Comparison
+from spmdsim.worlds.mpi.counted import Counted, Tally
 world = MPIWorld()
 before, members = world.control["groups"].calls, tuple(range(world.size - 1))
 if world.rank in members:
@@ -37,9 +44,17 @@ if world.rank in members:
 world.barrier()
 links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
 own = [f"/proc/self/task/{task}/comm" for task in os.listdir("/proc/self/task")]
+tally, is_absent = Tally(), world.rank == world.size // 2
+comm = Counted.of(MPI.COMM_WORLD.Dup(), tally)
+try:
+    is_absent or Comparison(comm, 1, 0.3).equal()
+except DisagreementError:
+    pass
+world.barrier()
 pages = int(open("/proc/self/statm").read().split()[1])
 counts = {
     "meet": max(world.control["groups"].calls - before - 1, 0),
+    "give up": 0 if is_absent else tally.control["agreement"].calls - 1,  # one is the comparison
     "sockets": sum(os.readlink(link).startswith("socket:") for link in links if os.path.lexists(link)),
     "threads": len(own),
     "MiB": pages * os.sysconf("SC_PAGE_SIZE") >> 20,
@@ -61,46 +76,81 @@ def count_real(ranks: int) -> dict[str, int]:
 
 
 class Mail:
-    """Communicator of a rank among others of one process, with the methods that a meeting calls.
+    """Messages between the ranks of one process.
 
-    Args:
-        rank: the rank.
-        queues: the messages of all ranks by sender and receiver.
-        moved: the messages that each rank has sent or received.
+    Attributes:
+        sent: how many messages each rank has sent.
+        received: how many messages each rank has received.
     """
 
-    def __init__(
-        self, rank: int, queues: defaultdict[tuple[int, int], deque[int]], moved: Counter[int]
-    ) -> None:
-        self.rank, self.queues, self.moved = rank, queues, moved
+    def __init__(self) -> None:
+        self.sent: Counter[int] = Counter()
+        self.received: Counter[int] = Counter()
+        self.queues: defaultdict[int, list[tuple[int, np.ndarray]]] = defaultdict(list)
+
+
+class MailEnd:
+    """Communicator of one rank, with the methods that meetings and gossip call."""
+
+    def __init__(self, mail: Mail, rank: int, size: int) -> None:
+        self.mail, self.rank, self.size = mail, rank, size
 
     def Get_rank(self) -> int:
         """Return the rank."""
         return self.rank
 
-    def Send(self, numbers: np.ndarray, rank: int, tag: int) -> None:
-        """Send one number to a rank."""
-        self.moved[self.rank] += 1
-        self.queues[self.rank, rank].append(int(numbers[0]))
+    def Get_size(self) -> int:
+        """Return the number of ranks."""
+        return self.size
 
-    def Iprobe(self, rank: int, tag: int) -> bool:
-        """Return True if a message of a rank has come."""
-        return bool(self.queues[rank, self.rank])
+    def Send(self, data: np.ndarray, rank: int, tag: int) -> None:
+        """Send an array to a rank."""
+        self.mail.sent[self.rank] += 1
+        self.mail.queues[rank].append((self.rank, data))
 
-    def Recv(self, numbers: np.ndarray, rank: int, tag: int) -> None:
-        """Receive one number from a rank."""
-        self.moved[self.rank] += 1
-        numbers[0] = self.queues[rank, self.rank].popleft()
+    Isend = Send
+
+    def Iprobe(self, rank: int, tag: int, status: MPI.Status | None = None) -> bool:
+        """Return True if a message of a rank has come; ``status`` gets the first sender."""
+        senders = [sender for sender, _ in self.mail.queues[self.rank] if rank in (sender, MPI.ANY_SOURCE)]
+        if senders and status is not None:
+            status.Set_source(senders[0])
+        return bool(senders)
+
+    def Recv(self, data: np.ndarray, rank: int, tag: int) -> None:
+        """Receive the first array of a rank."""
+        queue = self.mail.queues[self.rank]
+        index = [sender for sender, _ in queue].index(rank)
+        data[:] = queue.pop(index)[1]
+        self.mail.received[self.rank] += 1
 
 
 def count_meeting(ranks: int) -> int:
     """Return the messages that one rank sends and receives, at most, until ``ranks`` ranks have met."""
-    queues: defaultdict[tuple[int, int], deque[int]] = defaultdict(deque)
-    moved: Counter[int] = Counter()
-    waiting = [GroupMeeting(Mail(rank, queues, moved), range(ranks), 1) for rank in range(ranks)]  # type: ignore[arg-type]
+    mail = Mail()
+    ends = [MailEnd(mail, rank, ranks) for rank in range(ranks)]
+    waiting = [GroupMeeting(end, range(ranks), 1) for end in ends]  # type: ignore[arg-type]
     while waiting:
         waiting = [meeting for meeting in waiting if not meeting.is_over()]
-    return max(moved.values())
+    return max((mail.sent + mail.received).values())
+
+
+def count_giving_up(ranks: int) -> int:
+    """Return the messages that one rank sends and receives, at most, until all others miss the absent one alone."""
+    mail, absent = Mail(), ranks // 2
+    ends = [MailEnd(mail, rank, ranks) for rank in range(ranks) if rank != absent]
+    gossips = [ArrivalGossip(end) for end in ends]  # type: ignore[arg-type]
+    for turn in range((1 + ROUNDS) * len(gossips[0].partners)):
+        for gossip in gossips:
+            gossip.receive()
+            gossip.send_news(gossip.partners[turn % len(gossip.partners)])
+    for _ in range(2):
+        for gossip in gossips:
+            gossip.receive()
+            gossip.send_last_news()
+    if any(gossip.absent != [absent] for gossip in gossips):
+        raise AssertionError("a rank did not find the absent one")
+    return max((mail.sent + mail.received).values())
 
 
 def make_row(ranks: int, how: str, counts: dict[str, int]) -> list[str]:
@@ -118,7 +168,7 @@ def make_row(ranks: int, how: str, counts: dict[str, int]) -> list[str]:
         how,
         str(counts["meet"]),
         f"{ceil(log2(ranks))}",
-        f"{ranks - 1:,}",
+        str(counts["give up"]),
         f"{others:,}",
         *measured,
     ]
@@ -130,8 +180,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="*", default=[8, 16], help="numbers of real ranks")
     arguments = parser.parse_args()
     rows = [make_row(ranks, "counted", count_real(ranks)) for ranks in arguments.ranks]
-    rows += [make_row(ranks, "simulated", {"meet": count_meeting(ranks)}) for ranks in SIMULATED]
-    rows += [make_row(ranks, "derived", {"meet": 2 * ceil(log2(ranks))}) for ranks in DERIVED]
+    for ranks in SIMULATED:
+        counts = {"meet": count_meeting(ranks), "give up": count_giving_up(ranks)}
+        rows.append(make_row(ranks, "simulated", counts))
+    for ranks in DERIVED:
+        bits = ceil(log2(ranks))
+        rows.append(make_row(ranks, "derived", {"meet": 2 * bits, "give up": 4 * (1 + ROUNDS) * bits + 1}))
     head = ("ranks", "how", "meet", "end", "give up", "look", "sockets", "threads", "MiB")
     print(Table(head, rows, "Bookkeeping of one rank, at most").text())
 
