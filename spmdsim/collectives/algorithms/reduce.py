@@ -5,6 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import broadcast
 from spmdsim.collectives.algorithms.broadcast import count_from_root
+from spmdsim.collectives.algorithms.halving import fold_in, halve, halving_range
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, star_rounds, tree_rounds
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
@@ -278,8 +279,6 @@ def _rabenseifner(rank: int, size: int) -> Rounds:
         rank: the rank whose rounds are yielded.
         size: the number of ranks.
     """
-    from spmdsim.collectives.algorithms.all_reduce import fold_in, halve, halving_range
-
     fold = Fold.of(size, survivor=0)
 
     def collect(peer: int, new: int, peer_new: int, distance: int) -> list[Instruction]:

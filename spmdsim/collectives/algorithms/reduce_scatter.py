@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import gather_scatter, negabinary, reduce
-from spmdsim.collectives.algorithms.all_reduce import fold_in
+from spmdsim.collectives.algorithms.halving import fold_in
 from spmdsim.collectives.algorithms.rails import Rails
 from spmdsim.collectives.algorithms.rank_arithmetic import Fold, circulant_reduction, doublings, ring_rounds
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
