@@ -34,11 +34,11 @@ from spmdsim.auto_parallel.costs.gradient_sums import (
 from spmdsim.auto_parallel.costs.move_prices import MovePrices, SharedMessages
 from spmdsim.auto_parallel.costs.peak_memory import saves, saves_result
 from spmdsim.auto_parallel.costs.search_settings import Settings
+from spmdsim.auto_parallel.costs.storage_layouts import StorageLayouts
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE, ChoiceProblem, SharedPrice, Solution
 from spmdsim.auto_parallel.solvers.elimination import reduce_domains
 from spmdsim.auto_parallel.solvers.integer import EQUAL
-from spmdsim.auto_parallel.storage_layouts import StorageLayouts
 from spmdsim.auto_parallel.strategy_choice import (
     States,
     StorageStates,
