@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from spmdsim.arrays import Tensor
 from spmdsim.arrays.rounding import is_rounded
-from spmdsim.cases.inputs import ExactInputs
+from spmdsim.cases.case import Case, PreparedCase
+from spmdsim.cases.inputs import ExactInputs, Inputs
 from spmdsim.core.step import LOCAL_STEPS, Step
 from spmdsim.errors import unknown
 from spmdsim.redistribution.steps.group_steps import Parts, PartsStep
@@ -28,10 +29,6 @@ from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.worlds.base import V, World
 from spmdsim.worlds.local_steps import Arrived
 from spmdsim.worlds.trace.events import group_size
-
-if TYPE_CHECKING:
-    from spmdsim.cases.case import Case, PreparedCase
-    from spmdsim.cases.inputs import Inputs
 
 #: Function of ``"before"`` or ``"after"``, a step and one array per rank; returns the arrays to continue with.
 Hook = Callable[[str, Step, list[Any]], list[Any]]

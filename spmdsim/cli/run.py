@@ -32,8 +32,9 @@ from spmdsim.reading import one_line
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
-    from spmdsim.cases.case import Case, Outcome
+    from spmdsim.cases.case import Case
     from spmdsim.cases.inputs import Inputs
+    from spmdsim.cases.outcome import Outcome
     from spmdsim.core import Mesh
     from spmdsim.worlds.base import World
     from spmdsim.worlds.mpi.mpi_world import MPIWorld
@@ -359,7 +360,7 @@ def _run_cases(cases: list[Case], world: World, args: argparse.Namespace) -> lis
         args: the command's arguments: ``verbose`` (outcomes have the slices of all ranks) and ``inject`` (kind of
             fault, or None).
     """
-    from spmdsim.cases.case import run_case
+    from spmdsim.cases.outcome import run_case
 
     outcomes = []
     with progress("cases", len(cases)) as step:

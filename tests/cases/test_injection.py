@@ -13,10 +13,10 @@ from run_files import LOCKSTEP, run_json
 
 import spmdsim
 from spmdsim import LockStep, Mesh, ops
-from spmdsim.cases.case import run_case
 from spmdsim.cases.catalogue import catalogue, meshes
 from spmdsim.cases.injection import FAULTS
 from spmdsim.cases.inputs import Inputs
+from spmdsim.cases.outcome import run_case
 from spmdsim.cli.main import main
 
 #: Faults and strategies without an effect on two ranks, because both ranks have identical arrays.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spmdsim import LockStep, Mesh
-from spmdsim.cases.case import run_case
 from spmdsim.cases.catalogue import catalogue
 from spmdsim.cases.inputs import Inputs
+from spmdsim.cases.outcome import run_case
 from spmdsim.cost import Machine
 
 
