@@ -22,16 +22,16 @@ from spmdsim.cli.main import (
     several,
     value,
     whole_number,
-    written_layout,
 )
 from spmdsim.cli.output import refuse_options
+from spmdsim.cli.written_layout import parse_written_layout
 from spmdsim.errors import InputError, many
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout, Mesh
+    from spmdsim.core.notation.rules import Shape
     from spmdsim.dialects.paddle.splitting import SplitLayout
 
-Shape = tuple[int, ...]
 
 EXAMPLES = """\
 examples:
@@ -371,30 +371,6 @@ def _parse_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     layout = spelling.parse_oneflow(args.placement, args.sbp, len(shape), sort_ranks=args.sort_ranks)
     check_sizes(placement("cpu", parse_nested(args.placement, "--placement")), args.sbp, shape)
     return layout
-
-
-def parse_written_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layout:
-    """Parse a layout on the mesh of the arguments.
-
-    Args:
-        args: the command's arguments. Either ``device_matrix``, with ``alias``, ``ranks_order`` and
-            ``tuple_order``; or ``mesh``, with ``ranks_order``. Without both, the text must name its mesh.
-        text: MindSpore's tensor map if there is a ``device_matrix``, else a layout in any notation.
-        ndim: number of dimensions; None if it is unknown.
-
-    Raises:
-        InputError: If the text cannot be parsed, or no mesh is known.
-        LayoutError: If the layout does not fit the mesh.
-    """
-    from spmdsim.layout.written import parse_mesh
-
-    if args.device_matrix:
-        from spmdsim.dialects.spelling import parse_mindspore
-
-        order = {"ranks_order": args.ranks_order, "tuple_order": args.tuple_order}
-        return parse_mindspore(args.device_matrix, args.alias, text, ndim=ndim, **order)
-    mesh = parse_mesh(args.mesh, args.ranks_order) if args.mesh else None
-    return written_layout(text, mesh, ndim)
 
 
 def _split_parameters(args: argparse.Namespace) -> SplitLayout:

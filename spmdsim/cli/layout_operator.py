@@ -13,9 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from spmdsim.cli.layout import Shape, parse_written_layout
+from spmdsim.cli.written_layout import parse_written_layout
 from spmdsim.core import Layout
 from spmdsim.core.cuts import factor_cuts, layout_from_cuts
+from spmdsim.core.notation.rules import Shape
 from spmdsim.errors import InputError, many, nearest, unknown
 from spmdsim.layout.written import parse_order, parse_tuples
 from spmdsim.reading import literal

@@ -20,8 +20,8 @@ from spmdsim.layout.explain import Derivation, RankShard, rank_shard, ranks_text
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
-    from spmdsim.cli.layout import Shape
     from spmdsim.cli.layout_operator import Derived, Named
+    from spmdsim.core.notation.rules import Shape
     from spmdsim.dialects.paddle.splitting import SplitLayout
 
 MOST_RANKS = 32
