@@ -244,8 +244,7 @@ def figure(value: object, shape: Sequence[int] | None = None) -> Figure:
             f"there is no picture of {shorten_value(value, 60)}: show a Mesh, Layout, Tensor, plan, trace, schedule or "
             "another value that spmdsim returned"
         )
-    module, _, name = function.partition(".")
-    draw: Callable[..., Figure] = getattr(import_module(f"spmdsim.figures.{module}"), name)
+    draw = _load_drawing(function)
     picture = draw(value) if shape is None else draw(value, shape)
     return picture if picture.written else replace(picture, written=partial(_value_words, value, picture))
 
@@ -270,12 +269,17 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
     """
     names = {f"{type(value).__module__}.{type(value).__qualname__}" for value in values}
     if names == {"spmdsim.auto_parallel.frontier.TradeOff"}:
-        from spmdsim.figures.search_figures import frontier_figure
-
-        return frontier_figure(values)
+        return _load_drawing("search_figures.frontier_figure")(values)
     figures = [figure(value) for value in values[:MOST_FIGURES]]
     notes = (f"the first {len(figures)} of {len(values)}",) if len(values) > len(figures) else ()
     return stacked(f"{many(len(values), 'value')}", figures, notes)
+
+
+def _load_drawing(name: str) -> Callable[..., Figure]:
+    """Return a function of this package that makes figures, such as ``"grid_figures.mesh_figure"``."""
+    module, _, function_name = name.partition(".")
+    function: Callable[..., Figure] = getattr(import_module(f"spmdsim.figures.{module}"), function_name)
+    return function
 
 
 def stacked(title: str, figures: Sequence[Figure], notes: tuple[str, ...] = ()) -> Figure:
