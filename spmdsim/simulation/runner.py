@@ -30,9 +30,9 @@ from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.engine.wildcards import decide_wildcards
 from spmdsim.simulation.exploration import explore_orders
-from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, SimulationError, is_ours
+from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, is_ours
 from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
-from spmdsim.simulation.simulation_report import Report
+from spmdsim.simulation.simulation_report import Report, SimulationError
 from spmdsim.worlds.trace.source_lines import cell
 from spmdsim.wrong_calls import explained
 

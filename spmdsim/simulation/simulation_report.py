@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from spmdsim.errors import many
+from spmdsim.errors import WorldError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
 from spmdsim.simulation.findings.problems import ERROR, Problem
@@ -127,3 +127,11 @@ class Report(ShortRepr):
             "orders": self.orders,
             "all_orders": self.all_orders,
         }
+
+
+class SimulationError(WorldError):
+    """The error that ``simulate`` raises for a wrong program; ``report`` has all findings."""
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report

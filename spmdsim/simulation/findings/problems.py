@@ -9,15 +9,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spmdsim.collectives.instructions import name_runs
-from spmdsim.errors import WorldError
 from spmdsim.pictured import ShortRepr
 from spmdsim.worlds.trace.source_lines import in_words
-
-if TYPE_CHECKING:
-    from spmdsim.simulation.simulation_report import Report
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # folder of the simulator
 #: A call site: the code object and the offset of its instruction.
@@ -207,11 +203,3 @@ class Problem(ShortRepr):
             "cycle": list(self.cycle),
             "details": list(self.details),
         }
-
-
-class SimulationError(WorldError):
-    """The error that ``simulate`` raises for a wrong program; ``report`` has all findings."""
-
-    def __init__(self, message: str, report: Report) -> None:
-        super().__init__(message)
-        self.report = report
