@@ -148,7 +148,7 @@ def pytest_configure(config: pytest.Config) -> None:
     prepare()
     from spmdsim.testing.pytest_session import RankSession
 
-    config.pluginmanager.register(RankSession(config), "spmdsim-ranks")
+    config.pluginmanager.register(RankSession(config, FAILED), "spmdsim-ranks")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -22,7 +22,6 @@ from _pytest.terminal import TerminalReporter
 
 from spmdsim.shutdown.stop import FORWARD_SECONDS, agree_on_code
 from spmdsim.sides import name_ranks, sides
-from spmdsim.testing.plugin import FAILED as FAILED_SOMEWHERE
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -227,12 +226,17 @@ def _frame_words(frame: FrameType | None) -> str:
 
 
 class RankSession:
-    """The pytest hooks of a rank; if ranks call them in different order, the job ends with a message."""
+    """The pytest hooks of a rank; if ranks call them in different order, the job ends with a message.
 
-    def __init__(self, config: pytest.Config) -> None:
+    Args:
+        config: the configuration of the session.
+        failed_key: the key under which a test stores True if it failed on any rank.
+    """
+
+    def __init__(self, config: pytest.Config, failed_key: pytest.StashKey[bool]) -> None:
         from mpi4py import MPI
 
-        self.config = config
+        self.config, self.failed_key = config, failed_key
         deadline, failed = (config.getoption(f"--mpi-deadline{suffix}") for suffix in ("", "-failed"))
         self.agreement = Agreement(MPI.COMM_WORLD, deadline, failed, self.say)
         self.rank, self.size = self.agreement.rank, self.agreement.size
@@ -360,7 +364,7 @@ class RankSession:
 
         All ranks must call it. If a rank failed, every rank's report becomes failed and has the texts of all failing
         ranks, which rank 0 prints; an expected failure (xfail) then counts as failed. The item is marked with
-        ``FAILED_SOMEWHERE``. Without a failure, reports stay unchanged. A rank that skips the setup of a test that
+        ``failed_key``. Without a failure, reports stay unchanged. A rank that skips the setup of a test that
         another rank runs takes part in the exchange after the call, too.
 
         Args:
@@ -370,7 +374,7 @@ class RankSession:
         report = yield
         outcomes = self._agree(report, report.when)
         if FAILED in outcomes:
-            item.stash[FAILED_SOMEWHERE] = True
+            item.stash[self.failed_key] = True
         if report.when == "setup" and report.skipped and PASSED in outcomes:
             # Other ranks run the test now. Take part in the exchange after it.
             self._agree(report, "call")
