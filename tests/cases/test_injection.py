@@ -185,7 +185,7 @@ def test_the_report_names_the_fault_and_the_check_that_noticed_it(capsys):
 
 def test_a_missed_fault_has_its_own_exit_code(monkeypatch, capsys):
     # Replace the comparison as well, so that no check notices the faults.
-    monkeypatch.setattr("spmdsim.cases.case.check", lambda tensor, *_, **__: RIGHT)
+    monkeypatch.setattr("spmdsim.cases.outcome.check", lambda tensor, *_, **__: RIGHT)
     assert main([*LOCKSTEP, *SMALL, "--inject", "drop"]) == 3
     assert (
         "0 of 5 faults that change a result are noticed, 5 MISSED; 0 have no effect"

@@ -210,7 +210,7 @@ def test_wrong_rows_of_a_table_are_found(tmp_path, monkeypatch, capsys):
 
 
 def test_other_bytes_than_predicted_are_found(monkeypatch, capsys):
-    monkeypatch.setattr("spmdsim.cases.case.predict", lambda case, world: (1,) * world.size)
+    monkeypatch.setattr("spmdsim.cases.outcome.predict", lambda case, world: (1,) * world.size)
     assert main([*LOCKSTEP, "-n", "2", "--only", "matmul", "--shape", "4,4,4"]) == 1
     assert capsys.readouterr().out.count("BYTES DIFFER") == 5
 
