@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim._version import __version__
 from spmdsim.launcher import detect as _detect
-from spmdsim.lazy_imports import lazy_names, names_in
+from spmdsim.lazy_imports import lazy_names, list_public_names
 
 if TYPE_CHECKING:
     from spmdsim.arrays import Op as Op
@@ -72,7 +72,7 @@ _HOMES = {
 #: Names that ``from spmdsim import *`` leaves out: worlds that start MPI, and a name of Python's own.
 _APART = {"worlds": "EmulatedCommunicator MPIWorld", "nn.compiled": "compile"}
 
-__all__ = ["__version__", *sorted(names_in(_HOMES))]
+__all__ = ["__version__", *sorted(list_public_names(_HOMES))]
 
 __getattr__ = lazy_names(
     __name__,
@@ -86,7 +86,7 @@ __getattr__ = lazy_names(
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *names_in(_APART)])
+    return sorted([*__all__, *list_public_names(_APART)])
 
 
 if (_here := _detect()) is not None and _here.size > 1:

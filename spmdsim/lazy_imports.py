@@ -52,6 +52,6 @@ def lazy_names(
     return look_up
 
 
-def names_in(homes: Mapping[str, str]) -> list[str]:
+def list_public_names(homes: Mapping[str, str]) -> list[str]:
     """Return the public names of a table `homes` of :func:`lazy_names`."""
     return [name.partition("=")[0] for name in " ".join(homes.values()).split()]

@@ -55,7 +55,7 @@ class Registry(UserDict[str, Value]):
         Raises:
             InputError: If the name exists; the message has the places of both declarations.
         """
-        file_line = place_of(value if origin is None else origin)
+        file_line = find_declaration_place(value if origin is None else origin)
         if name in self:
             raise InputError(
                 f"{self.kind} {name!r} is declared already (at {self.places[name]}, now again at {file_line}):"
@@ -71,7 +71,7 @@ class Registry(UserDict[str, Value]):
         return self
 
 
-def place_of(value: object) -> str:
+def find_declaration_place(value: object) -> str:
     """Return the place where a value is declared as ``file:line``, such as "ops/basic.py:12".
 
     - A function with Python code: its first line.

@@ -8,14 +8,14 @@ from zlib import crc32
 
 Reported = TypeVar("Reported")
 
-#: Upper limit of the numbers of `number_of`.
+#: Upper limit of the numbers of `hash_text`.
 NUMBERS = 1 << 61
 
 
-def number_of(text: str) -> int:
+def hash_text(text: str) -> int:
     """Return a 61-bit number for a text, which is equal on all processes.
 
-    >>> number_of("barrier") == number_of("barrier") != number_of("all_reduce")
+    >>> hash_text("barrier") == hash_text("barrier") != hash_text("all_reduce")
     True
     """
     data = text.encode()
@@ -51,7 +51,7 @@ def sides(values: Iterable[tuple[int, Reported]]) -> list[tuple[list[int], Repor
     return sorted(((ranks, value) for value, ranks in ranks_by_words.items()), key=lambda side: -len(side[0]))
 
 
-def in_words(groups: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:
+def describe_groups(groups: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequence[int]) -> str:
     """Describe groups of ranks and their values in one sentence.
 
     Args:
@@ -59,7 +59,7 @@ def in_words(groups: Iterable[tuple[Sequence[int], Any]], verb: str, job: Sequen
         verb: verb between ranks and value, in the plural.
         job: number of each rank in the job.
 
-    >>> in_words([([0, 2], 1.0), ([1], 2.0)], "hold", job=[4, 5, 6])
+    >>> describe_groups([([0, 2], 1.0), ([1], 2.0)], "hold", job=[4, 5, 6])
     'ranks 4, 6 hold 1.0, rank 5 holds 2.0'
     """
     named_groups = [(sorted(job[rank] for rank in ranks), value) for ranks, value in groups]

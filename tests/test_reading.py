@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from spmdsim.collectives.algorithm import evaluate
+from spmdsim.collectives.algorithm import evaluate_expression
 from spmdsim.reading import arithmetic, literal, literal_call, parse_json
 
 NAMES = {"n": Fraction(6), "p": Fraction(4), "q": Fraction(5, 6)}
@@ -54,7 +54,7 @@ def test_text_that_is_no_arithmetic_is_refused(text):
     with pytest.raises(ValueError):
         arithmetic(text, NAMES)
     with pytest.raises(ValueError):
-        evaluate(text, 6)
+        evaluate_expression(text, 6)
 
 
 @pytest.mark.parametrize("text", ["None", "...", "n + None", "True"])

@@ -31,7 +31,7 @@ from spmdsim import Mesh, MPIWorld, world
 from spmdsim.arrays.watch import watching
 from spmdsim.auto_parallel.baselines import complete_choice
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.execute import Applied, arguments, place_arguments
+from spmdsim.auto_parallel.execute import Applied, create_arguments, place_arguments
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.cli.collective.calibrate import measure_machine
@@ -113,7 +113,7 @@ def draw_strategies(name: str, ranks: int, machine: Machine, count: int, seed: i
 def step(name: str, result: SearchResult, world: MPIWorld) -> Callable[[], None]:
     """Return a function that runs a forward and backward pass with these strategies on existing tensors."""
     program, inputs, parameters = PROGRAMS[name]
-    tensors = place_arguments(result, world, arguments({**inputs, **parameters}))
+    tensors = place_arguments(result, world, create_arguments({**inputs, **parameters}))
     applied = Applied(result)
 
     def run() -> None:

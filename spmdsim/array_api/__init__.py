@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.array_api.functions import NAMES as _DTYPES
-from spmdsim.lazy_imports import lazy_names, names_in
+from spmdsim.lazy_imports import lazy_names, list_public_names
 
 __array_api_version__ = "2024.12"
 
@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*names_in(_HOMES), *_VALUES, "__array_api_version__"])
+    return sorted([*list_public_names(_HOMES), *_VALUES, "__array_api_version__"])
 
 
-__all__ = [*(name for name in names_in(_HOMES) if name not in ("linalg", "fft")), *_VALUES]
+__all__ = [*(name for name in list_public_names(_HOMES) if name not in ("linalg", "fft")), *_VALUES]

@@ -33,7 +33,7 @@ from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.arrays.rounding import (
     Measured,
     Verdict,
-    difference,
+    compute_difference,
     is_rounded,
     measure,
     tolerance,
@@ -294,7 +294,7 @@ def _compare_shard(
         raise InputError(
             f"check: reference must return a block of shape {sizes} for its slices, got shape {truth.shape}"
         )
-    error = difference(shard.reshape(sizes), truth)
+    error = compute_difference(shard.reshape(sizes), truth)
     start = tuple(low for low, _ in bounds)
     summary = _summarise_errors(tensor.dtype, truth, measured, error)
     return _Piece(rank, start, shard.reshape(sizes), truth, measured, error, summary)

@@ -30,9 +30,9 @@ from spmdsim.arrays.checkpoint_folder import (
     VERSION,
     Saving,
     format_dtype,
-    parse_dtype,
-    parse_layout,
     read_manifest,
+    read_manifest_dtype,
+    read_manifest_layout,
     sync_folder,
     wait_for_folder,
 )  # fmt: skip
@@ -594,13 +594,13 @@ def _create_tensor(
     if callable(layouts):
         layout = layouts(name, shape)
     else:
-        layout = (layouts or {}).get(name) or parse_layout(entry)
+        layout = (layouts or {}).get(name) or read_manifest_layout(entry)
     if max(layout.mesh.rank_list) >= world.size:
         raise WorldError(
             f"load: the layout of {name!r} must be for the {many(world.size, 'rank')} of the world, got {layout.mesh}; pass layouts= "
             "with a mesh of these ranks"
         )
-    dtype = parse_dtype(entry["dtype"], files)
+    dtype = read_manifest_dtype(entry["dtype"], files)
     # Without a description, from_global does not compare ranks: `_load_tensors` does when all ranks have read all tensors.
     block = Described(lambda index: _assemble_block(name, entry, files, index, dtype), None)
     return Tensor.from_global(block, layout, world, shape=shape, dtype=dtype, name=name)
@@ -705,7 +705,7 @@ def _find_damage(name: str, shard: dict[str, Any], kind: str, files: Path) -> st
         return f"{str(files / shard['file'])!r} cannot be read: {error.strerror or error}"
     which = f"{name!r} in {str(files / shard['file'])!r}"
     # A complex number is saved as its real and its imaginary part, in a last dim of size 2.
-    dtype, last_dim = parse_dtype(kind, files), (2,) if kind in COMPLEX else ()
+    dtype, last_dim = read_manifest_dtype(kind, files), (2,) if kind in COMPLEX else ()
     if (*[stop - start for start, stop in shard["bounds"]], *last_dim) != source.shape:
         return f"{which} has shape {source.shape}, not that of its bounds"
     if elements.dtype != np.empty((), dtype).real.dtype:

@@ -92,7 +92,7 @@ def format_dtype(dtype: np.dtype) -> str:
     return next((name for name, kind in COMPLEX.items() if kind == dtype), None) or safetensors_name(dtype)
 
 
-def parse_dtype(name: str, path: Any) -> np.dtype:
+def read_manifest_dtype(name: str, path: Any) -> np.dtype:
     """Return the element type of a name in a manifest.
 
     Raises:
@@ -101,7 +101,7 @@ def parse_dtype(name: str, path: Any) -> np.dtype:
     return COMPLEX[name] if isinstance(name, str) and name in COMPLEX else safetensors_dtype(name, path)
 
 
-def parse_layout(entry: dict[str, Any]) -> Layout:
+def read_manifest_layout(entry: dict[str, Any]) -> Layout:
     """Return the layout with which a tensor was saved, from its manifest entry."""
     saved = entry["layout"]
     return Layout(Mesh(saved["mesh"], saved["axes"], saved["ranks"]), saved["dims"])
@@ -135,10 +135,10 @@ def _check_entry(name: str, entry: Any) -> None:
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(_is_count(n) for n in shape):
         raise ValueError(f"the shape of {name!r} must be a list of sizes from 0 on, got {shape!r}")
-    parse_dtype(entry["dtype"], name)
-    if parse_layout(entry).ndim != len(shape):
+    read_manifest_dtype(entry["dtype"], name)
+    if read_manifest_layout(entry).ndim != len(shape):
         raise ValueError(
-            f"the layout of {name!r} must be for shape {shape}, got one for {many(parse_layout(entry).ndim, 'dim')}"
+            f"the layout of {name!r} must be for shape {shape}, got one for {many(read_manifest_layout(entry).ndim, 'dim')}"
         )
     total = 0
     boxes = []
@@ -214,7 +214,7 @@ class Saving:
         Raises:
             OSError: If the folder cannot be listed or written, or the marker or the subfolder exists.
         """
-        make_folder(self.folder)
+        make_durable_folder(self.folder)
         self._lock = os.open(self._marker, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         _try_lock(self._lock)
         os.write(self._lock, socket.gethostname().encode())
@@ -280,13 +280,13 @@ def wait_for_folder(data: Path) -> bool:
     return True
 
 
-def make_folder(folder: Path) -> None:
+def make_durable_folder(folder: Path) -> None:
     """Create a folder and its parents, and write their names to the disk.
 
     Do nothing if the folder exists. Raises OSError if it cannot be created.
     """
     if not folder.is_dir():
-        make_folder(folder.absolute().parent)
+        make_durable_folder(folder.absolute().parent)
         folder.mkdir(exist_ok=True)
         sync_folder(folder.absolute().parent)
 

@@ -29,7 +29,7 @@ class HasOperand(Protocol):
 Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
-def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
+def convert_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
     """Return the operands of an operator as tensors of one world.
 
     Numbers and arrays become replicated tensors.
@@ -46,12 +46,12 @@ def operands(name: str, values: Sequence[Any]) -> list[Tensor]:
 
 
 def array_operands(name: str, values: Sequence[Any]) -> list[Tensor]:
-    """Return operands as :func:`operands` does, but give Python numbers NumPy's types.
+    """Return operands as :func:`convert_operands` does, but give Python numbers NumPy's types.
 
     These are int64, float64, complex128 and bool. Elementwise operators promote Python numbers to the type of the
     other operand instead.
     """
-    return operands(
+    return convert_operands(
         name, [np.asarray(x) if isinstance(x, (bool, int, float, complex)) else x for x in values]
     )
 
@@ -80,7 +80,7 @@ def normalise_dim(dim: int, ndim: int, call: str = "") -> int:
     return number % ndim
 
 
-def flag(name: str, value: Any) -> bool:
+def parse_flag(name: str, value: Any) -> bool:
     """Return a parameter that must be True or False as a bool; 0 and 1 are accepted.
 
     Other values are refused, because they probably belong to another parameter of NumPy's function.
@@ -92,7 +92,7 @@ def flag(name: str, value: Any) -> bool:
     Raises:
         UsageTypeError: If the value is neither.
 
-    >>> flag("keepdims", 1)
+    >>> parse_flag("keepdims", 1)
     True
     """
     if isinstance(value, type) or value not in (False, True):

@@ -16,7 +16,7 @@ from spmdsim.arrays.program_tensor import Tensor, find_provenance_number
 from spmdsim.arrays.rounding import Verdict
 from spmdsim.arrays.watch import Watcher, watchers
 from spmdsim.errors import UsageTypeError, WorldError, many
-from spmdsim.sides import in_words, sides
+from spmdsim.sides import describe_groups, sides
 from spmdsim.worlds.checksums import checksum, crc, sample_checksum
 from spmdsim.worlds.trace.source_lines import source_line
 from spmdsim.wrong_calls import explained
@@ -152,7 +152,7 @@ def _describe_difference(
     index = tuple(int(i) + start for i, (start, _) in zip(local_index, bounds))
     meta = repr(tensor.meta)
     title = f"{what!r} ({meta})" if what else f"a tensor {meta}"
-    values = in_words(ranks_by_value, "hold", tensor.world.job)
+    values = describe_groups(ranks_by_value, "hold", tensor.world.job)
     return f"copies of {title} differ at {index}: {values}; asked at {source_line() or 'an unknown place'}"
 
 
@@ -330,7 +330,7 @@ def raise_source_difference(
         ranks_by_fact = sides((member, facts_by_rank[member][k]) for member in group)
         if len(ranks_by_fact) > 1:
             raise WorldError(
-                f"ranks disagree about the {aspect} of {title}: {in_words(ranks_by_fact, 'make', world.job)}{call_site}"
+                f"ranks disagree about the {aspect} of {title}: {describe_groups(ranks_by_fact, 'make', world.job)}{call_site}"
             )
     difference = first_difference([array], lambda values: world.gather_on(group, values[0]), [group])
     if difference is not None:
@@ -340,5 +340,5 @@ def raise_source_difference(
         at = tuple(int(i) + start for i, start in zip(np.unravel_index(difference[0], array.shape), low))
         raise WorldError(
             f"ranks disagree about the values of {title}, {tensor.meta!r}, at {at}: "
-            f"{in_words(difference[1], 'make', world.job)}{call_site}"
+            f"{describe_groups(difference[1], 'make', world.job)}{call_site}"
         )

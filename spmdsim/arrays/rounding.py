@@ -210,13 +210,13 @@ def _measure_spread(true: np.ndarray, runs: Sequence[np.ndarray], u: float) -> n
         u: the unit roundoff of this type; 0 for exact types.
     """
     if not u:
-        return np.asarray(np.sqrt(sum(difference(run, true) ** 2 for run in runs) / len(runs)))
-    own_error, response = difference(runs[0], true) ** 2, np.zeros(true.shape)
+        return np.asarray(np.sqrt(sum(compute_difference(run, true) ** 2 for run in runs) / len(runs)))
+    own_error, response = compute_difference(runs[0], true) ** 2, np.zeros(true.shape)
     for units, up, down in zip(MOVES, runs[1::2], runs[2::2]):
         # The mean of the pair; equal infinities stay infinite.
         middle = np.where(up == down, to_wider_type(up), to_wider_type(up) / 2 + to_wider_type(down) / 2)
-        own_error = own_error + 2 * difference(middle, true) ** 2
-        response = response + (difference(up, down) / 2 / units) ** 2
+        own_error = own_error + 2 * compute_difference(middle, true) ** 2
+        response = response + (compute_difference(up, down) / 2 / units) ** 2
     own_error, response = own_error / (1 + len(MOVES)), response / len(MOVES)
     values = np.abs(true).astype(np.float64)
     scale = response + (u * np.where(np.isfinite(values), values, 0.0)) ** 2
@@ -342,7 +342,7 @@ def share_runs(world: World | None, run: Callable[[int], T]) -> list[T]:
     return [value for value, _ in outcomes]  # type: ignore[misc]
 
 
-def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def compute_difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
     """Return absolute differences as float64, 0 where both numbers are nan or the same infinity.
 
     The difference is inf where only one number is nan or infinite, and where infinities have different signs. Integers
@@ -352,7 +352,7 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> np.ndarray:
         actual: an array of numbers.
         expected: an array of the same shape, or one that is broadcast to it.
 
-    >>> difference(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, -np.inf, 3.0]))
+    >>> compute_difference(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, -np.inf, 3.0]))
     array([ 0., inf,  2.])
     """
     a, b = _to_exact_type(actual), _to_exact_type(expected)

@@ -18,10 +18,10 @@ from spmdsim.errors import InputError, LayoutError, UsageTypeError, many
 from spmdsim.layout.element_type import as_array, is_nameless, number_type, resolve_nameless, why_no_number
 from spmdsim.reading import one_line
 from spmdsim.redistribution import plan
-from spmdsim.sides import in_words, number_of, sides
+from spmdsim.sides import describe_groups, hash_text, sides
 from spmdsim.worlds.base import follow_watched
 from spmdsim.worlds.checksums import checksum, sample_checksum
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import take_buffer
 from spmdsim.worlds.several_worlds import move_to_larger_world
 from spmdsim.worlds.trace import recorder
 
@@ -97,7 +97,7 @@ def open_source(source: Any, layout: Layout, shape: Sequence[int] | None, dtype:
         block = np.asarray(array[index])
         if is_nameless(block.dtype):
             block = block.view(own_type)
-        fresh = empty(block.shape, kind)
+        fresh = take_buffer(block.shape, kind)
         fresh[...] = block
         return fresh
 
@@ -174,7 +174,7 @@ def assemble_shards(
             raise LayoutError(
                 f"rank {world.job[rank]} owns a shard of shape {facts[rank][0]}, but layout {layout} of a tensor of shape "
                 f"{full_shape} gives it {wanted}; "
-                f"{in_words(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
+                f"{describe_groups(sides((r, facts[r][0]) for r in members), 'hold', world.job)}"
             )
     own_types = [array.dtype for rank, array in zip(world.ranks, arrays) if rank in layout.mesh]
     # A process outside the mesh learns the type from the others, by its name.
@@ -208,7 +208,7 @@ def _require_one_type(
     ranks_by_type = sides((rank, facts[rank][1]) for rank in members)
     if len(ranks_by_type) > 1:
         raise LayoutError(
-            f"from_local: all shards must have one dtype, but {in_words(ranks_by_type, 'hold', world.job)}"
+            f"from_local: all shards must have one dtype, but {describe_groups(ranks_by_type, 'hold', world.job)}"
         )
     return facts[members[0]][1]
 
@@ -375,7 +375,7 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
     # Ranks with different shards of a described source have only the description in common.
     if not words or len(replicas) == len(group):
         fingerprint = sample_checksum(array) if is_large_file else checksum(array)
-    number = number_of(repr((*facts, fingerprint)))
+    number = hash_text(repr((*facts, fingerprint)))
     if len(group) > 1 and not world.equal_on(group, number, what):
         from spmdsim.arrays.replicas import raise_source_difference
 

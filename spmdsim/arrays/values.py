@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from spmdsim.worlds.base import World
 
 
-def read_only(array: np.ndarray) -> np.ndarray:
+def view_read_only(array: np.ndarray) -> np.ndarray:
     """Return a read-only view of an array.
 
     Writing into a shard would change the tensor on one of several ranks that own replicas.
@@ -79,7 +79,7 @@ class ReadableTensor(PlainTensor):
             refuse_arguments(ReadableTensor.local, (self, rank, *more), wrong)
         shards = self.shards
         if rank is None:
-            return read_only(shards[0])
+            return view_read_only(shards[0])
         ranks, size = self.world.ranks, self.world.size
         if rank not in range(size):
             raise WorldError(f"local: rank must be from 0 to {size - 1}, got {rank!r}")
@@ -87,7 +87,7 @@ class ReadableTensor(PlainTensor):
             raise WorldError(
                 f"local: rank must be one that this process owns, {list(ranks)}, got {rank}; use .full() on all ranks"
             )
-        return read_only(shards[ranks.index(rank)])
+        return view_read_only(shards[ranks.index(rank)])
 
     #: Names of torch, OneFlow and Paddle, and of MindSpore.
     numpy = asnumpy = PlainTensor.full

@@ -303,11 +303,11 @@ def component(base: Any, result: R, name: str) -> R:
         return result
     unchanged = lambda x: x  # noqa: E731
     if name == "imag":
-        return read_only(base, result, "the imaginary part")
+        return mark_read_only_view(base, result, "the imaginary part")
     return turned(base, result, unchanged, unchanged)
 
 
-def read_only(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
+def mark_read_only_view(base: Any, result: R, what: str, reason: str = "as in NumPy") -> R:
     """Return ``result`` as a read-only view of ``base``: new values of it raise UsageTypeError.
 
     It is returned unchanged if it is ``base`` itself, or if the class of ``base`` has no views.

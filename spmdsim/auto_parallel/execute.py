@@ -391,7 +391,7 @@ def _remark(equal: bool, agree: bool) -> str:
     return "" if equal else "another way" if agree else "differ"
 
 
-def arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
+def create_arguments(shapes: Arrays, seed: int = 0) -> dict[str, np.ndarray]:
     """Return an array for each argument of a program, by name.
 
     An array is returned as it is. For a shape, or a pair of shape and type, a new array is returned. If its type is a

@@ -173,7 +173,7 @@ def bound_seconds(
     return None if solution is None else model.least(solution)
 
 
-def solve(model: ChoiceModel, memory: float | None = None) -> Solution:
+def find_optimum(model: ChoiceModel, memory: float | None = None) -> Solution:
     """Return the cheapest assignment (a state for each variable) of a model.
 
     - Without a limit, it is that of the elimination. If the tables of the elimination are too large, it is that of the

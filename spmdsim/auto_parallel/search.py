@@ -18,7 +18,7 @@ from spmdsim.auto_parallel.heuristics import (
     search_by_propagation,
     search_by_recursion,
 )
-from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, quick_model, solve
+from spmdsim.auto_parallel.optimum import TIE_ABOVE, check_usable, find_optimum, quick_model
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import Solution
@@ -438,7 +438,7 @@ def _solve_models(
             continue
         watch(f"optimum on {model.mesh}")
         try:
-            solutions.append((model, solve(model, memory)))
+            solutions.append((model, find_optimum(model, memory)))
         except (DoesNotFitError, InputError) as error:
             errors.append(error)
     return solutions, errors

@@ -28,7 +28,7 @@ MOST_NAMES = 6
 PARTS = ("compute", "forward", "backward", "gradient")
 
 
-def report(answer: SearchResult) -> str:
+def format_search(answer: SearchResult) -> str:
     """Return the report of a search as text."""
     return join_text(report_parts(answer))
 

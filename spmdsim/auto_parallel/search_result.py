@@ -12,11 +12,11 @@ from typing import Any
 
 from spmdsim.auto_parallel.baselines import baselines
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate
+from spmdsim.auto_parallel.costs.evaluate import Evaluation, Move, evaluate_choice
 from spmdsim.auto_parallel.costs.move_prices import MovePrices
 from spmdsim.auto_parallel.costs.peak_memory import Memory, peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.optimum import bound_seconds, build_choice_model, solve
+from spmdsim.auto_parallel.optimum import bound_seconds, build_choice_model, find_optimum
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
@@ -96,7 +96,7 @@ class SearchResult(ShortRepr):
     @cached_property
     def evaluation(self) -> Evaluation:
         """Seconds of every operator and redistribution, by their plans."""
-        return evaluate(self.choice, self.settings, self.moves)
+        return evaluate_choice(self.choice, self.settings, self.moves)
 
     @property
     def seconds(self) -> float:
@@ -260,7 +260,7 @@ class SearchResult(ShortRepr):
         model = build_choice_model(
             self.graph.configure(**{operator: strategy}), self.mesh, settings, self.moves
         )
-        solution = solve(model)
+        solution = find_optimum(model)
         method = f"with {operator} given"
         least = model.least(solution)
         choice = model.choice(solution.states)
@@ -317,9 +317,9 @@ class SearchResult(ShortRepr):
         Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
-        from spmdsim.auto_parallel.search_report import report
+        from spmdsim.auto_parallel.search_report import format_search
 
-        return report(self)
+        return format_search(self)
 
 
 @dataclass(frozen=True, repr=False)

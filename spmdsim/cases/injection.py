@@ -348,7 +348,7 @@ class Runner:
         return everybody[rank]
 
 
-def find(case: Case, world: World, name: str) -> Injection:
+def find_fault(case: Case, world: World, name: str) -> Injection:
     """Return a fault at the first place where it changes the result of a case.
 
     A place is a point of the run, such as a collective, where the fault breaks a value. The case runs on integers,

@@ -87,7 +87,7 @@ def from_file(path: str, what: str, dtype: np.dtype | None = None) -> Source:
     return Source(Path(path).name, (array.shape[0], width), array.dtype, read_block)
 
 
-def digits() -> Source:
+def load_digits() -> Source:
     """Return the package's handwritten digits: 1797 images of 8 x 8 pixels, one row each.
 
     The numbers are float32 from 0 to 1. Blocks are read from a file of the package when they are used. The labels
@@ -171,7 +171,7 @@ class Inputs:
         dtype: str | None = None,
     ) -> None:
         self._x, self._w, self._text, self._shape = x, w, text, shape
-        self._dtype = None if dtype is None else parse_dtype(dtype)
+        self._dtype = None if dtype is None else parse_case_dtype(dtype)
 
     @cached_property
     def dtype(self) -> np.dtype:
@@ -194,7 +194,7 @@ class Inputs:
         if self._shape is not None and self._w is None:
             m, k, _ = self._shape
             return _make_random_source("random numbers", (m, k), self._dtype or np.dtype(np.float32), 1)
-        return digits()
+        return load_digits()
 
     @cached_property
     def x(self) -> Source:
@@ -264,7 +264,7 @@ class Inputs:
         return _make_random_source("random numbers", (VOCABULARY, DEFAULT_WIDTH), self.dtype, 5)
 
 
-def parse_dtype(name: str) -> np.dtype:
+def parse_case_dtype(name: str) -> np.dtype:
     """Return the element type of a name.
 
     Raises:

@@ -15,7 +15,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.files import open_array
 from spmdsim.arrays.rounding import Measured, gather_runs, operand, runs_of_process, to_wider_type
-from spmdsim.cases.inputs import Source, digit_records, digits
+from spmdsim.cases.inputs import Source, digit_records, load_digits
 from spmdsim.core import Layout, Mesh, bind
 from spmdsim.core.cuts import ShardedOp
 from spmdsim.errors import InputError, many
@@ -52,7 +52,7 @@ class Images:
         return self.pixels.shape[0]
 
 
-def load(path: str | None) -> Images:
+def load_images(path: str | None) -> Images:
     """Return the images of MNIST's files in a folder, or else the package's digits, enlarged.
 
     Args:
@@ -87,8 +87,8 @@ def mnist(folder: Path) -> Images:
         InputError: If a file is missing or damaged, images are not of 28 x 28 pixels, or there is not one label per
             image.
     """
-    images = open_array(find(folder, "train-images", "idx3-ubyte"))
-    labels = open_array(find(folder, "train-labels", "idx1-ubyte"))
+    images = open_array(find_mnist_file(folder, "train-images", "idx3-ubyte"))
+    labels = open_array(find_mnist_file(folder, "train-labels", "idx1-ubyte"))
     if images.shape[1:] != (SIDE, SIDE) or labels.shape != images.shape[:1]:
         raise InputError(
             f"MNIST must have images of 28 x 28 with one label each, got images of shape {images.shape} and "
@@ -101,7 +101,7 @@ def mnist(folder: Path) -> Images:
     return Images(f"MNIST in {folder}", pixels, classes)
 
 
-def find(folder: Path, name: str, kind: str) -> Path:
+def find_mnist_file(folder: Path, name: str, kind: str) -> Path:
     """Return the path of one of MNIST's files, gzipped or not, in a folder or its ``train/``.
 
     For example, ``train-images`` and ``idx3-ubyte`` find ``train-images-idx3-ubyte``, ``train-images.idx3-ubyte``
@@ -163,7 +163,7 @@ def small_digits() -> tuple[Rows, Rows, int]:
         * A function of a slice of rows, which returns their labels as int64 ``[rows]``.
         * The number of digits.
     """
-    small = digits()
+    small = load_digits()
 
     def images(rows: slice) -> np.ndarray:
         block = small.read((rows, slice(0, 64))).reshape(-1, 8, 8)

@@ -13,8 +13,8 @@ from spmdsim.arrays import Tensor
 from spmdsim.arrays.check import check
 from spmdsim.arrays.rounding import Verdict
 from spmdsim.cases.case import Block, Case, PreparedCase
-from spmdsim.cases.injection import Injection, Runner, find
-from spmdsim.cases.inputs import ExactInputs, exact_block, parse_dtype
+from spmdsim.cases.injection import Injection, Runner, find_fault
+from spmdsim.cases.inputs import ExactInputs, exact_block, parse_case_dtype
 from spmdsim.core import Layout
 from spmdsim.layout.pieces import describe_misplaced
 from spmdsim.redistribution.steps.row_steps import RowStep
@@ -185,7 +185,7 @@ def run_case(case: Case, world: World, verbose: bool = False, inject: str | None
     Raises:
         InputError: If the kind of fault is unknown.
     """
-    injection = None if inject is None else find(case, world, inject)
+    injection = None if inject is None else find_fault(case, world, inject)
     runner = Runner(world, injection)
     program = case.build(runner.world, case.inputs)
     operands = runner.operands(program)
@@ -285,7 +285,7 @@ def _predict_bytes(event: CollectiveEvent, rank: int, ids: Block | None) -> int:
         ids: function of an index that returns ids, on which the bytes of a step of rows depend; None if there are
             none.
     """
-    step, itemsize = event.step, parse_dtype(event.dtype).itemsize
+    step, itemsize = event.step, parse_case_dtype(event.dtype).itemsize
     if ids is None or not isinstance(step, RowStep):
         return step.nbytes(rank, itemsize)
     return itemsize * step.received_for_ids(rank, ids(step.src.slices(step.shape, rank)[:-1]))

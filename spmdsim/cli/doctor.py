@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spmdsim.cli.launch import read_hosts
-from spmdsim.cli.main import HOSTS, PICTURES, command, flag
+from spmdsim.cli.main import HOSTS, PICTURES, command, declare_flag
 from spmdsim.cli.output import emit_json, say, write_pictures
 from spmdsim.tables import Table
 
@@ -25,9 +25,9 @@ Exit code: 0 if runs are possible, 1 if something is broken; a warning does not 
     "Examine MPI, BLAS and this machine; report problems and how to solve them.",
     EXAMPLES,
     "--json",
-    flag("--no-trial", "do not start ranks to try MPI"),
+    declare_flag("--no-trial", "do not start ranks to try MPI"),
     *HOSTS,
-    flag("--clean", "first remove leftovers of your killed jobs: shared memory, files of launchers"),
+    declare_flag("--clean", "first remove leftovers of your killed jobs: shared memory, files of launchers"),
     *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:

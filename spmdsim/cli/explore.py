@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.cli.collective.schedule_arguments import find_algorithm, rank_counts
 from spmdsim.cli.main import command, several, value, written_layout
-from spmdsim.cli.output import LIMITS, refuse_options, remark, require_writable, writable, write_file
+from spmdsim.cli.output import LIMITS, refuse_options, remark, require_writable_file, writable, write_file
 
 if TYPE_CHECKING:
     from spmdsim.figures.explore import Offer
@@ -58,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
     if not args.algorithm:
         refuse_options(args, f"--collective {LIMITS}", "--algorithm FILE.py:FUNCTION")
     output = args.output or "explore.html"
-    require_writable(output)
+    require_writable_file(output)
     text = page(build_offer(args))
     if write_file(output, text):
         remark(f"wrote {output} ({len(text.encode()):,} bytes): open it in a browser")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import CommandGroup, command, flag, positive, value, whole_number
+from spmdsim.cli.main import CommandGroup, command, declare_flag, positive, value, whole_number
 from spmdsim.cli.output import emit_json, refuse_options, remark, require_folder, say
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
@@ -74,16 +74,16 @@ def list_labs(args: argparse.Namespace) -> int:
     "Write the labs into a folder. Without --replace, an existing file is an error.",
     COPY_EXAMPLES,
     value("folder", "DIR", "the folder; it is created if it does not exist"),
-    flag("--teacher", "write the guide, slides, solutions and nbgrader's form instead"),
+    declare_flag("--teacher", "write the guide, slides, solutions and nbgrader's form instead"),
     value(
         "--source",
         "DIR",
         "the source tree, which has the files of teachers (default: that of an editable installation)",
     ),
-    flag("--replace", "replace existing files"),
+    declare_flag("--replace", "replace existing files"),
     help="write the labs, or the files of teachers, into a folder",
 )
-def copy(args: argparse.Namespace) -> int:
+def copy_files(args: argparse.Namespace) -> int:
     """Write the files of students, or with ``--teacher`` of teachers, into a folder; return 0.
 
     Folders are made as needed. Only rank 0 writes. A line on stderr has the number of files.
@@ -137,7 +137,7 @@ def copy(args: argparse.Namespace) -> int:
     help="grade an answer, give hints",
     limits=SECONDS,
 )
-def check(args: argparse.Namespace) -> int:
+def grade_answer(args: argparse.Namespace) -> int:
     """Grade an answer and print the report; return 0 if all points are reached, else 1.
 
     * ``--json`` prints the points of each task, and the hints, as JSON.
@@ -152,7 +152,7 @@ def check(args: argparse.Namespace) -> int:
         InputError: If the lab, the task or the answer file does not exist.
     """
     from spmdsim.labs import lab
-    from spmdsim.labs.grading import hints, report
+    from spmdsim.labs.grading import format_report, hints
 
     current = lab(args.number)
     if args.task and args.hint:
@@ -174,7 +174,7 @@ def check(args: argparse.Namespace) -> int:
         entries = list(map(asdict, scores))
         emit_json({"lab": current.number, "points": points, "of": most, "tasks": entries, "hints": [*lines]})
     else:
-        say(*report(current, scores, path), *lines)
+        say(*format_report(current, scores, path), *lines)
     return int(bool(incomplete_scores))
 
 
@@ -196,10 +196,10 @@ def _grade_tasks(current: Lab, tasks: Iterable[LabTask], path: Path, args: argpa
     Raises:
         InputError: If the answer file does not exist.
     """
-    from spmdsim.labs.grading import compile_program, run_program, score_limited
+    from spmdsim.labs.grading import compile_answer, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits
 
-    codes = compile_program(path)
+    codes = compile_answer(path)
     limits = Limits(args.time_limit, int(args.memory_limit * MIB), int(args.output_limit * MIB))
     return [score_limited(current, task, lambda: run_program(codes, path), limits) for task in tasks]
 
@@ -231,5 +231,5 @@ main = CommandGroup(
     "Labs that grade themselves: with notebooks, and on real ranks.",
     EXAMPLES,
     "list|copy|check",
-    lambda: {"list": list_labs, "copy": copy, "check": check},
+    lambda: {"list": list_labs, "copy": copy_files, "check": grade_answer},
 )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spmdsim.cli.main import HOSTS, command, flag, group, value, varied, whole_number
+from spmdsim.cli.main import HOSTS, command, declare_flag, group, value, varied, whole_number
 from spmdsim.cli.output import refuse_options, remark, writable
 from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
@@ -45,8 +45,8 @@ OTHERS = group(
     value("--master_addr --master-addr", "HOST", "MASTER_ADDR of the ranks", default="127.0.0.1"),
     value("--master_port --master-port", "PORT", "MASTER_PORT of the ranks", default="29500"),
     value("--logdir --log_dir", "DIR", "equal to --log-dir", dest="log_dir"),
-    flag("--redirect_stdout_and_stderr", "logs only; needs --logdir"),
-    flag("--no_python", argparse.SUPPRESS),
+    declare_flag("--redirect_stdout_and_stderr", "logs only; needs --logdir"),
+    declare_flag("--no_python", argparse.SUPPRESS),
 )
 
 
@@ -57,7 +57,7 @@ OTHERS = group(
         "-n", "N", "number of ranks (default: the tasks of the batch job, else one per core)", whole_number
     ),
     value("--log-dir", "DIR", "write a file worker_N.log per rank; the output of rank 0 is also shown here"),
-    flag("--blocks", "do not mix the lines of one print with lines of other ranks"),
+    declare_flag("--blocks", "do not mix the lines of one print with lines of other ranks"),
     value(
         "--record",
         "FILE",
@@ -69,7 +69,7 @@ OTHERS = group(
         default="mpi",
         help="lockstep needs no MPI: the script's own world() plays all ranks in one process",
     ),
-    flag("-m --module", "the script is a module"),
+    declare_flag("-m --module", "the script is a module"),
     *HOSTS,
     OTHERS,
     value("script", "", "script or module"),

@@ -16,7 +16,7 @@ from spmdsim.errors import InputError, many
 from spmdsim.figures.grid_figures import layout_figure, layout_words
 from spmdsim.figures.layout_picture import box_text
 from spmdsim.layout.addends import PartialReduction, ownership_words, partial_reduction
-from spmdsim.layout.explain import Derivation, RankShard, rank_shard, ranks_text
+from spmdsim.layout.explain import Derivation, RankShard, describe_rank_shard, ranks_text
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def layout_json(layout: Layout, shape: Shape | None, ranks: Sequence[int] | None
         "rank_list": list(mesh.rank_list),
         "shape": None if shape is None else list(shape),
         "placements": [str(placement) for placement in layout.placements],
-        "ranks": [_rank_json(rank_shard(layout, shape, rank), sized, reduction) for rank in ranks],
+        "ranks": [_rank_json(describe_rank_shard(layout, shape, rank), sized, reduction) for rank in ranks],
     }
     if layout_dict["interleaved_parallel"]:
         devices = _count_devices(layout)
@@ -383,7 +383,7 @@ def _show_slices(tensors: Sequence[tuple[str, Layout, Shape | None]], ranks: Seq
     is_single = len(tensors_with_shape) == 1
     rows: list[list[object]] = []
     for rank in ranks:
-        shards = [rank_shard(layout, shape, rank) for _, layout, shape in tensors_with_shape]
+        shards = [describe_rank_shard(layout, shape, rank) for _, layout, shape in tensors_with_shape]
         row: list[object] = [rank, f"({', '.join(map(str, shards[0].coords))})"]
         for shard in shards:
             row += [box_text(shard.bounds), shard.local_shape]

@@ -1,6 +1,6 @@
 """The command ``spmdsim``: declare commands as rows of arguments, and run one of them.
 
-The file has types of arguments, functions that declare arguments (:func:`value`, :func:`flag` …), the classes
+The file has types of arguments, functions that declare arguments (:func:`value`, :func:`declare_flag` …), the classes
 :class:`Command` and :class:`CommandGroup`, the list of commands, and :func:`main`. Only the module of the command that
 runs is imported.
 """
@@ -114,7 +114,7 @@ def choice(flags: str, choices: tuple[str, ...], help: str | None, default: str 
     return tuple(flags.split()), {"choices": choices, "help": help, "default": default}
 
 
-def flag(flags: str, help: str, **options: Any) -> Row:
+def declare_flag(flags: str, help: str, **options: Any) -> Row:
     """Declare an argument without a value, True if given."""
     return tuple(flags.split()), {"action": "store_true", "help": help, **options}
 
@@ -168,7 +168,7 @@ SHARED: dict[str, dict[str, Any]] = {
         ),
         value("--html", "FILE", "write the picture as a self-contained HTML page", writable),
         value("--itemsize", "B", "bytes per element (1); chunks have whole elements", positive, default=1),
-        flag("--json", "print JSON"),
+        declare_flag("--json", "print JSON"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
         value("--ranks", "N", "start N ranks, outside mpirun", positive),
         value("--segments", "S", "number of segments, for pipelined algorithms", whole_number),

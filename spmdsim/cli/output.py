@@ -331,7 +331,7 @@ def write_pictures(args: argparse.Namespace, *values: object, title: str = "") -
 def writable(text: str) -> str:
     """Return the text if it names a file that can be written; a ``type`` for argparse.
 
-    For the conditions see :func:`require_writable`. The file is neither opened nor created.
+    For the conditions see :func:`require_writable_file`. The file is neither opened nor created.
 
     Raises:
         ArgumentTypeError: If the file cannot be written.
@@ -339,13 +339,13 @@ def writable(text: str) -> str:
     from argparse import ArgumentTypeError
 
     try:
-        require_writable(text)
+        require_writable_file(text)
     except InputError as error:
         raise ArgumentTypeError(str(error)) from None
     return text
 
 
-def require_writable(text: str) -> None:
+def require_writable_file(text: str) -> None:
     """Raise InputError if the file with the path ``text`` cannot be written.
 
     The file need not exist, but its folder must; a folder is refused. Nothing is written, so a command can call

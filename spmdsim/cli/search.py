@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, command, flag, several, value, varied, whole_number
+from spmdsim.cli.main import PICTURES, command, declare_flag, several, value, varied, whole_number
 from spmdsim.cli.output import (
     LIMITS,
     collect_write_error,
@@ -88,16 +88,16 @@ _SEARCHED = "--method --memory --axes"
         "laptop, cluster, accelerators, or a machine file (default: laptop; in a job of -n ranks on several nodes, cluster)",
     ),
     value("--memory", "", "memory limit of a rank, such as 512MiB"),
-    flag("--recompute", "compute activations again in the backward pass"),
-    flag("--forward-only", "no gradients"),
+    declare_flag("--recompute", "compute activations again in the backward pass"),
+    declare_flag("--forward-only", "no gradients"),
     several(
         "--why",
         ("OPERATOR", "CUTS"),
         "compare the total time with that of this strategy for an operator, and explain the difference",
         nargs=2,
     ),
-    flag("--pareto", "all trade-offs of time and memory"),
-    flag("--run", "also run the program file, and compare it with the prediction", dest="carry_out"),
+    declare_flag("--pareto", "all trade-offs of time and memory"),
+    declare_flag("--run", "also run the program file, and compare it with the prediction", dest="carry_out"),
     value("--load", "FILE", "use the strategies of a file of --save instead of a search"),
     value(
         "--axes",
@@ -300,7 +300,7 @@ def _run_and_compare(args: argparse.Namespace, result: SearchResult) -> Proof:
         InputError: If there is no program file, or it cannot be run.
         WorldError: If the job has another number of ranks than the mesh.
     """
-    from spmdsim.auto_parallel.execute import arguments, prove
+    from spmdsim.auto_parallel.execute import create_arguments, prove
     from spmdsim.auto_parallel.programs.record_program import load_program
     from spmdsim.worlds import LockStep, world
 
@@ -310,7 +310,7 @@ def _run_and_compare(args: argparse.Namespace, result: SearchResult) -> Proof:
     current_world = world()
     if isinstance(current_world, LockStep):
         current_world = LockStep(result.mesh.size)
-    return prove(program, result, current_world, arguments({**inputs, **parameters}))
+    return prove(program, result, current_world, create_arguments({**inputs, **parameters}))
 
 
 def _print_result(

@@ -15,7 +15,7 @@ from spmdsim.cli.main import (
     choice,
     command,
     declare_arguments,
-    flag,
+    declare_flag,
     run_command_limited,
     value,
     varied,
@@ -70,9 +70,9 @@ OPTIONS: tuple[str | Row, ...] = (
         "number of ranks (default 4); several, such as 1..9 or 2,4,8, tell where it fails",
         parse_ranks,
     ),
-    flag("--strict", "no send is buffered; warnings are errors"),
+    declare_flag("--strict", "no send is buffered; warnings are errors"),
     varied("--json", help="print the findings and the output as JSON"),
-    flag("--prefix", "print each line after its rank, as [3] ..."),
+    declare_flag("--prefix", "print each line after its rank, as [3] ..."),
     value("--only", "RANK", "print the lines of one rank only", whole_number),
     value("--seed", "", "choose another legal order of ranks and wildcard receives", whole_number),
     value(
@@ -100,7 +100,7 @@ OPTIONS: tuple[str | Row, ...] = (
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a self-contained HTML page"),
-    flag("--quiet", "no findings and no summary, only the exit status"),
+    declare_flag("--quiet", "no findings and no summary, only the exit status"),
 )
 
 

@@ -21,7 +21,7 @@ from spmdsim.cli.main import (
     amount,
     choice,
     command,
-    flag,
+    declare_flag,
     positive,
     value,
     varied,
@@ -70,7 +70,7 @@ examples:
     ),
     choice("--dtype", ("float32", "float64"), "element type (float32)", "float32"),
     value("--every", "STEPS", "steps between printed losses (10)", positive, default=10),
-    flag("--compare", "also train in one process, and compare losses and weights"),
+    declare_flag("--compare", "also train in one process, and compare losses and weights"),
     value("--log-dir", "DIR", "one log per rank: DIR/worker_N.log"),
     *PICTURES,
     value(
@@ -120,13 +120,13 @@ def _prepare(args: argparse.Namespace, rank_count: int) -> tuple[Images, Network
         InputError: If the machine or the images cannot be read, or a batch is larger than the number of images or
             smaller than the number of ranks.
     """
-    from spmdsim.cases.network import Network, load
+    from spmdsim.cases.network import Network, load_images
 
     if args.perfetto is not None:
         from spmdsim.cost import load_machine
 
         load_machine(args.machine)  # Only to raise errors of --machine before the training.
-    images = load(args.data)
+    images = load_images(args.data)
     if args.batch > images.count:
         raise InputError(
             f"a batch of {args.batch} is more than the {many(images.count, 'image')} of {images.name}"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import command, flag, positive, several, value
-from spmdsim.cli.output import refuse_options, remark, require_writable, say
+from spmdsim.cli.main import command, declare_flag, positive, several, value
+from spmdsim.cli.output import refuse_options, remark, require_writable_file, say
 from spmdsim.errors import InputError, many
 from spmdsim.reading import require_file
 from spmdsim.settings import TUNE
@@ -40,7 +40,7 @@ Choices for other steps stay in the file. It can have choices for several machin
     several("-n", "N", "number of ranks (repeatable)", positive),
     value("-o --output", "FILE", "the file to write, or to add to", required=True),
     value("--sizes", "N", "rows of the matrices", positive, nargs="+", default=[64, 256, 1024]),
-    flag("--show", "print the choices in the file at the end"),
+    declare_flag("--show", "print the choices in the file at the end"),
     value("script", "", "a program whose steps are measured; or files to merge", nargs="?"),
     value("args", "", "its arguments, or more files", nargs=argparse.REMAINDER),
 )
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
     """
     path = Path(args.output).resolve()
     if args.n or args.script:
-        require_writable(args.output)
+        require_writable_file(args.output)
     if not args.n or args.script:
         refuse_options(args, "--sizes", "-n RANKS without a script: redistributions of matrices")
     code = 0

@@ -16,7 +16,7 @@ from spmdsim.collectives.promises import *
 from spmdsim.collectives.promises import __all__ as _collectives
 from spmdsim.collectives.schedule import *
 from spmdsim.collectives.schedule import __all__ as _schedules
-from spmdsim.lazy_imports import lazy_names, names_in
+from spmdsim.lazy_imports import lazy_names, list_public_names
 
 if TYPE_CHECKING:
     from spmdsim.collectives.execution import run_lock_step as run_lock_step
@@ -44,4 +44,4 @@ _LAZY = {
 
 __getattr__ = lazy_names(__name__, _LAZY, former={"Move": "Instruction", "Verdict": "ScheduleVerdict"})
 
-__all__ = [*_algorithms, *_instructions, *_collectives, *_schedules, *names_in(_LAZY)]
+__all__ = [*_algorithms, *_instructions, *_collectives, *_schedules, *list_public_names(_LAZY)]

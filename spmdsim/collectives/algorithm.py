@@ -19,7 +19,7 @@ from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, many, unknown
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.reading import arithmetic
-from spmdsim.registry import Registry, place_of
+from spmdsim.registry import Registry, find_declaration_place
 from spmdsim.wrong_calls import explained
 
 NAMES: dict[str, str] = {
@@ -91,12 +91,12 @@ def _ones_below(size: int) -> int:
     return total
 
 
-def evaluate(expression: str, size: int, options: Mapping[str, object] | None = None) -> Fraction:
+def evaluate_expression(expression: str, size: int, options: Mapping[str, object] | None = None) -> Fraction:
     """Evaluate an expression over :data:`NAMES` for a rank count.
 
     Of a schedule's options, ``segments``, ``group`` and ``root`` are used.
 
-    >>> evaluate("2*qp + 2*x", 6)
+    >>> evaluate_expression("2*qp + 2*x", 6)
     Fraction(7, 2)
     """
     chosen = options or {}
@@ -122,7 +122,7 @@ def evaluate_count(expression: str, size: int, options: Mapping[str, object], la
     2
     """
     try:
-        count = int(evaluate(expression, size, options))
+        count = int(evaluate_expression(expression, size, options))
     except ZeroDivisionError:
         raise InputError(
             f"{label}: the {what} must be 1 or more, but {expression!r} divides by 0 on {many(size, 'rank')}"
@@ -164,7 +164,7 @@ class Formula(Pictured):
 
     def holds(self, size: int, options: Mapping[str, object] | None = None) -> bool:
         """Return True if the formula covers this rank count."""
-        return not self.only or bool(evaluate(self.only, size, options))
+        return not self.only or bool(evaluate_expression(self.only, size, options))
 
     def at(self, size: int, options: Mapping[str, object] | None = None) -> tuple[int, Fraction, Fraction]:
         """Return the number of steps and the coefficients beta and gamma for a rank count.
@@ -172,7 +172,9 @@ class Formula(Pictured):
         >>> Formula("2*(n-1)", "2*q", "q").at(6)
         (10, Fraction(5, 3), Fraction(5, 6))
         """
-        steps, beta, gamma = (evaluate(e, size, options) for e in (self.steps, self.beta, self.gamma))
+        steps, beta, gamma = (
+            evaluate_expression(e, size, options) for e in (self.steps, self.beta, self.gamma)
+        )
         return int(steps), beta, gamma
 
 
@@ -237,7 +239,7 @@ class Algorithm(ShortRepr):
         if size < 1:
             return False
         return not self.condition or bool(
-            evaluate(self.condition, size, {**dict(self.options), **(options or {})})
+            evaluate_expression(self.condition, size, {**dict(self.options), **(options or {})})
         )
 
     def levels(self, size: int, options: Mapping[str, object]) -> tuple[int, ...]:
@@ -369,7 +371,7 @@ def declare(
             synonym = next((a.name for a in of_collective.values() if _has_library_name(a, wanted)), None)
             if synonym is not None and wanted not in of_collective:
                 raise InputError(
-                    f"{declared.full_name!r} (at {place_of(generate)}) is a library's name of {synonym!r}"
+                    f"{declared.full_name!r} (at {find_declaration_place(generate)}) is a library's name of {synonym!r}"
                     f" (at {of_collective.places[synonym]}): give it another name"
                 )
         of_collective.add(wanted, declared, generate)
@@ -494,7 +496,7 @@ def _check_expression(expression: str, label: str, what: str) -> None:
         what: the quantity, such as "chunk count", for the message.
     """
     try:
-        evaluate(expression, 4)
+        evaluate_expression(expression, 4)
     except (ValueError, ZeroDivisionError):
         raise ScheduleError(
             f"{label}: the {what} must be arithmetic with {', '.join(NAMES)}, such as 2*n, got {expression!r}"

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from spmdsim.collectives.algorithm import Algorithm, evaluate
+from spmdsim.collectives.algorithm import Algorithm, evaluate_expression
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.round_table import Matching, checked_matching, collector_paused
@@ -71,7 +71,7 @@ def lower_bound(collective_name: str, size: int) -> CostBound:
     if not isinstance(size, int) or size < 1:
         raise InputError(f"lower_bound: size must be a number of ranks of 1 or more, got {size!r:.60}")
     steps, beta, gamma = (
-        evaluate(words.replace("y", "(1 if n > 1 else 0)"), size)
+        evaluate_expression(words.replace("y", "(1 if n > 1 else 0)"), size)
         for words in _BOUNDS[collective(collective_name).name]
     )
     return CostBound(int(steps), beta, gamma)

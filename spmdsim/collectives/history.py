@@ -9,7 +9,7 @@ from typing import NamedTuple
 from spmdsim.collectives.instructions import REDUCE, SEND
 from spmdsim.collectives.round_table import RoundTable, ScheduleFinding, group_by_pair, match_messages
 from spmdsim.collectives.schedule import Schedule
-from spmdsim.collectives.verification import SymbolicRun, Symbols, members
+from spmdsim.collectives.verification import SymbolicRun, Symbols, list_set_ranks
 from spmdsim.pictured import ShortRepr
 
 
@@ -62,7 +62,7 @@ class History(ShortRepr):
 
     def contributors(self, value: int) -> list[int]:
         """Return the ranks whose input is part of a value."""
-        return members(self.symbols.ranks[value])
+        return list_set_ranks(self.symbols.ranks[value])
 
 
 def unroll(schedule: Schedule) -> History:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spmdsim.collectives.algorithm import Algorithm, evaluate, library_algorithm
+from spmdsim.collectives.algorithm import Algorithm, evaluate_expression, library_algorithm
 from spmdsim.collectives.promises import collective
 from spmdsim.errors import InputError, many, unknown
 from spmdsim.pictured import Pictured
@@ -207,7 +207,11 @@ def _build_choice(
     """
     # The library runs another algorithm than the table says, unless the condition on the rank count is true.
     replacement = instead.get(rule["use"])
-    used = rule["use"] if replacement is None or evaluate(replacement["unless"], size) else replacement["use"]
+    used = (
+        rule["use"]
+        if replacement is None or evaluate_expression(replacement["unless"], size)
+        else replacement["use"]
+    )
     chosen = library_algorithm(library, name, used)
     why = ", ".join(_words(key, value) for key, value in rule.items() if key != "use")
     return AlgorithmChoice(library, rule["use"], chosen, why or "always")

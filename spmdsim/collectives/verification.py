@@ -257,7 +257,7 @@ class SymbolicRun:
             twice = symbols.ranks[current] & symbols.ranks[value]
             if twice:
                 self._add_finding(
-                    number, rank, chunk, f"adds {_name_few(members(twice))} twice to chunk {chunk}"
+                    number, rank, chunk, f"adds {_name_few(list_set_ranks(twice))} twice to chunk {chunk}"
                 )
             holds[chunk] = symbols.combine(value, current) if left else symbols.combine(current, value)
 
@@ -280,7 +280,7 @@ class SymbolicRun:
         schedule, promise = self.schedule, self.schedule.collective
         if promise.value == "nothing":
             for rank, heard in enumerate(self.heard):
-                for missing in members((1 << self.size) - 1 & ~heard)[:1]:
+                for missing in list_set_ranks((1 << self.size) - 1 & ~heard)[:1]:
                     self._add_finding(None, rank, None, f"leaves without having heard from rank {missing}")
             return
         for rank in range(self.size):
@@ -375,7 +375,7 @@ def _name_few(ranks: list[int]) -> str:
 
 def _ranks(ranks: int) -> str:
     """Name the ranks of a bit set, at most six."""
-    names = members(ranks)
+    names = list_set_ranks(ranks)
     if len(names) == 1:
         return f"rank {names[0]}"
     return f"ranks {', '.join(map(str, names[:6]))}{', ...' if len(names) > 6 else ''}"
@@ -515,10 +515,10 @@ class Symbols:
         return done[value]
 
 
-def members(ranks: int) -> list[int]:
+def list_set_ranks(ranks: int) -> list[int]:
     """Return the ranks of a bit set.
 
-    >>> members(0b1011)
+    >>> list_set_ranks(0b1011)
     [0, 1, 3]
     """
     return [i for i in range(ranks.bit_length()) if ranks >> i & 1]

@@ -22,7 +22,7 @@ from typing import Any
 
 from spmdsim.core.layout import Layout, Mesh
 from spmdsim.core.notation import rules
-from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fit_shapes, members
+from spmdsim.core.notation.rules import ELEMENTS, ELLIPSIS, Axes, Shape, Term, fit_shapes, list_factors
 from spmdsim.errors import RuleError, many
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.wrong_calls import explained
@@ -130,7 +130,7 @@ class Rule(ShortRepr):
     @property
     def reduced(self) -> tuple[str, ...]:
         """Factors that some result lacks; a result is partial along axes that split them."""
-        return tuple(f for f in self.factors if any(f not in members(out) for out in self.outputs))
+        return tuple(f for f in self.factors if any(f not in list_factors(out) for out in self.outputs))
 
     def reduction(self, factor: str) -> str:
         """Return the name of the reduction of a factor, "sum" by default.
@@ -228,8 +228,8 @@ class BoundRule(ShortRepr):
     @cached_property
     def reduced(self) -> tuple[tuple[str, ...], ...]:
         """Factors of the operands that each result lacks, without those that must not be split."""
-        of_inputs = set().union(*map(members, self.inputs)) - self.rule.whole
-        lacking = [of_inputs - members(term) for term in self.outputs]
+        of_inputs = set().union(*map(list_factors, self.inputs)) - self.rule.whole
+        lacking = [of_inputs - list_factors(term) for term in self.outputs]
         return tuple(tuple(f for f in self.sizes if f in factors) for factors in lacking)
 
     @cached_property
@@ -315,7 +315,7 @@ class BoundRule(ShortRepr):
         The gradient is partial along the axes that split factors which the operand lacks, and along the axes over
         which the strategy has other operands partial.
         """
-        present, size = members(self.inputs[operand]), strategy.mesh.size_of
+        present, size = list_factors(self.inputs[operand]), strategy.mesh.size_of
         lacking = [a for f, axes in strategy.splits if f not in present for a in axes if size[a] > 1]
         passed = [axis for axis, operands, _ in strategy.passed if operand not in operands]
         return term_layout(self.inputs[operand], strategy, (*lacking, *passed))

@@ -8,7 +8,7 @@ Import the names from here::
 from typing import TYPE_CHECKING
 
 from spmdsim.cost.machine import CostModel, Link, Machine, Measurement, Piece, Rate
-from spmdsim.lazy_imports import lazy_names, names_in
+from spmdsim.lazy_imports import lazy_names, list_public_names
 
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate as calibrate
@@ -44,4 +44,4 @@ _LAZY = {
 }
 
 __getattr__ = lazy_names(__name__, _LAZY, former={"Program": "EventProgram"})
-__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate", *names_in(_LAZY)]
+__all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate", *list_public_names(_LAZY)]

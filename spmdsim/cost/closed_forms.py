@@ -261,7 +261,7 @@ def received_per_message(collective: str, group_size: int) -> float:
     return multiplier * (group_size - 1) / group_size if fraction else multiplier
 
 
-def most_received(collective: str, members: int, count: int) -> float:
+def bound_received_elements(collective: str, members: int, count: int) -> float:
     """Return the elements that the busiest rank receives with the least traffic.
 
     For all_reduce, reduce_scatter, all_gather and all_to_all it is an exact integer: sizes of blocks differ by at
@@ -276,7 +276,7 @@ def most_received(collective: str, members: int, count: int) -> float:
     Raises:
         InputError: If the collective is unknown.
 
-    >>> most_received("all_reduce", 4, 10), most_received("all_gather", 4, 10), most_received("reduce_scatter", 4, 10)
+    >>> bound_received_elements("all_reduce", 4, 10), bound_received_elements("all_gather", 4, 10), bound_received_elements("reduce_scatter", 4, 10)
     (16, 8, 9)
     """
     if collective in ("all_reduce", "reduce_scatter"):

@@ -16,7 +16,7 @@ from math import prod
 import numpy as np
 
 from spmdsim.collectives import Instruction, Schedule
-from spmdsim.collectives.algorithm import evaluate
+from spmdsim.collectives.algorithm import evaluate_expression
 from spmdsim.collectives.instructions import CEILING, chunk_sizes
 from spmdsim.core.layout import largest_block, split_block
 from spmdsim.cost.topology import Floats, Ints, Topology
@@ -91,7 +91,9 @@ def symmetry_of(schedule: Schedule) -> str:
     """
     for clause in schedule.algorithm.symmetry.split(";"):
         condition, _, kind = clause.strip().rpartition(":")
-        if kind.strip() and (not condition or evaluate(condition, schedule.size, dict(schedule.options))):
+        if kind.strip() and (
+            not condition or evaluate_expression(condition, schedule.size, dict(schedule.options))
+        ):
             return kind.strip()
     return ""
 

@@ -12,11 +12,11 @@ from spmdsim.collectives import Schedule, algorithms, make_schedule
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
 from spmdsim.core.notation.layouts import as_integers
-from spmdsim.cost.closed_forms import closed_form_of, most_received
+from spmdsim.cost.closed_forms import bound_received_elements, closed_form_of
 from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.machine import Machine, require_machine
-from spmdsim.cost.pricing import least_seconds, price
+from spmdsim.cost.pricing import bound_collective_seconds, price
 from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
 from spmdsim.errors import InputError, unknown
@@ -228,9 +228,11 @@ def _predict_point(
         pricers: for each algorithm, the function from bytes to seconds.
     """
     seconds = {name: pricer(nbytes) for name, pricer in pricers.items()}
-    received = most_received(collective, n, largest_block(nbytes, itemsize)) * itemsize
+    received = bound_received_elements(collective, n, largest_block(nbytes, itemsize)) * itemsize
     in_plans = machine.seconds(collective, n, received)
-    return PredictedPoint(n, nbytes, seconds, least_seconds(collective, machine, n, nbytes), in_plans)
+    return PredictedPoint(
+        n, nbytes, seconds, bound_collective_seconds(collective, machine, n, nbytes), in_plans
+    )
 
 
 def _rank_words(counts: Sequence[int]) -> str:

@@ -257,7 +257,7 @@ def leave_nodes(kind: str, peer: int, nodes: NodeMap) -> tuple[bool, int]:
     return not bool(crossing.all()), int(np.bincount(nodes.nodes[crossing]).max(initial=0))
 
 
-def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
+def bound_collective_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
     """Return a lower bound on the seconds of a collective by any algorithm on a flat network.
 
     It is valid for any chunks and ports. It is the largest of three bounds: the least number of latencies, the least
@@ -269,7 +269,7 @@ def least_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> flo
         n: the number of ranks.
         nbytes: message size as the collective counts it.
 
-    >>> round(least_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
+    >>> round(bound_collective_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
     1.0
     """
     bound = lower_bound(collective, n)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from spmdsim.core import BoundRule, Strategy
 from spmdsim.core.layout import largest_block
-from spmdsim.core.notation.rules import ELEMENTS, FUNCTIONS, PASSES, Term, members
+from spmdsim.core.notation.rules import ELEMENTS, FUNCTIONS, PASSES, Term, list_factors
 from spmdsim.cost.machine import CostModel, Machine, Restricted
 from spmdsim.pictured import Pictured
 
@@ -147,7 +147,7 @@ def _work(bound: BoundRule, strategy: Strategy, itemsizes: Sequence[int], tables
         tables: True to count the bytes of look-up tables, too.
     """
     sizes = {f: largest_block(size, strategy.parts(f)) for f, size in bound.sizes.items()}
-    looked_up = [not bound.rule.indexed.isdisjoint(members(term)) for term in bound.inputs]
+    looked_up = [not bound.rule.indexed.isdisjoint(list_factors(term)) for term in bound.inputs]
     widths = [*itemsizes]
     if any(looked_up):  # The results have the element type of the table, not that of the ids.
         widths = [size for size, table in zip(itemsizes, looked_up) if table]

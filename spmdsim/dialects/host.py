@@ -1,6 +1,6 @@
 """Host tensors: arrays that every rank of a dialect's program has in full, before an operator takes its shard.
 
-``host`` makes them from a program's data, ``equal_on_all_ranks`` compares them between ranks. The last three functions
+``to_host`` makes them from a program's data, ``equal_on_all_ranks`` compares them between ranks. The last three functions
 are parts of the printed text of tensors, which each system formats in its own way.
 """
 
@@ -41,7 +41,7 @@ class HostTensor(np.ndarray):
         return np.asarray(self)
 
 
-def host(data: Any, dtype: Any = None) -> HostTensor:
+def to_host(data: Any, dtype: Any = None) -> HostTensor:
     """Convert numbers, lists or arrays to a host tensor.
 
     Python floats become float32 as in the frameworks. An array that has the type already is not copied: the result
@@ -54,13 +54,13 @@ def host(data: Any, dtype: Any = None) -> HostTensor:
     Raises:
         UsageTypeError: If nested lists differ in length, elements are not numbers, or no type is called ``dtype``.
 
-    >>> host([1.0, 2.0]).dtype, host([1, 2]).dtype, host(np.zeros(2)).dtype
+    >>> to_host([1.0, 2.0]).dtype, to_host([1, 2]).dtype, to_host(np.zeros(2)).dtype
     (dtype('float32'), dtype('int64'), dtype('float64'))
     """
     if isinstance(data, CoreTensor):
         data = data.full()
     try:
-        array = np.asarray(data, None if dtype is None else element_type(dtype))
+        array = np.asarray(data, None if dtype is None else to_numpy_dtype(dtype))
     except ValueError:
         raise UsageTypeError(
             f"data must be nested lists of equal lengths, got {one_line(repr(data))}; make all rows equally long"
@@ -85,7 +85,7 @@ def sizes_of(shape: Any) -> tuple[int, ...]:
     return tuple(map(int, listed))
 
 
-def element_type(dtype: Any) -> np.dtype:
+def to_numpy_dtype(dtype: Any) -> np.dtype:
     """Convert an element type, or its name, to a numpy dtype.
 
     Args:
@@ -94,7 +94,7 @@ def element_type(dtype: Any) -> np.dtype:
     Raises:
         UsageTypeError: If no type has this name; the error suggests the nearest of ``TYPE_NAMES``.
 
-    >>> element_type("float32"), element_type(int)
+    >>> to_numpy_dtype("float32"), to_numpy_dtype(int)
     (dtype('float32'), dtype('int64'))
     """
     try:

@@ -20,7 +20,7 @@ from operator import methodcaller
 from typing import Any
 
 from spmdsim.nn import Module
-from spmdsim.nn.losses import check_reduction
+from spmdsim.nn.losses import check_loss_reduction
 from spmdsim.registry import Registry
 from spmdsim.wrong_calls import explained
 
@@ -168,7 +168,7 @@ def _layer(row: Row, base: type[Module], function: Callable[..., Any]) -> type[M
         base.__init__(self)
         chosen = arguments.bind(*args, **named)
         chosen.apply_defaults()
-        check_reduction(chosen.arguments.get("reduction", "none"))
+        check_loss_reduction(chosen.arguments.get("reduction", "none"))
         vars(self).update(row.keeps(*chosen.args, **chosen.kwargs) if row.keeps else chosen.arguments)
 
     def forward(self: Module, *args: Any, **named: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cost.roofline import flops_of
 from spmdsim.errors import many
 from spmdsim.figures.canvas import Canvas, width_of
-from spmdsim.figures.figures import Figure, fact_rows, facts_of, shorten_value
+from spmdsim.figures.figures import Figure, fact_rows, list_fields, shorten_value
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def rule_figure(rule: Rule) -> Figure:
     Cells of one colour are one factor (a letter of the rule). Empty fields are not in the table; without fields there
     is no table.
     """
-    facts = facts_of(rule).items()
+    facts = list_fields(rule).items()
     rows = [
         (key, shorten_value(fact)) for key, fact in facts if fact and key not in ("inputs", "outputs", "text")
     ]
@@ -74,7 +74,7 @@ def operator_figure(operator: Op | OperatorFunction[Any, Any]) -> Figure:
         operator: the operator, or the public function that calls it.
     """
     op = getattr(operator, "_op", operator)
-    facts = {} if op is None else {key: value for key, value in facts_of(op).items() if value}
+    facts = {} if op is None else {key: value for key, value in list_fields(op).items() if value}
     rule = facts.pop("rule", None)
     term_parts = () if rule is None or callable(rule) else (_draw_terms(rule),)
     rows = [(key, shorten_value(value)) for key, value in facts.items() if key != "name"]

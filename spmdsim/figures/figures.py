@@ -316,14 +316,14 @@ def facts_figure(value: Any) -> Figure:
         value: any object of the package.
     """
     name = type(value).__name__
-    rows = [(key, shorten_value(fact)) for key, fact in facts_of(value).items()]
+    rows = [(key, shorten_value(fact)) for key, fact in list_fields(value).items()]
     words = "" if str(value) == repr(value) else str(value)
     title = f"{name} {words}" if words and len(words) < 80 and "\n" not in words else name
     notes = tuple(words.splitlines()[:MOST_LINES]) if words and title == name else ()
     return Figure(title, (fact_rows(rows),) if rows else (), notes)
 
 
-def facts_of(value: Any) -> dict[str, Any]:
+def list_fields(value: Any) -> dict[str, Any]:
     """Return the public fields of a dataclass or named tuple, or the attributes of a value.
 
     Args:

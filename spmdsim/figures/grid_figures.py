@@ -21,11 +21,11 @@ from spmdsim.figures.layout_picture import (
     RankPanel,
     box_text,
     choose_indices,
-    digits,
     grid_axes,
     mesh_grid,
     rank_grid,
     rank_panels,
+    split_into_digits,
 )
 from spmdsim.figures.shard_picture import (
     MOST_BLOCKS,
@@ -229,7 +229,7 @@ def _draw_tensor(layout: Layout, shape: Sequence[int]) -> Canvas:
         if number is None:
             drawings.append(_draw_gap())
             continue
-        block_of = dict(zip(others, digits(number, counts)))
+        block_of = dict(zip(others, split_into_digits(number, counts)))
         ends = {dim: interval(layout, shape, dim, i) for dim, i in block_of.items()}
         position = ", ".join(f"dim {dim}: {start}:{stop}" for dim, (start, stop) in ends.items())
         drawings.append((position, _draw_boxes(layout, shape, row, column, block_of)))

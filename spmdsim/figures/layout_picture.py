@@ -233,7 +233,7 @@ def rank_panels(mesh: Mesh, most: int = MOST_COLUMNS) -> Iterator[RankPanel | No
         if number is None:
             yield None
             continue
-        index = dict(zip(leading, digits(number, sizes)))
+        index = dict(zip(leading, split_into_digits(number, sizes)))
 
         def rank(r: int | None, c: int | None, index: Mapping[str, int] = index) -> int | None:
             if r is None or c is None:
@@ -269,6 +269,6 @@ def _align_columns(table: list[list[GridCell]]) -> Iterator[tuple[GridCell, ...]
         yield tuple(line)
 
 
-def digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
+def split_into_digits(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
     """Return the digits of a number, major first; ``sizes`` are the bases of the digits."""
     return tuple(map(int, np.unravel_index(index, tuple(sizes))))

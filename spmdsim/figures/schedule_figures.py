@@ -20,7 +20,7 @@ from spmdsim.collectives.instructions import name_chunks, name_runs
 from spmdsim.errors import SpmdError, many
 from spmdsim.figures.canvas import Canvas, fill_of, ink_of, number, width_of
 from spmdsim.figures.figures import Figure, Part, Words, fact_rows, shorten_value, side_by_side
-from spmdsim.figures.figures import facts_of as plain_facts
+from spmdsim.figures.figures import list_fields as plain_facts
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from spmdsim.core import Layout
-from spmdsim.figures.layout_picture import GAP, MOST_PANELS, GridCell, Picture, choose_indices, digits
+from spmdsim.figures.layout_picture import (
+    GAP,
+    MOST_PANELS,
+    GridCell,
+    Picture,
+    choose_indices,
+    split_into_digits,
+)
 from spmdsim.layout.addends import partial_reduction
 from spmdsim.layout.explain import ranks_text
 
@@ -62,7 +69,7 @@ def draw_shards(layout: Layout, shape: Sequence[int], width: int = 100) -> Pictu
         if panel is None:
             lines.append((GridCell(GAP),))
             continue
-        block_of = dict(zip(others, digits(panel, counts)))
+        block_of = dict(zip(others, split_into_digits(panel, counts)))
         if block_of:
             position = ", ".join(f"dim {d}: {interval(layout, shape, d, i)}" for d, i in block_of.items())
             lines.append((GridCell(position),))
@@ -151,7 +158,7 @@ def owner_of(layout: Layout, blocks: Mapping[Any, int]) -> int:
     for dim, index in blocks.items():
         if dim is not None:
             sizes = [mesh.axis_size(axis) for axis in layout.dims[dim]]
-            coords.update(zip(layout.dims[dim], digits(index, sizes)))
+            coords.update(zip(layout.dims[dim], split_into_digits(index, sizes)))
     return mesh.rank_of([coords[axis] for axis in mesh.axes])
 
 

@@ -33,7 +33,7 @@ CHECKING = "spmdsim-check"
 """The tag of cells that grade; they do not belong to the program."""
 
 
-def compile_program(path: Path) -> list[CodeType]:
+def compile_answer(path: Path) -> list[CodeType]:
     """Compile a program: a notebook's code cells in order, or a script as one code.
 
     Cells that grade are left out. An empty notebook gives an empty list.
@@ -65,7 +65,7 @@ def run_program(codes: list[CodeType], path: Path) -> dict[str, Any]:
     program runs once per task. Its functions print as usual when they are called.
 
     Args:
-        codes: the compiled program; see :func:`compile_program`.
+        codes: the compiled program; see :func:`compile_answer`.
         path: its file, which gives the program its ``__name__`` and ``__file__``.
     """
     names: dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
@@ -217,7 +217,7 @@ def _prepare_simulations() -> None:
         simulate(len, 1, (), check=False)
 
 
-def report(of: Lab, scores: Iterable[Score], path: Path | None = None) -> list[str]:
+def format_report(of: Lab, scores: Iterable[Score], path: Path | None = None) -> list[str]:
     """Return the lines of a student's report: the lab, a line per score, and the sum.
 
     If a task has a mistake, the last line has the command that prints a hint for the first of these tasks:
@@ -272,7 +272,7 @@ def grade(number: int, names: Mapping[str, Any], limits: Limits | None = None) -
     """
     of = lab(number)
     scores = [score_limited(of, task, lambda: names, limits or Limits()) for task in of.tasks]
-    _print_lines(report(of, scores))
+    _print_lines(format_report(of, scores))
     return int(any(each.points < each.most for each in scores))
 
 
@@ -316,4 +316,4 @@ class Grader:
     def total(self) -> None:
         """Print the report of all tasks of the lab; a task that was not graded yet has 0 points."""
         ungraded = {task.name: Score(task.name, 0, task.points, "not graded yet") for task in self.lab.tasks}
-        _print_lines(report(self.lab, (ungraded | self.scores).values()))
+        _print_lines(format_report(self.lab, (ungraded | self.scores).values()))

@@ -158,19 +158,19 @@ def expect_layout(layout: Any, wanted: Layout, shape: tuple[int, ...], what: str
     expect(set(layout.partial_axes) == set(wanted.partial_axes), f"{what} is {layout}, {words}")
 
 
-#: Part of the seed of `numbers`, in a list so that functions can change it.
+#: Part of the seed of `draw_numbers`, in a list so that functions can change it.
 _SALT = [0]
 
 
 def draw_new_numbers() -> None:
-    """Draw the numbers that :func:`numbers` returns anew.
+    """Draw the numbers that :func:`draw_numbers` returns anew.
 
     Processes that were started before do not know them.
     """
     _SALT[0] = secrets.randbits(64)
 
 
-def numbers(*shape: int, seed: int = 1) -> np.ndarray:
+def draw_numbers(*shape: int, seed: int = 1) -> np.ndarray:
     """Return random integers from -4 to 4 as float32; their sums are exact in any order."""
     return np.random.default_rng([seed, _SALT[0]]).integers(-4, 5, shape).astype(np.float32)
 

@@ -37,7 +37,7 @@ from spmdsim.shutdown.hooks import hook_threads
 from spmdsim.shutdown.phase_watch import (
     CODE,
     WatchedProcess,
-    describe_early_exit,
+    describe_exit_in_start,
     run_beside,
     unwatch_mpi_import,
 )
@@ -297,7 +297,7 @@ class _Supervisor:
         """
         while not self.was_asked and len(exit_notes.list_ended_ranks(self.folder)) < self._seen_ranks:
             if waiting_ranks := exit_notes.list_ranks_starting_mpi(self.folder):
-                exit_notes.note_failure(CODE, describe_early_exit(waiting_ranks) + describe_host())
+                exit_notes.note_failure(CODE, describe_exit_in_start(waiting_ranks) + describe_host())
                 self._end_job()
                 return
             self._receive_signal(LOOK_SECONDS)

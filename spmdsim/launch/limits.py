@@ -36,7 +36,7 @@ from spmdsim.shutdown.processes import (
     read_status,
 )
 from spmdsim.shutdown.stop import is_users_file
-from spmdsim.worlds.trace.source_lines import in_words
+from spmdsim.worlds.trace.source_lines import format_place
 
 if TYPE_CHECKING:
     from resource import struct_rusage
@@ -271,7 +271,7 @@ def find_users_place(frame: FrameType | None) -> str:
         frame = frame.f_back
     if frame is None:
         return ""
-    return in_words(frame.f_code.co_filename, frame.f_lineno)
+    return format_place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _find_raise_place(error: BaseException) -> str:
@@ -280,7 +280,7 @@ def _find_raise_place(error: BaseException) -> str:
     Empty if it passed none.
     """
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    users_lines = [in_words(file, line) for file, line in lines if is_users_file(file)]
+    users_lines = [format_place(file, line) for file, line in lines if is_users_file(file)]
     return f"{users_lines[-1]}: " if users_lines else ""
 
 

@@ -138,7 +138,7 @@ def open_rank_log(folder: str | None, rank: int) -> Iterator[None]:
     if not folder or has_log():
         yield
         return
-    make_folder(Path(folder))
+    make_log_folder(Path(folder))
     terminal = sys.stdout
     with _open_log(folder, rank) as log:
         give_job_facts(os.environ, logs=folder)
@@ -155,13 +155,13 @@ def prepare_logs(log_dir: Path) -> None:
 
     Raises InputError if the folder cannot be created.
     """
-    make_folder(log_dir)
+    make_log_folder(log_dir)
     for older_log in log_dir.glob("worker_[0-9]*.log"):
         if not older_log.is_dir():
             older_log.unlink()
 
 
-def make_folder(log_dir: Path) -> None:
+def make_log_folder(log_dir: Path) -> None:
     """Make the folder of the logs, ``log_dir``, with its parents, unless it exists.
 
     Raises InputError if it is a file, or if the system refuses it.

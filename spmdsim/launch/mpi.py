@@ -180,19 +180,19 @@ def find_library() -> Library:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=LOAD_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        raise WorldError(describe_missing(f"loading it takes more than {LOAD_SECONDS} s")) from None
+        raise WorldError(describe_import_failure(f"loading it takes more than {LOAD_SECONDS} s")) from None
     lines = result.stdout.splitlines()
     if result.returncode or len(lines) < 3:
-        raise WorldError(describe_missing(result.stderr))
+        raise WorldError(describe_import_failure(result.stderr))
     vendor, version = lines[0].split("|")
     standard, description = lines[1:3]
     return Library(vendor, version, standard, description)
 
 
-def describe_missing(error: str) -> str:
+def describe_import_failure(error: str) -> str:
     """Return one line on what is missing, from what Python printed when it could not load mpi4py.
 
-    >>> describe_missing("ModuleNotFoundError: No module named 'mpi4py'").split(":")[0]
+    >>> describe_import_failure("ModuleNotFoundError: No module named 'mpi4py'").split(":")[0]
     'mpi4py is not installed'
     """
     if "No module named 'mpi4py'" in error:

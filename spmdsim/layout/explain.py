@@ -209,7 +209,7 @@ class RankShard:
         return tuple(stop - start for start, stop in self.bounds)
 
 
-def rank_shard(layout: Layout, shape: Sequence[int] | None, rank: int) -> RankShard:
+def describe_rank_shard(layout: Layout, shape: Sequence[int] | None, rank: int) -> RankShard:
     """Return the shard of one rank.
 
     Args:

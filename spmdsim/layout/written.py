@@ -27,7 +27,7 @@ _PARTIAL_ENTRY = re.compile(r"^(?P<op>\w+) pending over (?P<axis>\w+)$")
 OtherNotation = Callable[[str, Mesh, "int | None"], Layout]
 
 
-def flatten(
+def flatten_integers(
     value: Any, what: str, error: type[LayoutError] = LayoutError
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape and the row-major elements of nested integers.
@@ -44,7 +44,7 @@ def flatten(
         UsageTypeError: If an element is not an integer (a bool is none), or ``value`` is a text or cannot be iterated.
         LayoutError: If a list is empty or lists of one level differ in length; of class ``error``.
 
-    >>> flatten([[2, 0], [1, 3]], "ranks")
+    >>> flatten_integers([[2, 0], [1, 3]], "ranks")
     ((2, 2), (2, 0, 1, 3))
     """
     if hasattr(value, "tolist"):
@@ -59,14 +59,14 @@ def flatten(
             if isinstance(item, bool) or not hasattr(item, "__index__"):
                 raise UsageTypeError(f"{what} must be an array of integers, got {item!r} in {items}")
         return (len(items),), tuple(item.__index__() for item in items)
-    rows = [flatten(item, what, error) if isinstance(item, Iterable) else ((), ()) for item in items]
+    rows = [flatten_integers(item, what, error) if isinstance(item, Iterable) else ((), ()) for item in items]
     if len({shape for shape, _ in rows}) > 1:
         raise error(f"the rows of {what} must have one shape, got {items}")
     return (len(items), *rows[0][0]), tuple(rank for _, order in rows for rank in order)
 
 
 def nest(elements: Sequence[int], shape: Sequence[int]) -> list[Any]:
-    """Return row-major elements as nested lists of this shape (inverse of :func:`flatten`).
+    """Return row-major elements as nested lists of this shape (inverse of :func:`flatten_integers`).
 
     >>> nest([2, 0, 1, 3], (2, 2))
     [[2, 0], [1, 3]]
@@ -227,9 +227,8 @@ def parse_order(text: str) -> list[int]:
     >>> parse_order("[[3,1],[0,2]]")
     [3, 1, 0, 2]
     """
-    return list(
-        flatten(parse_nested(text if "," in text else f"{text},", "the rank order"), "the rank order")[1]
-    )
+    nested = parse_nested(text if "," in text else f"{text},", "the rank order")
+    return list(flatten_integers(nested, "the rank order")[1])
 
 
 def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
@@ -260,15 +259,17 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
     if isinstance(ranks, str):
         ranks = parse_order(ranks)
     if sizes_text.startswith("[["):
-        shape, nested_ranks = flatten(parse_nested(sizes_text, "the ranks of a mesh"), "the ranks of a mesh")
-        return Mesh(shape, axis_names(len(shape)), nested_ranks if ranks is None else ranks)
+        shape, nested_ranks = flatten_integers(
+            parse_nested(sizes_text, "the ranks of a mesh"), "the ranks of a mesh"
+        )
+        return Mesh(shape, name_axes(len(shape)), nested_ranks if ranks is None else ranks)
     if "=" not in sizes_text and re.search(r"\b([A-Za-z_]{2,}|[A-Za-z_]\d)", sizes_text):
         suggestion = re.sub(r"([A-Za-z_]+)(\d+)", r"\1=\2", sizes_text)
         hint = f"; did you mean {suggestion}?" if suggestion != sizes_text else ""
         raise InputError(f"a mesh is written like dp=2,tp=4, but got {text!r}{hint}")
     if "=" not in sizes_text:
         shape = parse_ints(sizes_text, "a mesh")
-        return Mesh(shape, axis_names(len(shape)), ranks)
+        return Mesh(shape, name_axes(len(shape)), ranks)
     axes, sizes = [], []
     for word in filter(None, re.split(r"[\s,]+", strip_brackets(sizes_text))):
         name, equals, size = word.partition("=")
@@ -281,7 +282,7 @@ def parse_mesh(text: str, ranks: str | Sequence[int] | None = None) -> Mesh:
     return Mesh(sizes, axes, ranks)
 
 
-def axis_names(count: int) -> tuple[str, ...]:
+def name_axes(count: int) -> tuple[str, ...]:
     """Return names for ``count`` axes without names: ``d0``, ``d1``, ..."""
     return tuple(f"d{i}" for i in range(count))
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Tensor, ops
-from spmdsim.arrays.operands import Operand, operands
+from spmdsim.arrays.operands import Operand, convert_operands
 from spmdsim.arrays.ops.declare import declare_binary
 from spmdsim.arrays.ops.dim_reductions import normalise_dims
 from spmdsim.arrays.ops.operators import of_tensors
@@ -30,7 +30,7 @@ REDUCTIONS = ("mean", "sum", "none")
 LEAST_LOG = -100.0
 
 
-def check_reduction(reduction: str) -> None:
+def check_loss_reduction(reduction: str) -> None:
     """Raise InputError if ``reduction`` is not in :data:`REDUCTIONS`."""
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
@@ -41,7 +41,7 @@ def reduce_losses(losses: Tensor, reduction: str = "mean") -> Tensor:
 
     Raises InputError if the reduction is unknown.
     """
-    check_reduction(reduction)
+    check_loss_reduction(reduction)
     if reduction == "none":
         return losses
     return ops.mean(losses) if reduction == "mean" else ops.sum(losses)
@@ -82,7 +82,7 @@ def _as_tensors(
     """
     if isinstance(weight, str):
         check_weight(weight, x.shape[min(1, x.ndim - 1)])
-    tensors = operands(loss, [x, target, *([] if weight is None else [weight])])
+    tensors = convert_operands(loss, [x, target, *([] if weight is None else [weight])])
     return tensors[0], tensors[1], tensors[2] if len(tensors) > 2 else None
 
 

@@ -23,7 +23,7 @@ from spmdsim.nn.module import Module, Parameter, parameters_of
 from spmdsim.nn.saved_state import SavedState, StateLayout
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.plans.merge import gather_of
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import take_buffer
 from spmdsim.worlds.provenance import number_result
 from spmdsim.wrong_calls import explained
 
@@ -345,8 +345,8 @@ class Optimiser(SavedState, Pictured):
             gradient: its gradient, of equal shape.
             state: one array per slot, such as a velocity, in the order of the class; zeros before the first update.
         """
-        result = empty(value.shape, value.dtype)
-        states = [empty(value.shape, value.dtype) for _ in state]
+        result = take_buffer(value.shape, value.dtype)
+        states = [take_buffer(value.shape, value.dtype) for _ in state]
         arrays = [value, gradient, *state, *states]
         for operands in _update_blocks(result, arrays):
             self._block(*operands)

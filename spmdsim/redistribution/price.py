@@ -18,7 +18,12 @@ from spmdsim.cost.closed_forms import textbook_seconds
 from spmdsim.cost.machine import CostModel, Link, Machine, Piece, Restricted
 from spmdsim.redistribution.exchange.exchange_counts import busiest_counts
 from spmdsim.redistribution.grid import Ends
-from spmdsim.redistribution.step_counts import ends_of, largest_shard, largest_shard_shape, most_received
+from spmdsim.redistribution.step_counts import (
+    count_most_received,
+    largest_shard,
+    largest_shard_shape,
+    list_step_splits,
+)
 from spmdsim.redistribution.steps.counted_step import CountedStep
 
 #: The model without a machine: only bytes cost, and sending is free. The fewest bytes win.
@@ -161,7 +166,7 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
         float32 gives ``(6, 2.88e-9)`` by bytes alone.
     """
     meshes = (step.src.mesh, step.dst.mesh)
-    model, received = machine_on(machine, *meshes), most_received(step)
+    model, received = machine_on(machine, *meshes), count_most_received(step)
     if step.collective in LOCAL_STEPS:
         size = 0 if step.collective == "reshape" else largest_shard(step.dst, step.shape) * itemsize
         return 0, model.seconds("slice", 1, 0, copied=size)
@@ -176,7 +181,7 @@ def price_step(step: Step, itemsize: int, machine: CostModel | None) -> tuple[in
             "exchange", members, priced_elements * itemsize, step.axes or None, step.most_messages
         )
     if step.collective == "exchange":
-        return received, price_exchange(ends_of(step), itemsize, Prices(machine, *meshes))
+        return received, price_exchange(list_step_splits(step), itemsize, Prices(machine, *meshes))
     members = step.src.mesh.axis_size(*step.axes)
     return received, model.seconds(step.collective, members, received * itemsize, step.axes)
 
@@ -195,7 +200,7 @@ def port_elements(step: Step, machine: CostModel | None) -> float:
     if model is None or step.collective in LOCAL_STEPS:
         return 0.0
     collective = "exchange" if isinstance(step, CountedStep) else step.collective
-    return most_received(step) * model.port_load(tuple(step.axes)).of(collective)
+    return count_most_received(step) * model.port_load(tuple(step.axes)).of(collective)
 
 
 def steps_seconds(steps: Iterable[Sequence[Any]], machine: CostModel | None) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.layout import largest_block, split_block
 from spmdsim.core.step import LOCAL_STEPS, REDUCING, Step, overlap, reduction_elements, volume
-from spmdsim.redistribution.exchange.direct import sent_counts
+from spmdsim.redistribution.exchange.direct import count_sent
 from spmdsim.redistribution.exchange.direct_reduction import DirectReduction
 from spmdsim.redistribution.exchange.exchange_counts import (
     BusiestCounts,
@@ -44,7 +44,7 @@ def largest_shard(layout: Layout, shape: Sequence[int]) -> int:
     return math.prod(largest_shard_shape(layout.mesh, layout.dims, shape))
 
 
-def most_received(step: Step) -> int:
+def count_most_received(step: Step) -> int:
     """Return the number of elements that the busiest rank receives in a step.
 
     * Local steps: 0. Counted steps: their own count.
@@ -75,14 +75,14 @@ def most_received(step: Step) -> int:
     return _count_busiest(step).most_received
 
 
-def ends_of(step: Step) -> Ends:
+def list_step_splits(step: Step) -> Ends:
     """Return the splits of the layouts before and after a step; pending reductions are left out."""
     return Ends(step.src.mesh, step.src.dims, step.dst.mesh, step.dst.dims, step.shape)
 
 
 def _count_busiest(step: Step) -> BusiestCounts | ExchangeCounts:
     """Return the counts of an exchange from which the busiest rank's numbers can be read."""
-    return busiest_counts(ends_of(step))
+    return busiest_counts(list_step_splits(step))
 
 
 def busiest_received(steps: Sequence[Step]) -> int:
@@ -95,7 +95,7 @@ def busiest_received(steps: Sequence[Step]) -> int:
     sending = [step for step in steps if step.collective not in LOCAL_STEPS]
     has_one_mesh = len({step.dst.mesh for step in sending}) < 2
     if len(sending) < 2 or (has_one_mesh and sum(not _is_equal_on_ranks(step) for step in sending) < 2):
-        return sum(most_received(step) for step in sending)
+        return sum(count_most_received(step) for step in sending)
     return int(all_received(sending).max())
 
 
@@ -110,10 +110,10 @@ def all_received(steps: Sequence[Step]) -> np.ndarray:
     for step in steps:
         # Counts of a direct reduction are by rank number, those of other steps by position in the mesh.
         if isinstance(step, DirectReduction):
-            counts = received_elements(step)
+            counts = count_received(step)
             total[: len(counts)] += counts
         else:
-            total[ranks_of(step.dst.mesh).rank] += received_elements(step)
+            total[ranks_of(step.dst.mesh).rank] += count_received(step)
     return total
 
 
@@ -155,10 +155,10 @@ def most_sent(step: Step) -> int:
         return (members - 1) * shard
     if step.collective == "reduce_scatter":
         return (members - 1) * largest_shard(step.dst, step.shape)
-    return most_received(step) if step.collective == "all_reduce" else shard - shard // members
+    return count_most_received(step) if step.collective == "all_reduce" else shard - shard // members
 
 
-def received_elements(step: Step) -> np.ndarray:
+def count_received(step: Step) -> np.ndarray:
     """Return the number of elements that each rank receives in a step, as an int64 array.
 
     The index is the position in the target mesh. Only for a direct reduction, in which source ranks receive addends,
@@ -172,7 +172,7 @@ def received_elements(step: Step) -> np.ndarray:
     if isinstance(step, CountedStep):
         return step.received_by_position
     if step.collective not in REDUCING:
-        return exchange_counts(ends_of(step)).received
+        return exchange_counts(list_step_splits(step)).received
     members, shards = step.src.mesh.axis_size(*step.axes), grid(mesh, step.dst.dims, step.shape).volumes
     group_positions = group_numbers(mesh, step.axes) if step.collective == "all_reduce" else 0
     elements: np.ndarray = reduction_elements(step.collective, members, shards, group_positions)
@@ -209,10 +209,10 @@ def step_messages(step: Step) -> int:
     if isinstance(step, CountedStep):
         return step.most_messages
     if step.collective == "exchange":
-        ends = ends_of(step)
+        ends = list_step_splits(step)
         return (shared_transfers(ends) or busiest_counts(ends)).most_messages
     members = step.src.mesh.axis_size(*step.axes)
-    return (members - 1) * (2 if step.collective == "all_reduce" else 1) if most_received(step) else 0
+    return (members - 1) * (2 if step.collective == "all_reduce" else 1) if count_most_received(step) else 0
 
 
 def reduced_block(step: Step, rank: int) -> int:
@@ -253,7 +253,7 @@ def sent_nbytes(step: Step, rank: int, itemsize: int) -> int:
     if step.collective in LOCAL_STEPS or rank not in step.src.mesh:
         return 0
     if step.collective == "exchange":
-        return itemsize * sent_counts(step.src, step.dst, step.shape, (rank,))[0]
+        return itemsize * count_sent(step.src, step.dst, step.shape, (rank,))[0]
     if step.collective == "all_reduce":
         return step.nbytes(rank, itemsize)
     box = step.src.bounds(step.shape, rank)

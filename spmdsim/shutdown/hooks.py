@@ -120,14 +120,14 @@ def _end_job_on_exception(
     """
     name = _program_name[0] if _program_name else Path(sys.argv[0]).name
     if stop.is_forked() and isinstance(error, SpmdError):
-        stop.write(stop.describe_error(error, name))
+        stop.write_line(stop.describe_error(error, name))
         _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
         return
     if _find_several_ranks() is None:
         if not isinstance(error, LauncherError):
             sys.__excepthook__(kind, error, trace)
         elif is_root():
-            stop.write(stop.describe_error(error, name))
+            stop.write_line(stop.describe_error(error, name))
         _exit_reason[:] = [(stop.find_exit_code(error), kind.__name__)]
         return
     try:

@@ -44,7 +44,7 @@ from spmdsim.shutdown.processes import (
     read_status,
     unlink_segments,
 )
-from spmdsim.shutdown.stop import BEFORE_MPI, PACKAGE, ask_launcher_to_end, is_users_file, write
+from spmdsim.shutdown.stop import BEFORE_MPI, PACKAGE, ask_launcher_to_end, is_users_file, write_line
 from spmdsim.sides import name_ranks
 
 #: Seconds that a rank waits at least for the others to start MPI, whatever ``SPMDSIM_DEADLINE`` says of calls; and
@@ -470,14 +470,14 @@ def end_before_mpi(code: int) -> None:
         return
     # A rank waits longer than the one before takes to end the job, so that one of them prints if all fail.
     time.sleep(ALONE_SECONDS + APART_SECONDS * min(job.rank, 6))
-    write(f"rank {job.rank} of {job.size} {BEFORE_MPI} with code {code}, the job ends")
+    write_line(f"rank {job.rank} of {job.size} {BEFORE_MPI} with code {code}, the job ends")
     ask_launcher_to_end(code)
 
 
-def describe_early_exit(waiting_ranks: Sequence[int]) -> str:
+def describe_exit_in_start(waiting_ranks: Sequence[int]) -> str:
     """Return the words for a rank that left while other ranks wait in MPI's start.
 
-    >>> describe_early_exit([0, 2])
+    >>> describe_exit_in_start([0, 2])
     'left the program before it started MPI, where ranks 0, 2 wait for it'
     """
     wait = "waits" if len(waiting_ranks) == 1 else "wait"

@@ -246,7 +246,7 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     is_quiet = isinstance(error, SystemExit) and not isinstance(error.code, str)
     if is_forked():
         if not is_quiet:
-            write(text)
+            write_line(text)
         return code
     if code == 0:
         note_left(0)
@@ -262,12 +262,12 @@ def stop(error: BaseException, name: str, join: Callable[[str, int], MPI.Comm | 
     if comm is None or (comm.size == 1 and job and job.size > 1):
         # Ranks cannot communicate, for example under a launcher of another MPI. Each rank then has the same error.
         if not is_quiet and is_root():
-            write(text)
+            write_line(text)
         note_end()
         return code
     if comm.size == 1:
         if not is_quiet:
-            write(text)
+            write_line(text)
         return code
     reason = Reason(text, isinstance(error, DisagreementError), find_host_name())
     _stop_with_others(comm, reason, code, is_quiet)
@@ -298,7 +298,7 @@ def _stop_with_others(comm: MPI.Comm, reason: Reason, code: int, is_quiet: bool)
         reasons = _gather_stops(comm, reason, EXIT_SECONDS if is_quiet else SECONDS)
     if reasons is None:  # rank 0 has the reasons of all ranks, and prints them
         if has_log() and not is_quiet:
-            write(reason.text)
+            write_line(reason.text)
         return
     others_run = len(reasons) < comm.size
     if others_run or not is_quiet:
@@ -422,12 +422,12 @@ def _print_reasons(reasons: dict[int, Reason], size: int) -> None:
     ranks_and_reasons = sides((rank, reason._replace(host="")) for rank, reason in sorted(reasons.items()))
     causes = sorted((ranks, reason.text) for ranks, reason in ranks_and_reasons if not reason.of_others)
     if not causes:
-        write(ranks_and_reasons[0][1].text)
+        write_line(ranks_and_reasons[0][1].text)
     for ranks, text in causes:
         hosts = sorted({reasons[rank].host for rank in ranks} - {""})
         where = f" on {', '.join(hosts)}" if hosts else ""
         head = f"{name_ranks(ranks)} of {size}{where} stopped, the job ends:\n" if len(ranks) < size else ""
-        write(f"{head}{text}")
+        write_line(f"{head}{text}")
 
 
 # -- the end ---------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ def _leave_quietly(error: BaseException, code: int) -> int:
     """
     if not isinstance(error, BrokenPipeError):
         if not error.args:  # else the line is printed already
-            write("interrupted")
+            write_line("interrupted")
         return code
     null_device = os.open(os.devnull, os.O_WRONLY)
     # Otherwise Python would print an error when it flushes the buffer at exit.
@@ -540,12 +540,12 @@ def end_job(text: str, code: int) -> NoReturn:
         code: the exit code of the job.
     """
     note_failure(code)
-    write(text)
+    write_line(text)
     _run_last_functions(text)
     abort_job(code)
 
 
-def write(text: str) -> None:
+def write_line(text: str) -> None:
     """Write a line to stderr in one piece, so that ranks do not mix.
 
     Flush stdout and stderr first. If Python's stderr is closed, write to the system's stderr, or else its stdout.

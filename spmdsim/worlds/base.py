@@ -27,7 +27,7 @@ from spmdsim.worlds.programs import STEP_COLLECTIVES, FastPath, Moved, Posted, S
 from spmdsim.worlds.provenance import Provenance
 from spmdsim.worlds.several_worlds import move_to_larger_world
 from spmdsim.worlds.trace import recorder, source_lines
-from spmdsim.worlds.trace.events import CollectiveEvent, group_size, received_counts, sent_counts
+from spmdsim.worlds.trace.events import CollectiveEvent, count_sent_by_rank, group_size, received_counts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -453,10 +453,10 @@ class World(AbstractWorld):
             return None
         if algorithm != "auto":
             return algorithm
-        from spmdsim.worlds.emulated import choose_cheapest, message_bytes
+        from spmdsim.worlds.emulated import choose_cheapest, step_message_bytes
 
         # Rank 0 of the mesh has the largest shard: all ranks must decide by the same size.
-        nbytes = message_bytes(step, step.src.mesh.rank_at(0), dtype.itemsize)
+        nbytes = step_message_bytes(step, step.src.mesh.rank_at(0), dtype.itemsize)
         machine: Any = self.machine
         if isinstance(machine, Machine):
             machine = machine.of_group(step.src.mesh, step.axes)
@@ -477,7 +477,7 @@ class World(AbstractWorld):
             algorithm: the emulated algorithm, or None for the world's own collective.
         """
         if algorithm is None:
-            received, sent = received_counts(step, self.ranks), sent_counts(step, self.ranks)
+            received, sent = received_counts(step, self.ranks), count_sent_by_rank(step, self.ranks)
         else:
             from spmdsim.worlds.emulated import emulation
 
@@ -670,9 +670,9 @@ class World(AbstractWorld):
 
     def empty(self, shape: Sequence[int], dtype: Any) -> Any:
         """Return an uninitialised C-ordered array from this process's pool of unused buffers."""
-        from spmdsim.worlds.pool import empty
+        from spmdsim.worlds.pool import take_buffer
 
-        return empty(tuple(shape), dtype)
+        return take_buffer(tuple(shape), dtype)
 
     def close(self) -> None:
         """Free the communicators and buffers of the world."""

@@ -210,7 +210,7 @@ def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> st
     Args:
         collective: the collective.
         size: the number of ranks in the group.
-        nbytes: the bytes of the message, as :func:`message_bytes` counts them.
+        nbytes: the bytes of the message, as :func:`step_message_bytes` counts them.
         machine: the cost model. Unless it is a Machine, one with a latency of 2 µs, 10 GB/s and 20 ps per reduced byte
             is used.
     """
@@ -225,7 +225,7 @@ def choose_cheapest(collective: str, size: int, nbytes: int, machine: Any) -> st
     return ":".join([best, *options])
 
 
-def message_bytes(step: Step, rank: int, itemsize: int) -> int:
+def step_message_bytes(step: Step, rank: int, itemsize: int) -> int:
     """Return the bytes of a rank's message in a step.
 
     These are its shard before the step or, for an all_gather, its shard after it.

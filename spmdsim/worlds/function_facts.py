@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.shutdown.stop import PACKAGE
-from spmdsim.sides import number_of
-from spmdsim.worlds.trace.source_lines import in_words
+from spmdsim.sides import hash_text
+from spmdsim.worlds.trace.source_lines import format_place
 
 #: Functions held by functions that are looked at, one by the other.
 DEEPEST = 8
@@ -40,24 +40,26 @@ class FunctionFacts(NamedTuple):
     @property
     def compared(self) -> str:
         """Text that is equal on all ranks of a correct program."""
-        code = "" if self.code is None else f"{number_of(repr(_code_facts(self.code))):x}"
+        code = "" if self.code is None else f"{hash_text(repr(_code_facts(self.code))):x}"
         return " ".join([self.name if self.code is None else code, *self.bound])
 
     def __str__(self) -> str:
-        place_texts = [] if self.code is None else [in_words(self.code.co_filename, self.code.co_firstlineno)]
+        place_texts = (
+            [] if self.code is None else [format_place(self.code.co_filename, self.code.co_firstlineno)]
+        )
         return ", ".join([*place_texts, *self.bound])
 
 
-def facts_of(*functions: Any) -> tuple[FunctionFacts, ...]:
+def list_function_facts(*functions: Any) -> tuple[FunctionFacts, ...]:
     """Return the facts of functions that are not this package's own.
 
     Functions that this package's functions contain are included.
 
-    >>> facts_of(lambda x: x * 2)[0].compared == facts_of(lambda y: y * 2)[0].compared
+    >>> list_function_facts(lambda x: x * 2)[0].compared == list_function_facts(lambda y: y * 2)[0].compared
     True
-    >>> facts_of(lambda x: x * 2)[0].compared == facts_of(lambda x: x * 3)[0].compared
+    >>> list_function_facts(lambda x: x * 2)[0].compared == list_function_facts(lambda x: x * 3)[0].compared
     False
-    >>> facts_of(partial(np.clip, a_min=0))[0].bound
+    >>> list_function_facts(partial(np.clip, a_min=0))[0].bound
     ('a_min=0',)
     """
     return tuple(facts for function in functions for facts in _facts(function, 0))

@@ -19,7 +19,7 @@ from spmdsim.errors import WorldError
 from spmdsim.layout.element_type import accumulator, check_reduce
 from spmdsim.redistribution.steps.halo import HaloPiece, HaloStep
 from spmdsim.redistribution.steps.row_steps import RowFrame, RowStep, Want, row_frame
-from spmdsim.worlds.pool import SMALLEST, allocator, empty
+from spmdsim.worlds.pool import SMALLEST, allocator, take_buffer
 from spmdsim.worlds.programs import Run
 
 
@@ -71,7 +71,7 @@ def assemble_windows(
         array, (piece,) = arrays_and_pieces[0]
         if can_stay(piece, shape, array.size):
             return array[piece.source]
-    windows = empty(shape, dtype)
+    windows = take_buffer(shape, dtype)
     for array, pieces in arrays_and_pieces:
         for piece in pieces:
             windows[piece.target] = array[piece.source]
@@ -266,7 +266,7 @@ def add_rows(target: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
         target[rows[addends]] += values[addends]
 
 
-def check_shards(step: RowStep, rank: int, ids: Any, values: Any) -> None:
+def check_local_shapes(step: RowStep, rank: int, ids: Any, values: Any) -> None:
     """Raise WorldError if the shapes of a rank's ids or values do not fit the layouts of a step.
 
     Args:
@@ -314,7 +314,7 @@ def run_all_rows(step: RowStep, ids: Sequence[Any], values: Sequence[Any]) -> Ar
     peers: list[Peers] = [()] * len(values)
     for members in step.src.mesh.groups(*step.axes):
         for rank in members:
-            check_shards(step, rank, ids[rank], values[rank])
+            check_local_shapes(step, rank, ids[rank], values[rank])
         _same_ids(members, ids)
         frame = row_frame(step, members[0])
         wants = frame.wants(ids[members[0]])

@@ -42,7 +42,7 @@ from spmdsim.worlds.local_steps import (
     add_on,
     add_up,
     assemble_windows,
-    check_shards,
+    check_local_shapes,
     cut_out,
     derive_fill,
     run_all_rows,
@@ -524,7 +524,7 @@ class ShapeOnly(World):
         """
         self.check_mesh(step.src.mesh)
         if 0 in step.src.mesh:
-            check_shards(step, 0, ids[0], values[0])
+            check_local_shapes(step, 0, ids[0], values[0])
         shape = step.held_shape(0) if step.goes_back else step.dst.local_shape(step.shape, 0)
         return [ShapeArray(shape, values[0].dtype)], [_expected(step)]
 

@@ -41,12 +41,12 @@ class MachinePlanner:
     def choose(self, bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[np.dtype]) -> Strategy:
         """Return the cheapest strategy, by modelled time of the computation and of its plans.
 
-        See :func:`choose` for the arguments and errors.
+        See :func:`choose_strategy` for the arguments and errors.
         """
-        return choose(bound, layouts, dtypes, self.machine)
+        return choose_strategy(bound, layouts, dtypes, self.machine)
 
 
-def choose(
+def choose_strategy(
     bound: BoundRule, layouts: Sequence[Layout], dtypes: Sequence[Any], machine: CostModel | None = None
 ) -> Strategy:
     """Return the strategy with the least modelled time for operands with these layouts.
@@ -83,7 +83,7 @@ def _choose(
         bound: the operator's rule with the operands' shapes.
         layouts: the layout of each operand.
         dtypes: the element type of each operand.
-        machine: the cost model, or None, as in :func:`choose`.
+        machine: the cost model, or None, as in :func:`choose_strategy`.
 
     Raises:
         RuleError: If no strategy fits.
@@ -95,7 +95,7 @@ def _choose(
         lower_bounds = [
             forward_work(bound, strategy, itemsizes).seconds(machine or Machine.laptop())
             + steps_seconds(bound.steps(strategy) or (), machine or Machine.laptop()),
-            *(least_seconds(*move, machine) for move in moves),
+            *(bound_planned_seconds(*move, machine) for move in moves),
         ]
         options.append((sum(lower_bounds), number, lower_bounds, moves, strategy))
     best: tuple[float, float, Strategy | None] = math.inf, math.inf, None
@@ -219,7 +219,7 @@ def planned_seconds(
     return sum(price_step(step, best.itemsize, Machine.laptop())[1] for step in best.steps)
 
 
-def least_seconds(
+def bound_planned_seconds(
     src: Layout, dst: Layout, shape: tuple[int, ...], dtype: np.dtype, machine: CostModel | None
 ) -> float:
     """Return a lower bound of :func:`planned_seconds` that needs no plan.

@@ -124,7 +124,7 @@ class Pool:
         return np.ndarray(shape, element_type, np.asarray(ArrayOwner(memory, interface, self._release)))
 
     def allocator(self, shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
-        """Return a function without arguments that calls :meth:`empty`.
+        """Return a function without arguments that calls :meth:`take_buffer`.
 
         It always passes this shape and element type.
         """
@@ -159,13 +159,13 @@ class Pool:
 _pool = Pool()
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def take_buffer(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return an uninitialised C-ordered array from this process's pool."""
     return _pool.empty(shape, dtype)
 
 
 def allocator(shape: tuple[int, ...], dtype: Any) -> Callable[[], np.ndarray]:
-    """Return a function without arguments that calls :func:`empty`.
+    """Return a function without arguments that calls :func:`take_buffer`.
 
     It always passes this shape and element type.
     """
@@ -185,7 +185,7 @@ class Surroundings:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        self._buffer = empty((math.prod(shape) * dtype.itemsize,), np.uint8)
+        self._buffer = take_buffer((math.prod(shape) * dtype.itemsize,), np.uint8)
         self.__array_interface__ = self._buffer.__array_interface__
         self.shape = shape
         self.filled: list[tuple[slice, ...]] = []

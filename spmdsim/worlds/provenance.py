@@ -17,10 +17,10 @@ import numpy as np
 
 from spmdsim.bounded import MOST
 from spmdsim.core.operator import derived_from
-from spmdsim.sides import number_of as text_number
+from spmdsim.sides import hash_text as text_number
 from spmdsim.worlds.checksums import SMALL, checksum
-from spmdsim.worlds.function_facts import facts_of
-from spmdsim.worlds.trace.source_lines import in_words, user_frame
+from spmdsim.worlds.function_facts import list_function_facts
+from spmdsim.worlds.trace.source_lines import format_place, user_frame
 
 if TYPE_CHECKING:
     from spmdsim.core.recipe import Recipe
@@ -66,7 +66,7 @@ class Calculation(NamedTuple):
         if self.code is None:
             return "an unknown place"
         lines = (line for first, end, line in self.code.co_lines() if first <= self.instruction < end)
-        return in_words(self.code.co_filename, next(lines, self.code.co_firstlineno))
+        return format_place(self.code.co_filename, next(lines, self.code.co_firstlineno))
 
     def __str__(self) -> str:
         if self.name == NUMBER:
@@ -134,9 +134,9 @@ class Provenance:
             params: the parameters of the call.
         """
         op = recipe.op
-        facts = facts_of(*op.user_functions())
+        facts = list_function_facts(*op.user_functions())
         recipe.title = f"{op.name} ({facts[0]})" if facts and str(facts[0]) else op.name
-        recipe.number = number_of(op.name, *[fact.compared for fact in facts], *derived_from(op, params))
+        recipe.number = hash_facts(op.name, *[fact.compared for fact in facts], *derived_from(op, params))
 
     def of_result(self, recipe: Recipe, operands: Sequence[PlainTensor], k: int, params: Params) -> int:
         """Record how a result is computed, and return its provenance number.
@@ -154,7 +154,7 @@ class Provenance:
             self.identify(recipe, params)
         call_number, op = recipe.number + k, recipe.op
         if params and op.varying:  # the recipe's number does not depend on them
-            call_number += number_of(*[params.get(name) for name in op.varying])
+            call_number += hash_facts(*[params.get(name) for name in op.varying])
         operand_numbers = (*map(_provenance_number, operands),)
         provenance_number = combine_numbers(call_number, *operand_numbers)
         self.note(provenance_number, recipe.title, operand_numbers, params if op.shows_parameters else None)
@@ -286,7 +286,7 @@ class Provenance:
         return "\t".join([words, *[f"{operand:x}" for operand in calculation.operands]])
 
 
-def number_of(*facts: Any) -> int:
+def hash_facts(*facts: Any) -> int:
     """Return a 32-bit number for some facts in this order, equal in all processes.
 
     Facts count as :func:`make_printable` shows them: of a function, only the name of its type.
@@ -324,7 +324,7 @@ def number_result(
     """
     if world.provenance is None:
         return 0
-    result_facts = (number_of(name),) if facts is None else facts
+    result_facts = (hash_facts(name),) if facts is None else facts
     provenance_number = combine_numbers(*result_facts, *operands)
     world.provenance.note(provenance_number, name, operands, parameters)
     return provenance_number

@@ -18,7 +18,7 @@ import pytest
 
 import spmdsim.array_api as spmd
 from spmdsim import Layout, Mesh, Tensor
-from spmdsim.lazy_imports import names_in
+from spmdsim.lazy_imports import list_public_names
 
 strict = pytest.importorskip("array_api_strict")
 
@@ -264,7 +264,7 @@ _add(
 )
 _add("__array_namespace_info__", lambda xp, a: sorted(xp.__array_namespace_info__().dtypes(kind="integral")))
 
-NAMES = [name for name in spmd.__all__ if name in names_in(spmd._HOMES) and hasattr(spmd, name)]
+NAMES = [name for name in spmd.__all__ if name in list_public_names(spmd._HOMES) and hasattr(spmd, name)]
 
 
 def test_every_name_of_the_namespace_is_called():

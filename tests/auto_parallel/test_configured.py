@@ -6,7 +6,7 @@ import pytest
 from search_once import search_once
 
 from spmdsim import ops, search
-from spmdsim.auto_parallel.execute import arguments, prove
+from spmdsim.auto_parallel.execute import create_arguments, prove
 from spmdsim.core import Mesh
 from spmdsim.errors import RuleError
 
@@ -28,7 +28,7 @@ def test_strategies_on_two_meshes_in_one_program_are_kept(world, method):
     result = search_once(world, program, 8, inputs=inputs, parameters=parameters, method=method)
     assert result.strategy("matmul.w1").mesh == three and result.strategy("matmul.w2").mesh == flat
     assert len(result.remarks) == (3 if method == "sharding_propagation" else 0)
-    proof = prove(program, result, world, arguments({**inputs, **parameters}))
+    proof = prove(program, result, world, create_arguments({**inputs, **parameters}))
     assert proof.holds and len(proof.rows) > 5, str(proof)
 
 
@@ -51,7 +51,7 @@ def test_a_configured_layout_of_a_result_is_kept(world, method, out, collective,
     assert result.strategy("matmul.w").parts("k") == 2
     moved = [m for m, _ in result.evaluation.moves if m.value.name == "matmul.w" and m.src.partial]
     assert result.collectives_of(moved[0]) == (collective,)
-    proof = prove(program, result, world, arguments({**inputs, **parameters}))
+    proof = prove(program, result, world, create_arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)
 
 
@@ -66,7 +66,7 @@ def test_the_configured_order_of_replicas_is_kept(world):
     strategy = result.strategy("relu")
     (layout,) = result.graph.operator("relu").bound.input_layouts(strategy)
     assert [layout.shard_index(rank) for rank in range(4)] == [0, 1, 0, 1]
-    proof = prove(program, result, world, arguments({"x": (8, 8)}))
+    proof = prove(program, result, world, create_arguments({"x": (8, 8)}))
     assert proof.holds, str(proof)
 
 

@@ -15,7 +15,7 @@ from recorded_graphs import record_graph
 
 from spmdsim import Tensor, ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.evaluate import evaluate_choice
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.frontier import frontier
@@ -140,7 +140,7 @@ def test_limits_of_the_peak_equal_brute_force(
     )
     choices = [model.choice(states) for states in assignments]
     reports = [
-        (peak_memory(choice, settings).peak, evaluate(choice, settings, model.moves).seconds)
+        (peak_memory(choice, settings).peak, evaluate_choice(choice, settings, model.moves).seconds)
         for choice in choices
     ]
     peaks = sorted({peak for peak, _ in reports})
@@ -236,7 +236,7 @@ def test_the_price_of_the_optimum_equals_the_price_of_the_run(
     settings = Settings(machine=machine, partial=True, sharded_parameters=sharded)
     model = ChoiceModel(build(name), mesh, settings)
     solution = eliminate(model.problem)
-    total = evaluate(model.choice(solution.states), settings, model.moves)
+    total = evaluate_choice(model.choice(solution.states), settings, model.moves)
     assert total.seconds == pytest.approx(solution.seconds, rel=1e-7)
 
 
@@ -283,11 +283,11 @@ def test_replicas_help_to_reduce_gradients_of_a_shared_message(layers: int, widt
         range(n) if v not in set(model.problem.hubs) else (0,) for v, n in enumerate(model.problem.sizes)
     ]
     reports = [
-        evaluate(model.choice(states), settings, model.moves)
+        evaluate_choice(model.choice(states), settings, model.moves)
         for states in itertools.product(*states_by_variable)
     ]
     assert any(len(message.steps) == 2 for report in reports for message in report.messages)
-    report = evaluate(model.choice(solution.states), settings, model.moves)
+    report = evaluate_choice(model.choice(solution.states), settings, model.moves)
     assert report.seconds == pytest.approx(solution.seconds, rel=2e-3)
     assert report.seconds <= (1 + 2e-3) * min(report.seconds for report in reports)
 
@@ -348,7 +348,7 @@ def test_operators_without_readers_get_no_gradients(mesh: Mesh, sizes: tuple[int
     for _ in range(60):
         states = [rng.randrange(count) for count in model.problem.sizes]
         choice = model.choice(states)
-        assert evaluate(choice, settings, model.moves).seconds >= result.seconds * (1 - 1e-6)
+        assert evaluate_choice(choice, settings, model.moves).seconds >= result.seconds * (1 - 1e-6)
 
 
 def test_rank_counts_that_divide_no_dim_get_uneven_shards() -> None:

@@ -11,7 +11,7 @@ from recorded_graphs import record_graph
 
 from spmdsim import Tensor, ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.evaluate import evaluate_choice
 from spmdsim.auto_parallel.costs.peak_memory import peak_memory
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph
@@ -73,7 +73,7 @@ def cheapest(model: ChoiceModel) -> float:
                 layout_by_value.get(k, layout).canonical for k, layout in enumerate(default_layouts)
             )
             choice = StrategyChoice(graph, model.mesh, strategies, chosen)
-            best = min(best, evaluate(choice, model.settings, model.moves).seconds)
+            best = min(best, evaluate_choice(choice, model.settings, model.moves).seconds)
     return best
 
 
@@ -206,7 +206,7 @@ def test_no_choice_is_below_the_proven_bound_if_prices_jump(
                 states[v] = best_state if rng.random() < 0.8 else states[v]
             choice = model.choice(states)
             if not any(choice.layouts[value.index].partial for value in graph.sources):
-                seconds = evaluate(choice, settings, model.moves).seconds
+                seconds = evaluate_choice(choice, settings, model.moves).seconds
                 assert seconds >= result.least * (1 - 1e-9), (seed, choice.strategies)
                 checked += 1
     assert checked > 100

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from spmdsim import ops, search
 from spmdsim.auto_parallel.costs.choice_model import ChoiceModel
-from spmdsim.auto_parallel.costs.evaluate import evaluate
+from spmdsim.auto_parallel.costs.evaluate import evaluate_choice
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.execute import arguments, prove
+from spmdsim.auto_parallel.execute import create_arguments, prove
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.solvers.elimination import TooWideError, eliminate, improve
@@ -147,7 +147,7 @@ def test_the_price_equals_the_price_of_the_run(
         solution = eliminate(model.problem)
     except TooWideError:
         return
-    total = evaluate(model.choice(solution.states), model.settings, model.moves)
+    total = evaluate_choice(model.choice(solution.states), model.settings, model.moves)
     assert total.seconds <= solution.seconds * (1 + 1e-9)
     assert total.seconds == pytest.approx(solution.seconds, rel=0.02)
 
@@ -169,5 +169,5 @@ def test_the_result_runs_as_predicted(
             machine=machine,
             memory=0.9 * result.memory.peak + 4000,
         )
-    proof = prove(program, result, LockStep(ranks), arguments({**inputs, **SHAPES}))
+    proof = prove(program, result, LockStep(ranks), create_arguments({**inputs, **SHAPES}))
     assert proof.holds, str(proof)

@@ -17,7 +17,7 @@ from search_once import search_once
 from spmdsim import ops, record, search
 from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.costs.search_settings import Settings
-from spmdsim.auto_parallel.execute import Parallelised, arguments, compare_bytes, prove, run
+from spmdsim.auto_parallel.execute import Parallelised, compare_bytes, create_arguments, prove, run
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.core import Layout, Mesh
@@ -215,7 +215,7 @@ def test_collectives_inside_operators_are_predicted(world, name):
     (inner,) = (n for n in result.graph.operators if n.kind in ("scan", "sort"))
     assert result.choice.strategies[inner.index].splits, "the only dim is split"
     with record() as trace:
-        run(program, result, world, arguments(shapes))
+        run(program, result, world, create_arguments(shapes))
     for rank in world.ranks:
         rows = {row.operator: row for row in compare_bytes(result, trace, rank)}
         assert all(row.agree for row in rows.values()) and (rows[inner.name].predicted or name != "sort")
@@ -390,7 +390,7 @@ def test_propagation_from_a_recorded_call_needs_a_configured_operator(world):
 def test_the_proof_of_a_run_needs_right_bytes_and_numbers(world, case):
     program, inputs, parameters = CASES[case]
     result = optimum_of(world, case)
-    proof = prove(program, result, world, arguments({**inputs, **parameters}))
+    proof = prove(program, result, world, create_arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows and "as predicted" in str(proof)
     wrong = replace(proof, rows=(replace(proof.rows[0], counted=-1), *proof.rows[1:]))
     assert not wrong.holds and "NOT as predicted" in str(wrong) and "differ" in str(wrong)
@@ -408,7 +408,7 @@ def test_a_run_with_wrong_numbers_is_no_proof(case, monkeypatch):
         return right(self, step, [shard * (1.01 if k == 1 else 1) for k, shard in enumerate(shards)], *more)
 
     monkeypatch.setattr(LockStep, "_run", wrong)
-    proof = prove(program, result, LockStep(4), arguments({**inputs, **parameters}))
+    proof = prove(program, result, LockStep(4), create_arguments({**inputs, **parameters}))
     assert all(row.predicted == row.counted for row in proof.rows)
     assert not proof.holds and "WRONG" in str(proof) and "rounding does not explain it" in str(proof)
 
@@ -430,7 +430,7 @@ def test_odd_sizes_and_rank_counts_run_as_predicted(world, method):
     shapes = {"inputs": inputs, "parameters": parameters}
     result = search_once(world, odd, world.size, **shapes, method=method, machine=machine)
     assert result.strategy("matmul.w").splits and result.strategy("matmul.v").splits
-    proof = prove(odd, result, world, arguments({**inputs, **parameters}))
+    proof = prove(odd, result, world, create_arguments({**inputs, **parameters}))
     assert proof.holds and proof.rows, str(proof)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spmdsim.cases.inputs import Inputs
-from spmdsim.cases.network import load
+from spmdsim.cases.network import load_images
 
 #: Images of each class in the test set, as the file ``optdigits.names`` of the UCI repository lists them.
 OF_EACH_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
@@ -13,7 +13,7 @@ OF_EACH_CLASS = (178, 182, 177, 183, 181, 182, 181, 179, 174, 180)
 
 def test_digits_equal_the_published_ones(monkeypatch):
     monkeypatch.delenv("DATA_PATH", raising=False)
-    images, digits = load(None), Inputs().x
+    images, digits = load_images(None), Inputs().x
     assert images.count == 1797 and digits.shape == (1797, 64)
     labels = images.labels[(slice(0, 1797),)]
     assert tuple(np.bincount(labels)) == OF_EACH_CLASS

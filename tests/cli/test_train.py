@@ -14,7 +14,7 @@ from processes import run_python
 from spmdsim import LockStep, Tensor, nn
 from spmdsim.arrays import ops
 from spmdsim.arrays.files import open_array
-from spmdsim.cases.network import Network, load
+from spmdsim.cases.network import Network, load_images
 from spmdsim.cli.main import main
 from spmdsim.errors import InputError
 
@@ -103,7 +103,7 @@ def test_losses_slices_and_the_verdict_are_printed(capsys):
 @pytest.mark.parametrize("subfolder", ["", "train"])
 def test_mnist_files_are_loaded(tmp_path, suffix, subfolder):
     images, labels = write_mnist(tmp_path / subfolder, suffix)
-    dataset = load(str(tmp_path))
+    dataset = load_images(str(tmp_path))
     expected = (
         images.reshape(48, 784).astype(np.float32) / np.float32(255) - np.float32(0.1307)
     ) / np.float32(0.3081)
@@ -291,15 +291,15 @@ def test_strategies_on_eight_ranks_are_those_of_the_tutorial():
 def test_files_that_are_not_mnist_are_refused(tmp_path):
     write_mnist(tmp_path / "small", side=8)
     with pytest.raises(InputError, match=r"28 x 28.*\(48, 8, 8\)"):
-        load(str(tmp_path / "small"))
+        load_images(str(tmp_path / "small"))
     write_mnist(tmp_path / "cut")
     labels = tmp_path / "cut" / "train-labels-idx1-ubyte"
     labels.write_bytes(labels.read_bytes()[:-1])
     with pytest.raises(InputError, match="cut short"):
-        load(str(tmp_path / "cut"))
+        load_images(str(tmp_path / "cut"))
     labels.unlink()
     with pytest.raises(InputError, match="must have the file train-labels-idx1-ubyte"):
-        load(str(tmp_path / "cut"))
+        load_images(str(tmp_path / "cut"))
 
 
 def test_lock_step_writes_a_log(tmp_path, capsys):

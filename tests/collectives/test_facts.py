@@ -30,7 +30,7 @@ from spmdsim.collectives import (
     schedule_of,
     verify,
 )
-from spmdsim.collectives.algorithm import evaluate
+from spmdsim.collectives.algorithm import evaluate_expression
 from spmdsim.collectives.facts import as_share, count_elements
 from spmdsim.collectives.instructions import chunk_sizes, cut
 from spmdsim.collectives.selection_tables import libraries
@@ -58,7 +58,7 @@ def test_the_formula_equals_the_count(chosen: Algorithm) -> None:
         assert Fraction(counted.critical_bytes, unit) == beta, size
         assert Fraction(counted.critical_worked_bytes, unit) == gamma, size
         if form.depth is not None and size > 1:
-            depth = evaluate(form.depth, size, dict(schedule.options))
+            depth = evaluate_expression(form.depth, size, dict(schedule.options))
             assert verify(schedule).depth == depth, size
         checked += 1
     assert checked >= 5
@@ -71,7 +71,7 @@ def test_the_declared_symmetry_holds(chosen: Algorithm) -> None:
         schedule = make_schedule(chosen, size)
         for clause in filter(None, chosen.symmetry.split(";")):
             condition, _, kind = clause.strip().rpartition(":")
-            if condition and not evaluate(condition, size):
+            if condition and not evaluate_expression(condition, size):
                 continue
             first = list(schedule.rounds(0))
             for rank in range(1, size):
@@ -94,7 +94,7 @@ def map_peer(peer: int, rank: int, size: int, kind: str) -> int:
 def test_no_algorithm_is_better_than_the_bound(chosen: Algorithm) -> None:
     for size in filter(chosen.fits, range(1, 18)):
         facts = facts_of(make_schedule(chosen, size))
-        ports = evaluate(chosen.ports, size)
+        ports = evaluate_expression(chosen.ports, size)
         if ports == 1:
             assert facts.steps >= facts.bound.steps
         assert facts.beta >= facts.bound.beta
@@ -327,12 +327,12 @@ def test_names_in_formulas_have_their_defined_values() -> None:
             "r": int(segments == 7),
         }  # fmt: skip
         options = {"segments": segments, "group": group, "root": segments // 7}
-        assert {name: evaluate(name, size, options) for name in named} == named
+        assert {name: evaluate_expression(name, size, options) for name in named} == named
     with pytest.raises(ScheduleError, match="must be arithmetic with") as refused:
         from_function(lambda rank, size: iter(()), chunks="n +")
     listed_names = str(refused.value).split("arithmetic with ")[1].split(", such as")[0]
     assert {*listed_names.split(", ")} == {*named}
-    assert evaluate("s + g", 4) == 2 and evaluate("s*10 + g", 4, {"group": "3"}) == 13
+    assert evaluate_expression("s + g", 4) == 2 and evaluate_expression("s*10 + g", 4, {"group": "3"}) == 13
 
 
 def test_facts_as_json() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from spmdsim.collectives import Algorithm, algorithms, count, make_schedule, schedule_of
-from spmdsim.collectives.algorithm import evaluate
+from spmdsim.collectives.algorithm import evaluate_expression
 from spmdsim.cost import Link, Machine, Piece, closed_form, parse_topology, price
 from spmdsim.cost.link_load import hotspots
 from spmdsim.errors import InputError
@@ -179,7 +179,7 @@ def test_one_rank_stands_for_all_to_the_byte(chosen: Algorithm, monkeypatch: pyt
     compared = 0
     conditions = [clause.rpartition(":")[0] for clause in chosen.symmetry.split(";")]
     for n in (4, 5, 6, 8, 13, 16):
-        if not chosen.fits(n, {}) or not any(not one or evaluate(one, n) for one in conditions):
+        if not chosen.fits(n, {}) or not any(not one or evaluate_expression(one, n) for one in conditions):
             continue
         schedule = make_schedule(chosen, n)
         for nbytes in (1, n - 1, n, n + 1, 3 * n + 5, 1000 * n + n // 2):

@@ -8,7 +8,7 @@ import pytest
 import spmdsim.dialects.oneflow as flow
 from spmdsim.dialects.oneflow.rank_agreement import (
     check_same,
-    facts_of,
+    list_call_facts,
     report_different_code,
     report_unsupported_transition,
 )
@@ -28,23 +28,26 @@ def make_placement(*ranks):
     ("other", "words"),
     [
         (
-            facts_of(make_placement(1, 0), S0, np.ones(2)),
+            list_call_facts(make_placement(1, 0), S0, np.ones(2)),
             "same input placement. Inconsistent parallel description: rank 0 has",
         ),
-        (facts_of(make_placement(0, 1), B, np.ones(2)), r"same input sbp: rank 0 has S\(0\), rank 1 has B"),
         (
-            facts_of(make_placement(0, 1), S0, np.zeros(2)),
+            list_call_facts(make_placement(0, 1), B, np.ones(2)),
+            r"same input sbp: rank 0 has S\(0\), rank 1 has B",
+        ),
+        (
+            list_call_facts(make_placement(0, 1), S0, np.zeros(2)),
             "Each rank must have same input sequence or numpy array",
         ),
-        (facts_of(make_placement(0, 1), S0, np.ones(3)), "rank 1 has shape .3,."),
+        (list_call_facts(make_placement(0, 1), S0, np.ones(3)), "rank 1 has shape .3,."),
         (
-            facts_of(make_placement(0, 1), S0, np.ones(2, "f4")),
+            list_call_facts(make_placement(0, 1), S0, np.ones(2, "f4")),
             "same dtype: rank 0 has float64, rank 1 has float32",
         ),
     ],
 )
 def test_the_first_rank_that_differs_is_named(other, words):
-    same = facts_of(make_placement(0, 1), S0, np.ones(2))
+    same = list_call_facts(make_placement(0, 1), S0, np.ones(2))
     check_same(LockStep(3), [same] * 3)
     with pytest.raises(OneFlowError, match=words):
         check_same(LockStep(3), [same, other, same])

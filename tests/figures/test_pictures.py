@@ -26,7 +26,7 @@ from spmdsim.figures import Figure, figure
 from spmdsim.figures.figures import DRAWN
 from spmdsim.figures.plot import Line, Plot, plot_canvas
 from spmdsim.pictured import Pictured
-from spmdsim.worlds.trace.last_calls import LastCall, document, write
+from spmdsim.worlds.trace.last_calls import LastCall, document, write_document
 
 PUBLIC = (
     "spmdsim", "spmdsim.core", "spmdsim.layout", "spmdsim.collectives", "spmdsim.cost", "spmdsim.redistribution",
@@ -439,7 +439,7 @@ def test_commands_write_files_without_references_to_other_files(name, tmp_path, 
         files += (str(program),)
     if name == "calls":
         calls = [LastCall(rank, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5, 9) for rank in (0, 1)]
-        write(tmp_path / "calls.json", document(calls, (0, 1), "stopped", 9))
+        write_document(tmp_path / "calls.json", document(calls, (0, 1), "stopped", 9))
         files += (str(tmp_path / "calls.json"),)
     assert main([*words, *files]) == 0, capfd.readouterr()
     ET.fromstring(image.read_text())

@@ -11,7 +11,7 @@ from layout_cases import cases, tuples
 import spmdsim.ops as ops
 from spmdsim.arrays import Tensor
 from spmdsim.dialects.mindspore import shard
-from spmdsim.dialects.mindspore.operators import ROWS, TABLE, find
+from spmdsim.dialects.mindspore.operators import ROWS, TABLE, find_operator
 from spmdsim.errors import SpmdError
 from spmdsim.worlds import LockStep
 
@@ -117,7 +117,7 @@ def test_only_products_take_an_out_strategy(name):
 
 @pytest.mark.parametrize("name", sorted(name for name, row in TABLE.items() if row.elements))
 def test_functions_of_elements_keep_the_layout(name):
-    row = find(name)
+    row = find_operator(name)
     count = {"Select": 3, "AddN": 2}.get(name)
     count = count or (1 if len(getattr(row.op.rule, "inputs", [0])) == 1 else 2)
     derivation = shard(name, [(8, 6, 4)] * count, [(2, 1, 2)] * count, devices=8)
@@ -130,7 +130,9 @@ def test_functions_of_elements_keep_the_layout(name):
 )
 def test_reductions_over_split_dims_need_an_all_reduce(name):
     derivation = shard(name, [(8, 6, 4)], [(2, 2, 2)], devices=8, attrs={"axis": (0, -1), "keep_dims": True})
-    op = {"max": "max", "min": "min", "prod": "prod", "all": "all", "any": "any"}.get(find(name).ours, "sum")
+    op = {"max": "max", "min": "min", "prod": "prod", "all": "all", "any": "any"}.get(
+        find_operator(name).ours, "sum"
+    )
     assert str(derivation.forward[0]) == f"AllReduce:{op}" and derivation.forward[0].group(0) == (0, 1, 4, 5)
     assert derivation.forward[0].divisor == (4 if "Mean" in name else 1)
     assert derivation.output_maps == ((-1, 1, -1),) and derivation.virtual_div == 4

@@ -18,7 +18,7 @@ from spmdsim.cli.main import main
 from spmdsim.errors import InputError
 from spmdsim.labs import Grader, WrongAnswer, lab, lab_numbers, score
 from spmdsim.labs.forms import student_files, teacher_files
-from spmdsim.labs.grading import compile_program, run_program
+from spmdsim.labs.grading import compile_answer, run_program
 from spmdsim.launcher import is_root
 from spmdsim.worlds import world
 
@@ -378,7 +378,7 @@ def test_jupyter_runs_the_notebooks(tmp_path):
 def test_grading_cells_are_not_part_of_the_program(tmp_path):
     file = tmp_path / "lab1.ipynb"
     file.write_text(STUDENT["lab1.ipynb"])
-    assert "check" not in run_program(compile_program(file), file)
+    assert "check" not in run_program(compile_answer(file), file)
 
 
 def test_nbgrader_finds_its_metadata():

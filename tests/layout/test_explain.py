@@ -10,7 +10,7 @@ from hypothesis import given
 
 from spmdsim import figure
 from spmdsim.core import Mesh
-from spmdsim.layout.explain import Derivation, rank_shard, ranks_text
+from spmdsim.layout.explain import Derivation, describe_rank_shard, ranks_text
 from tests.layout.test_properties import layouts
 
 
@@ -23,7 +23,7 @@ def test_the_three_steps_lead_to_the_shard_number(case):
     for row in derivation.rows:
         assert row.number == layout.mesh.coords(row.rank)
         assert row.shard_number == layout.shard_index(row.rank)
-        placement = rank_shard(layout, shape, row.rank)
+        placement = describe_rank_shard(layout, shape, row.rank)
         assert (placement.shard_number, placement.replicas) == (row.shard_number, row.replicas)
         assert placement.local_shape == layout.local_shape(shape, row.rank)
     used = {*derivation.adjusted_axes, *derivation.dropped_axes}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from layout_cases import cases, list_owned_indices
 
 from spmdsim import Op
-from spmdsim.arrays.operands import flag
+from spmdsim.arrays.operands import parse_flag
 from spmdsim.core import Layout, Mesh, Partial, Replicate, Rule, Shard, bind, split_block
 from spmdsim.core.cuts import layout_from_cuts, strategy_from_cuts
 from spmdsim.core.notation.layouts import MOST_RANKS
@@ -403,8 +403,8 @@ def test_wrong_strategies_types_and_flags_are_refused():
         (lambda: element_type(3.5), InputError, "no element type is called 3.5"),
         (lambda: element_type("__version__"), InputError, "no element type is called '__version__'"),
         (lambda: parse_entries("a),(b", 2), InputError, "brackets must match"),
-        (lambda: flag("keepdims", bool), UsageTypeError, "keepdims must be True or False"),
-        (lambda: flag("keepdims", 2), UsageTypeError, "keepdims must be True or False"),
+        (lambda: parse_flag("keepdims", bool), UsageTypeError, "keepdims must be True or False"),
+        (lambda: parse_flag("keepdims", 2), UsageTypeError, "keepdims must be True or False"),
     ):
         with pytest.raises(error, match=words):
             ask()

@@ -33,9 +33,9 @@ from spmdsim.redistribution.plans.merge import gather_of, merge_of
 from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
 from spmdsim.redistribution.price import Prices, price_step, steps_seconds
 from spmdsim.redistribution.step_counts import (
+    count_received,
     largest_shard,
     most_sent,
-    received_elements,
     step_messages,
 )
 from spmdsim.redistribution.steps.group_steps import build_parts_step, build_scan_step
@@ -528,7 +528,7 @@ def test_bytes_messages_and_seconds_of_a_step_equal_counts_by_hand(
     seconds: float,
 ) -> None:
     machine = Machine("by hand", alpha=1000.0, beta=1.0, beta_memory=2.0)
-    assert received_elements(step).tolist() == received
+    assert count_received(step).tolist() == received
     assert price_step(step, 4, machine) == (max(received), pytest.approx(seconds, rel=1e-12))
     assert price_step(step, 4, None) == (max(received), pytest.approx(4 * max(received) * 1.2e-10, rel=1e-12))
     assert (most_sent(step), step_messages(step)) == (sent, messages)
@@ -563,7 +563,7 @@ def test_positions_in_a_group_follow_the_order_of_its_ranks() -> None:
             ]
             # A rank receives the other addends of its block, and the other blocks.
             expected = [(len(group) - 1) * block + n - block for group, block in zip(groups, blocks)]
-            assert received_elements(step).tolist() == expected, (ranks, axes, n)
+            assert count_received(step).tolist() == expected, (ranks, axes, n)
 
 
 def test_collectives_of_operators_are_priced_if_plans_may_not_use_them() -> None:

@@ -13,7 +13,7 @@ from spmdsim import LockStep, Mesh, Tensor, ops, record
 from spmdsim.auto_parallel.programs.record_program import record_program
 from spmdsim.errors import UsageTypeError
 from spmdsim.simulation import simulate
-from spmdsim.worlds.trace.source_lines import cell, in_words, source_lines
+from spmdsim.worlds.trace.source_lines import cell, format_place, source_lines
 
 CELLS = {"/tmp/ipykernel_7/123456.py": 4, "<ipython-input-2-abc>": 2}
 
@@ -76,8 +76,8 @@ def test_a_recorded_program_names_the_cell(notebook):
 
 def test_a_line_outside_a_notebook_has_its_file_and_number(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert cell(__file__) is None and in_words(__file__, 3) == "test_lines.py:3"
+    assert cell(__file__) is None and format_place(__file__, 3) == "test_lines.py:3"
     assert "IPython" not in sys.modules
     for outside in (ModuleType("IPython"), SimpleNamespace(get_ipython=lambda: None)):
         monkeypatch.setitem(sys.modules, "IPython", outside)
-        assert in_words(__file__, 3, folder=True) == f"{__file__}:3"
+        assert format_place(__file__, 3, folder=True) == f"{__file__}:3"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from spmdsim import LockStep, Mesh, Tensor, ops
-from spmdsim.worlds.pool import SMALLEST, ArrayOwner, allocator, empty
+from spmdsim.worlds.pool import SMALLEST, ArrayOwner, allocator, take_buffer
 
 BIG = (SMALLEST // 4, 2)
 #: The pool keeps 256 MiB of free memory. Tests fill it in units of an eighth, whose pages nothing touches.
@@ -37,44 +37,44 @@ def is_pooled(array):
 
 
 def test_a_dropped_buffer_is_reused_and_a_live_one_is_not():
-    first = empty(BIG, np.float32)
+    first = take_buffer(BIG, np.float32)
     first_address = address(first)
-    second = empty(BIG, np.float32)
+    second = take_buffer(BIG, np.float32)
     assert address(second) != first_address
     del first
-    assert address(empty(BIG, np.float32)) == first_address
+    assert address(take_buffer(BIG, np.float32)) == first_address
 
 
 def test_any_view_keeps_a_buffer():
     for view in (lambda a: a[3:5], lambda a: a.T, lambda a: a.reshape(-1)[::7], memoryview, lambda a: [a]):
-        array = empty(BIG, np.float32)
+        array = take_buffer(BIG, np.float32)
         first_address, view_of_array = address(array), view(array)
         del array
-        assert address(empty(BIG, np.float32)) != first_address
+        assert address(take_buffer(BIG, np.float32)) != first_address
         del view_of_array
-        assert address(empty(BIG, np.float32)) == first_address
+        assert address(take_buffer(BIG, np.float32)) == first_address
 
 
 def test_other_shapes_and_types_of_the_same_size_share_a_buffer():
-    first_address = address(empty(BIG, np.float32))
-    other = empty((SMALLEST // 4,), np.float64)
+    first_address = address(take_buffer(BIG, np.float32))
+    other = take_buffer((SMALLEST // 4,), np.float64)
     assert address(other) == first_address and other.dtype == np.float64 and other.flags.c_contiguous
 
 
 def test_small_arrays_and_arrays_over_the_limit_are_left_to_the_allocator():
-    assert not is_pooled(empty((SMALLEST // 4 - 1,), np.float32)) and is_pooled(
-        empty((SMALLEST // 4,), np.float32)
+    assert not is_pooled(take_buffer((SMALLEST // 4 - 1,), np.float32)) and is_pooled(
+        take_buffer((SMALLEST // 4,), np.float32)
     )
-    assert not is_pooled(empty((LIMIT + 1,), np.uint8)) and is_pooled(empty((LIMIT,), np.uint8))
+    assert not is_pooled(take_buffer((LIMIT + 1,), np.uint8)) and is_pooled(take_buffer((LIMIT,), np.uint8))
 
 
 def test_free_memory_is_bounded_by_dropping_the_least_recently_requested_size():
-    arrays = [empty((k * UNIT,), np.uint8) for k in (1, 2, 3, 4)]
+    arrays = [take_buffer((k * UNIT,), np.uint8) for k in (1, 2, 3, 4)]
     memories = [owned_memory(array) for array in arrays]
     while arrays:
         del arrays[0]
     assert [memory() is None for memory in memories] == [True, True, False, False]
-    live_arrays = [empty((3 * UNIT,), np.uint8) for _ in range(5)]
+    live_arrays = [take_buffer((3 * UNIT,), np.uint8) for _ in range(5)]
     assert owned_memory(live_arrays[0])() is memories[2]()
     addresses = sorted(map(address, live_arrays))
     assert all(after - before >= 3 * UNIT for before, after in pairwise(addresses))
@@ -86,21 +86,23 @@ def test_free_memory_is_bounded_by_dropping_the_least_recently_requested_size():
 def test_a_size_in_use_outlives_a_size_that_is_no_longer_requested():
     frequent = allocator((2 * UNIT,), np.uint8)
     first_memory = owned_memory(frequent())
-    other_memory = owned_memory(empty((4 * UNIT,), np.uint8))
+    other_memory = owned_memory(take_buffer((4 * UNIT,), np.uint8))
     assert owned_memory(frequent())() is first_memory()
     assert other_memory() is not None
-    last_memory = owned_memory(empty((3 * UNIT,), np.uint8))  # the limit is exceeded, so 4 units are dropped
+    last_memory = owned_memory(
+        take_buffer((3 * UNIT,), np.uint8)
+    )  # the limit is exceeded, so 4 units are dropped
     assert other_memory() is None and last_memory() is not None
     assert owned_memory(frequent())() is first_memory() is not None
 
 
 def test_arrays_that_only_a_cycle_refers_to_are_reused():
-    cycle = [empty(BIG, np.float32)]
+    cycle = [take_buffer(BIG, np.float32)]
     cycle.append(cycle)
     first_address = address(cycle[0])
     del cycle
     gc.collect()
-    assert address(empty(BIG, np.float32)) == first_address
+    assert address(take_buffer(BIG, np.float32)) == first_address
 
 
 def test_threads_never_share_memory():
@@ -109,7 +111,7 @@ def test_threads_never_share_memory():
     def fill(number):
         barrier.wait()
         for _ in range(200):
-            array = empty(BIG, np.float32)
+            array = take_buffer(BIG, np.float32)
             array[:] = number
             if not (array == number).all():
                 return False
@@ -132,17 +134,17 @@ def test_large_results_of_functions_of_elements_are_buffers_of_the_pool():
 )
 def test_buffers_start_with_a_cache_line(nbytes):
     """Vector instructions that write across two cache lines of 64 bytes take twice as long."""
-    arrays = [empty((nbytes,), np.uint8) for _ in range(3)]
+    arrays = [take_buffer((nbytes,), np.uint8) for _ in range(3)]
     assert [array.ctypes.data % 64 for array in arrays] == [0] * 3
     first, *others = map(address, arrays)
     view = arrays[0][8:16]
     del arrays
-    arrays = [empty((nbytes,), np.uint8) for _ in range(3)]
+    arrays = [take_buffer((nbytes,), np.uint8) for _ in range(3)]
     assert {*others} < {*map(address, arrays)} and first not in map(
         address, arrays
     )  # the view keeps the memory
     del view
-    assert address(empty((nbytes,), np.uint8)) == first
+    assert address(take_buffer((nbytes,), np.uint8)) == first
 
 
 def test_a_reused_output_has_the_broadcast_shape_of_all_operands():

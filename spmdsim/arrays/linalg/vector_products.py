@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.linalg.by_panels import inv
 from spmdsim.arrays.linalg.whole import require_square
-from spmdsim.arrays.operands import operands
+from spmdsim.arrays.operands import convert_operands
 from spmdsim.arrays.ops.declare import convert_to_one_type
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import normalise_along_dim
@@ -174,7 +174,7 @@ def cross(a: Tensor, b: Tensor, *, axis: int = -1) -> Tensor:
     >>> cross(x, y).full().tolist()
     [0, 0, 1]
     """
-    a, b = operands("cross", (a, b))
+    a, b = convert_operands("cross", (a, b))
     at = normalise_along_dim("cross", a, axis)
     if a.shape[at] != 3 or b.shape[normalise_along_dim("cross", b, axis)] != 3:
         raise RuleError(f"cross: dim {axis} of a and b must have size 3, got shapes {a.shape} and {b.shape}")

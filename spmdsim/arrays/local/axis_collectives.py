@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spmdsim.arrays.local.axis_ranks import Axes, Groups, axis_names, axis_rank, axis_size, find_caller
+from spmdsim.arrays.local.axis_ranks import Axes, Groups, axis_rank, axis_size, find_caller, quote_axis_names
 from spmdsim.arrays.local.trees import accept_trees
 from spmdsim.arrays.local.turns import CallingRank, TurnCall
 from spmdsim.core import Layout, Mesh
@@ -367,11 +367,11 @@ def ppermute(x: ArrayLike, axis_name: Axes, perm: Sequence[tuple[int, int]]) -> 
         for number in numbers:
             if not 0 <= number < size:
                 raise RuleError(
-                    f"ppermute: no rank has number {number} along {axis_names(axes)} of size {size}"
+                    f"ppermute: no rank has number {number} along {quote_axis_names(axes)} of size {size}"
                 )
             if numbers.count(number) > 1:
                 raise RuleError(
-                    f"ppermute: rank {number} along {axis_names(axes)} {what} twice in {list(pairs)}"
+                    f"ppermute: rank {number} along {quote_axis_names(axes)} {what} twice in {list(pairs)}"
                 )
     if not pairs:
         return np.zeros_like(array)
@@ -412,7 +412,7 @@ def _run_collective(
         DisagreementError: If ranks call different collectives.
     """
     local: Any = np.ascontiguousarray(array).reshape(array.shape)  # 0-d arrays stay 0-d
-    words = f"{what} over {axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
+    words = f"{what} over {quote_axis_names(axes)} of {short_dtype(array.dtype)}{list(array.shape)}"
     if caller.world.has_data:
         result: np.ndarray = caller.run(TurnCall(build, caller.mesh, axes, local, words, sys._getframe(2)))
         return result
@@ -516,7 +516,7 @@ def _require_size(what: str, array: np.ndarray, dim: int, ranks: int, axes: tupl
     if array.shape[dim] != ranks:
         raise RuleError(
             f"{what}: dim {dim} has size {array.shape[dim]}, but {many(ranks, 'rank is', 'ranks are')} along "
-            f"{axis_names(axes)}; make it that long, "
+            f"{quote_axis_names(axes)}; make it that long, "
             "or pass tiled=True"
         )
 

@@ -107,13 +107,13 @@ def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRa
     numbers, size = tuple(tuple(map(int, group)) for group in groups), caller.mesh.axis_size(*axes)
     if sorted(sum(numbers, ())) != [*range(size)] or len({*map(len, numbers)}) > 1:
         raise RuleError(
-            f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {axis_names(axes)}, once, in groups of "
+            f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {quote_axis_names(axes)}, once, in groups of "
             f"one size, but got {[list(group) for group in numbers]}"
         )
     mesh = make_mesh_with_groups(caller.mesh, axes, numbers)
     return replace(caller, mesh=mesh), mesh.axes[1:]
 
 
-def axis_names(axes: Sequence[str]) -> str:
+def quote_axis_names(axes: Sequence[str]) -> str:
     """Return the names of axes as text, in quotes."""
     return ", ".join(map(repr, axes))

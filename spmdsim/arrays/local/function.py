@@ -24,19 +24,19 @@ from spmdsim.arrays.local.trees import (
     find_leaves_like,
     flatten_layouts,
     flatten_values,
-    rebuild,
+    rebuild_tree,
     spread_layouts,
 )
 from spmdsim.arrays.local.turns import LocalOp, explain_failures, run_ranks
-from spmdsim.arrays.operands import operands
-from spmdsim.arrays.values import read_only
+from spmdsim.arrays.operands import convert_operands
+from spmdsim.arrays.values import view_read_only
 from spmdsim.core import Layout, Rule
 from spmdsim.core.notation.rules import Shape
 from spmdsim.core.rule import common_mesh
 from spmdsim.errors import LayoutError, RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import compute_in_float32, is_half, promote_types
 from spmdsim.pictured import Pictured
-from spmdsim.sides import in_words, name_ranks, sides
+from spmdsim.sides import describe_groups, name_ranks, sides
 from spmdsim.worlds.trace import recorder
 from spmdsim.wrong_calls import explained
 
@@ -53,7 +53,7 @@ Partials = str | Iterable[str] | Mapping[str, str]
 
 def _make_read_only(arrays: Any) -> Any:
     """Return read-only views of an array, or of each array in a list, for a function of the user's."""
-    return [*map(read_only, arrays)] if isinstance(arrays, (list, tuple)) else read_only(arrays)
+    return [*map(view_read_only, arrays)] if isinstance(arrays, (list, tuple)) else view_read_only(arrays)
 
 
 class LocalFunction(Pictured):
@@ -118,7 +118,7 @@ class LocalFunction(Pictured):
         positional_operands, positional_nesting = flatten_values(args)
         keyword_operands, keyword_nesting = flatten_values(options)
         structure = (tuple, 2, (positional_nesting, keyword_nesting))
-        tensors = operands(self.name, [*positional_operands, *keyword_operands])
+        tensors = convert_operands(self.name, [*positional_operands, *keyword_operands])
         world: Any = tensors[0].world
         places = self._choose_operand_layouts(tensors, structure)
         leaves = self._choose_result_layouts(places)
@@ -134,7 +134,7 @@ class LocalFunction(Pictured):
             outputs = self._op(*moved, places=places, leaves=leaves, results=results, structure=structure)
         finally:
             self._first_results = None
-        return rebuild(self._outcome, iter(outputs)) if self._outcome is not None else outputs
+        return rebuild_tree(self._outcome, iter(outputs)) if self._outcome is not None else outputs
 
     def _choose_operand_layouts(self, tensors: Sequence[Tensor], structure: Structure) -> tuple[Layout, ...]:
         """Return the layout in which the function gets each operand.
@@ -208,7 +208,7 @@ class LocalFunction(Pictured):
             RuleError: If the function fails, or its results do not have the nesting of ``out_layouts``.
         """
         with explain_failures(self.name, rank, arrays):
-            args, options = rebuild(structure, map(read_only, arrays))
+            args, options = rebuild_tree(structure, map(view_read_only, arrays))
             returned = self._function(*args, **options)
         results = find_leaves_like(returned, self._out)
         if results is None:
@@ -278,7 +278,7 @@ class LocalFunction(Pictured):
         if isinstance(dy, list):
             dy = [np.zeros_like(y) if d is None else d for d, y in zip(dy, result)]
         with explain_failures(f"the vjp of {self.name}", context.rank, operands):
-            slopes = self._vjp(_make_read_only(dy), [*map(read_only, operands)], _make_read_only(result))
+            slopes = self._vjp(_make_read_only(dy), [*map(view_read_only, operands)], _make_read_only(result))
         gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         if len(gradients) != len(operands):
             raise RuleError(
@@ -510,7 +510,7 @@ class LocalFunction(Pictured):
         if len(types) > 1:
             raise RuleError(
                 f"result {k} of {self.name} has one element type, but "
-                f"{in_words(types, 'give', moved[0].world.job)}; pass dtype="
+                f"{describe_groups(types, 'give', moved[0].world.job)}; pass dtype="
             )
         dtype, operand = types[0][1], np.dtype(promote_types(*[x.dtype for x in moved]))
         # 16-bit floats arrive in the function as float32, and its results are rounded once.

@@ -12,10 +12,10 @@ from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Context, Tensor
 from spmdsim.arrays.local.turns import explain_failures
-from spmdsim.arrays.operands import Operand, operands
+from spmdsim.arrays.operands import Operand, convert_operands
 from spmdsim.arrays.ops.shape import make_same_dims_rule
 from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows, count_margins, pad_block
-from spmdsim.arrays.values import read_only
+from spmdsim.arrays.values import view_read_only
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError, UsageTypeError, many
 from spmdsim.layout.element_type import promote_types
@@ -103,7 +103,7 @@ def map_overlap(
     if not callable(function):
         raise UsageTypeError(f"map_overlap takes a function of arrays, but got {function!r}")
     name = str(getattr(function, "__name__", "map_overlap"))
-    operand_tensors = operands(name, tensors)
+    operand_tensors = convert_operands(name, tensors)
     shape = operand_tensors[0].shape
     for tensor in operand_tensors:
         if tensor.shape != shape:
@@ -295,7 +295,7 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
             )
         extended = [_extend_block(block, frame, modes) for block in blocks]
         with explain_failures(name, context.rank, extended):
-            result = np.asarray(function(*map(read_only, extended)))
+            result = np.asarray(function(*map(view_read_only, extended)))
         if result.shape == frame.block_shape:
             return result
         return _trim_result(name, context, result, extended[0].shape, frame)
@@ -335,7 +335,7 @@ def _make_operator(name: str, function: Callable[..., Any], vjp: Callable[..., A
         frame = _find_frame(context, sides, modes)
         extended = [_extend_block(block, frame, modes) for block in blocks]
         with explain_failures(f"the vjp of {name}", context.rank, extended):
-            slopes = vjp(read_only(dy), [*map(read_only, extended)], read_only(y))
+            slopes = vjp(view_read_only(dy), [*map(view_read_only, extended)], view_read_only(y))
         block_gradients = list(slopes) if isinstance(slopes, (tuple, list)) else [slopes]
         shapes = [np.shape(gradient) for gradient in block_gradients]
         if shapes != [extended[0].shape] * len(blocks):

@@ -1,7 +1,7 @@
 """Tuples, lists and dicts of tensors or arrays: their leaves in order, and their nesting.
 
 A leaf is a tensor, an array or a parameter. `flatten_values` separates leaves from their nesting (a `Structure`), and
-`rebuild` joins both again.
+`rebuild_tree` joins both again.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def flatten_values(values: Any) -> tuple[list[Any], Structure]:
     )
 
 
-def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
+def rebuild_tree(structure: Structure, leaves: Iterator[Any]) -> Any:
     """Return the nested value of a structure, filled with leaves from an iterator in order.
 
     It is the inverse of :func:`split_structure`. Named tuples become named tuples again. Leaves that remain in the
@@ -79,7 +79,7 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
         structure: the nesting, from :func:`split_structure`.
         leaves: at least as many leaves as the structure has.
 
-    >>> rebuild((tuple, 2, (LEAF, ("static", "text", ()))), iter([7]))
+    >>> rebuild_tree((tuple, 2, (LEAF, ("static", "text", ()))), iter([7]))
     (7, 'text')
     """
     kind, names, parts = structure
@@ -87,7 +87,7 @@ def rebuild(structure: Structure, leaves: Iterator[Any]) -> Any:
         return next(leaves)
     if kind == "static":
         return names
-    values = [rebuild(nesting, leaves) for nesting in parts]
+    values = [rebuild_tree(nesting, leaves) for nesting in parts]
     if issubclass(kind, dict):
         return dict(zip(names, values))
     return kind(*values) if hasattr(kind, "_fields") else kind(values)
@@ -170,7 +170,7 @@ def accept_trees(function: F) -> F:
         """Call the collective for each array in ``x``."""
         if isinstance(x, dict) or (isinstance(x, (tuple, list)) and _contains_leaf(x)):
             leaves, structure = split_structure(x)
-            return rebuild(structure, iter([function(leaf, *args, **options) for leaf in leaves]))
+            return rebuild_tree(structure, iter([function(leaf, *args, **options) for leaf in leaves]))
         return function(x, *args, **options)
 
     return call_for_each  # type: ignore[return-value]

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, linalg, ops
 from spmdsim.arrays.creation import zeros_like
 from spmdsim.arrays.numpy_names.arrangement import ravel
-from spmdsim.arrays.operands import Operand, array_operands, operands
+from spmdsim.arrays.operands import Operand, array_operands, convert_operands
 from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_type
 from spmdsim.arrays.ops.scans import conjugate_if_complex, normalise_along_dim
 from spmdsim.arrays.ops.statistics import PICKING, to_type_of_quantiles
@@ -62,7 +62,7 @@ def _make_reduction(name: str, neutral: Any, joined: str) -> Callable[..., Tenso
         result: Tensor = getattr(ops, name)(a, axis=axis, keepdims=keepdims)
         if initial is None:
             return result
-        first = operands(f"np.{name}", (result, np.asarray(initial).astype(result.dtype)))[1]
+        first = convert_operands(f"np.{name}", (result, np.asarray(initial).astype(result.dtype)))[1]
         return getattr(ops, joined)(result, first)  # type: ignore[no-any-return]
 
     reduction.__name__ = name
@@ -109,7 +109,7 @@ def average(a: Operand, axis: Axis = None, weights: Operand | None = None, keepd
             gives.
         UsageTypeError: If the weights have another shape.
     """
-    x, *weight_tensors = operands("np.average", (a,) if weights is None else (a, weights))
+    x, *weight_tensors = convert_operands("np.average", (a,) if weights is None else (a, weights))
     if not weight_tensors:
         mean = ops.mean(x, axis=axis, keepdims=keepdims)
         if not mean.size:
@@ -392,7 +392,7 @@ def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = 
     sums = ops.add(_slice_along(y, d, 1, None), _slice_along(y, d, 0, -1))
     if x is None:
         return ops.multiply(ops.sum(sums, axis=d), dx / 2)
-    positions = operands("np.trapezoid", (y, x))[1]
+    positions = convert_operands("np.trapezoid", (y, x))[1]
     steps = ops.diff(positions, dim=d if positions.ndim > 1 else 0)
     steps = ops.reshape(steps, [-1 if k == d else 1 for k in range(y.ndim)]) if steps.ndim == 1 else steps
     return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)

@@ -11,7 +11,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.creation import ones_like
-from spmdsim.arrays.operands import Operand, operands
+from spmdsim.arrays.operands import Operand, convert_operands
 from spmdsim.arrays.ops.declare import convert_integers_to_floats, declare_binary, declare_unary
 from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.layout.element_type import check_ordered, promote_types
@@ -32,7 +32,8 @@ def isclose(
         equal_nan: True if two nan are close.
     """
     left, right = (
-        x if x.dtype.kind in "fcV" else ops.cast(x, np.float64) for x in operands("np.isclose", (a, b))
+        x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
+        for x in convert_operands("np.isclose", (a, b))
     )
     distance = ops.absolute(ops.subtract(left, right))
     is_near = ops.less_equal(distance, ops.add(ops.multiply(ops.absolute(right), rtol), atol))
@@ -57,7 +58,7 @@ def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
     """
     if np.shape(a1) != np.shape(a2):  # type: ignore[arg-type]
         return False
-    left, right = operands("np.array_equal", (a1, a2))
+    left, right = convert_operands("np.array_equal", (a1, a2))
     is_equal = ops.equal(left, right)
     return bool(
         ops.all(
@@ -121,7 +122,7 @@ def fmod(x1: Operand, x2: Operand) -> Tensor:
     Raises:
         RuleError: If elements are complex.
     """
-    dividend, divisor = operands("np.fmod", (x1, x2))
+    dividend, divisor = convert_operands("np.fmod", (x1, x2))
     for operand in (dividend, divisor):
         check_ordered(operand.dtype, "np.fmod")
     remainder = ops.remainder(ops.absolute(dividend), ops.absolute(divisor))
@@ -134,13 +135,13 @@ def fmod(x1: Operand, x2: Operand) -> Tensor:
 
 def fmax(x1: Operand, x2: Operand) -> Tensor:
     """Return the larger of two elements; if one of them is nan, return the other."""
-    left, right = operands("np.fmax", (x1, x2))
+    left, right = convert_operands("np.fmax", (x1, x2))
     return ops.where(ops.isnan(left), right, ops.where(ops.isnan(right), left, ops.maximum(left, right)))
 
 
 def fmin(x1: Operand, x2: Operand) -> Tensor:
     """Return the smaller of two elements; if one of them is nan, return the other."""
-    left, right = operands("np.fmin", (x1, x2))
+    left, right = convert_operands("np.fmin", (x1, x2))
     return ops.where(ops.isnan(left), right, ops.where(ops.isnan(right), left, ops.minimum(left, right)))
 
 
@@ -154,7 +155,7 @@ def float_power(x1: Operand, x2: Operand) -> Tensor:
     """Compute powers in double precision."""
     # Convert before a Python number takes the type of the other operand.
     doubles = [_double(x) if isinstance(x, Tensor) else x for x in (x1, x2)]
-    base, exponent = operands("np.float_power", doubles)
+    base, exponent = convert_operands("np.float_power", doubles)
     return ops.power(_double(base), _double(exponent))
 
 
@@ -178,7 +179,7 @@ def heaviside(x1: Operand, x2: Operand) -> Tensor:
         x2: the values at 0; it broadcasts with ``x1``.
     """
     values, value_at_zero = convert_integers_to_floats(
-        "heaviside", *map(fraction_of, operands("np.heaviside", (x1, x2)))
+        "heaviside", *map(fraction_of, convert_operands("np.heaviside", (x1, x2)))
     )
     step = ops.where(ops.isnan(values), values, ops.cast(ops.greater(values, 0), values.dtype))
     return ops.where(ops.equal(values, 0), value_at_zero, step)
@@ -200,7 +201,7 @@ def logaddexp2(x1: Operand, x2: Operand) -> Tensor:
         x2: the second exponent; it broadcasts with ``x1``.
     """
     fractions = convert_integers_to_floats(
-        "logaddexp2", *map(fraction_of, operands("np.logaddexp2", (x1, x2)))
+        "logaddexp2", *map(fraction_of, convert_operands("np.logaddexp2", (x1, x2)))
     )
     left, right = (to_type(x, promote_types(*[y.dtype for y in fractions])) for x in fractions)
     scale = math.log(2)
@@ -249,5 +250,5 @@ def isreal(x: Tensor) -> Tensor:
 
 def divmod(x1: Operand, x2: Operand) -> tuple[Tensor, Tensor]:
     """Return quotients rounded down, and remainders."""
-    dividend, divisor = operands("np.divmod", (x1, x2))
+    dividend, divisor = convert_operands("np.divmod", (x1, x2))
     return ops.floor_divide(dividend, divisor), ops.remainder(dividend, divisor)

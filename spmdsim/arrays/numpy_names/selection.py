@@ -10,7 +10,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.in_place import become, detach_current
 from spmdsim.arrays.numpy_names.arrangement import ravel
-from spmdsim.arrays.operands import Operand, array_operands, operands
+from spmdsim.arrays.operands import Operand, array_operands, convert_operands
 from spmdsim.arrays.ops.along import put_along_axis as put_along_axis_of
 from spmdsim.arrays.ops.declare import convert_to_one_type
 from spmdsim.errors import InputError, RuleError, UsageTypeError
@@ -35,7 +35,7 @@ def where(condition: Operand, x: Operand | None = None, y: Operand | None = None
     if (x is None) != (y is None):
         raise UsageTypeError("np.where takes a condition, or a condition and two operands, but got one")
     if x is None or y is None:
-        return ops.nonzero(*operands("np.where", (condition,)))
+        return ops.nonzero(*convert_operands("np.where", (condition,)))
     return ops.where(condition, x, y)
 
 
@@ -48,7 +48,7 @@ def argwhere(a: Tensor) -> Tensor:
 
 def extract(condition: Operand, arr: Operand) -> Tensor:
     """Return the entries for which a condition is true, in one dimension."""
-    condition, values = operands("np.extract", (condition, arr))
+    condition, values = convert_operands("np.extract", (condition, arr))
     return ops.getitem(ravel(values), ravel(ops.cast(condition, np.bool_)))
 
 
@@ -101,10 +101,10 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
     dtype = np.result_type(*types)
     *choices, result = (_convert_choice(x, dtype) if isinstance(x, numbers) else x for x in values)
     like = next((x for x in (*condlist, *values) if isinstance(x, Tensor)), None)
-    conditions = operands("np.select", (like, *condlist))[1:]
+    conditions = convert_operands("np.select", (like, *condlist))[1:]
     for condition, choice in reversed(tuple(zip(conditions, choices))):
         result = ops.where(condition, choice, result)
-    return operands("np.select", (result,))[0]
+    return convert_operands("np.select", (result,))[0]
 
 
 def _convert_choice(number: complex, dtype: np.dtype) -> np.ndarray:
@@ -180,13 +180,13 @@ def _merge_nan(parts: tuple[Tensor, ...], first_nan: int, nan_count: int) -> tup
     if len(parts) > 1:
         _, _, inverse, counts = parts
         merged[2] = ops.minimum(inverse, first_nan)
-        merged[3] = ops.concat(operands("np.unique", (counts[:first_nan], np.array([nan_count]))))
+        merged[3] = ops.concat(convert_operands("np.unique", (counts[:first_nan], np.array([nan_count]))))
     return tuple(merged)
 
 
 def union1d(ar1: Operand, ar2: Operand) -> Tensor:
     """Return the values that are in at least one tensor, ascending."""
-    result: Tensor = unique(ops.concat([ravel(x) for x in operands("np.union1d", (ar1, ar2))]))
+    result: Tensor = unique(ops.concat([ravel(x) for x in convert_operands("np.union1d", (ar1, ar2))]))
     return result
 
 
@@ -258,7 +258,7 @@ def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
     """
     _require_tensor("np.copyto", dst)
     old = detach_current(dst)
-    mask = ops.broadcast_to(operands("np.copyto", (old, where))[1], dst.shape)
+    mask = ops.broadcast_to(convert_operands("np.copyto", (old, where))[1], dst.shape)
     become(dst, ops.where(mask, src, old), "np.copyto")
 
 
@@ -277,7 +277,7 @@ def put(a: Tensor, ind: Operand, v: Operand) -> None:
         RuleError: If there are positions but no values.
     """
     _require_tensor("np.put", a)
-    positions = ravel(operands("np.put", (a, ind))[1])
+    positions = ravel(convert_operands("np.put", (a, ind))[1])
     if isinstance(v, Tensor) and v.size == positions.size:
         put_along_axis(a, positions, ravel(v), None)
     else:
@@ -292,7 +292,7 @@ def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None)
 
 def bincount(x: Operand, weights: Operand | None = None, minlength: int = 0) -> Tensor:
     """Count the occurrences of each integer from 0, or sum their weights."""
-    numbers, *weight_tensors = operands("np.bincount", (x,) if weights is None else (x, weights))
+    numbers, *weight_tensors = convert_operands("np.bincount", (x,) if weights is None else (x, weights))
     return ops.bincount(numbers, weight_tensors[0] if weight_tensors else None, minlength)
 
 

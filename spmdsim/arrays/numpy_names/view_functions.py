@@ -60,7 +60,7 @@ def as_view(called: Callable[..., Any], args: Sequence[Any], options: Mapping[st
     if name in ("real", "imag"):
         return views.component(x, result, name)
     if name in _READ_ONLY and not (name == "diag" and x.ndim == 1):
-        return views.read_only(x, result, f"what np.{name} gives")
+        return views.mark_read_only_view(x, result, f"what np.{name} gives")
     return result
 
 
@@ -85,4 +85,4 @@ def _view_of_einsum(args: Sequence[Any], result: Any) -> Any:
         return result
     if {*view.strides} <= {*cube.strides}:
         return views.permuted(x, result, [cube.strides.index(stride) for stride in view.strides])
-    return views.read_only(x, result, "a diagonal that np.einsum gives", "other than in NumPy")
+    return views.mark_read_only_view(x, result, "a diagonal that np.einsum gives", "other than in NumPy")

@@ -11,7 +11,7 @@ import numpy as np
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.conversion import asarray
 from spmdsim.arrays.creation import full
-from spmdsim.arrays.operands import operands
+from spmdsim.arrays.operands import convert_operands
 from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.scans import conjugate_if_complex
 from spmdsim.arrays.ops.statistics import (
@@ -133,7 +133,7 @@ def std(
 def _mask(where: Any, x: Tensor) -> Tensor:
     """Broadcast a mask to the shape of a tensor."""
     mask = where if isinstance(where, Tensor) else np.asarray(where)
-    return ops.broadcast_to(operands("np.mean", (x, mask))[1], x.shape)
+    return ops.broadcast_to(convert_operands("np.mean", (x, mask))[1], x.shape)
 
 
 def _mean(x: Tensor, axis: Axis, keepdims: bool, is_valid: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, operands
+from spmdsim.arrays.operands import Operand, convert_operands
 from spmdsim.arrays.ops.declare import Array, Arrays, cast
 from spmdsim.arrays.ops.elementwise import add, less, where
 from spmdsim.arrays.ops.operators import operator
@@ -229,7 +229,7 @@ def take_along_axis(x: Operand, ids: Operand, dim: int = -1, *, axis: int = -1) 
     >>> ops.take_along_axis(x, ops.argsort(x)).full().tolist()
     [[1, 2, 3], [4, 5, 6]]
     """
-    x, ids = operands("take_along_axis", (x, ids))
+    x, ids = convert_operands("take_along_axis", (x, ids))
     at = normalise_along_dim("take_along_axis", x, dim)
     return _take_op(*_broadcast_operands("take_along_axis", x, ids, at), dim=at)
 

@@ -17,7 +17,7 @@ from spmdsim.arrays.ops.dim_reductions import finish_reductions, mean, to_sum_ty
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import exp, log, subtract
 from spmdsim.arrays.ops.lookup import pick
-from spmdsim.arrays.ops.normalise import is_whole, row_log_softmax, row_softmax, shift_rows
+from spmdsim.arrays.ops.normalise import is_unsplit, row_log_softmax, row_softmax, shift_rows
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
@@ -120,7 +120,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, reduction: str = "mean") -> Te
     0.1269
     """
     (logits,) = convert_integers_to_floats("cross_entropy", logits)
-    if is_whole(logits, logits.ndim - 1):
+    if is_unsplit(logits, logits.ndim - 1):
         losses = _rows_op(logits, labels)
     else:
         shifted = shift_rows(to_sum_type(logits), logits.ndim - 1)

@@ -14,7 +14,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import Rule
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
-from spmdsim.worlds.pool import SMALLEST, empty
+from spmdsim.worlds.pool import SMALLEST, take_buffer
 
 __all__ = ["linear", "matmul", "vdot"]
 
@@ -37,7 +37,7 @@ def _multiply_matrices(a: Array, b: Array) -> Array:
         return array
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2]) if a.ndim > 2 or b.ndim > 2 else ()
     # A reused buffer spares the page faults of a fresh one, which cost up to the product's own time.
-    return np.matmul(a, b, out=empty((*batch, a.shape[-2], b.shape[-1]), a.dtype))
+    return np.matmul(a, b, out=take_buffer((*batch, a.shape[-2], b.shape[-1]), a.dtype))
 
 
 def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: bool = False) -> Rule:

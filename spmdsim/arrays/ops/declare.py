@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.operands import Operand, operands
+from spmdsim.arrays.operands import Operand, convert_operands
 from spmdsim.arrays.ops.operators import OperatorFunction, P, operator
 from spmdsim.core import Rule
 from spmdsim.core.operator import apply
 from spmdsim.errors import InputError, RuleError
 from spmdsim.layout.element_type import check_ordered, fraction_type, number_type, promote_types
 from spmdsim.worlds.convert_operands import constant
-from spmdsim.worlds.pool import SMALLEST, empty
+from spmdsim.worlds.pool import SMALLEST, take_buffer
 from spmdsim.wrong_calls import refuse_arguments
 
 __all__ = ["cast"]
@@ -123,7 +123,7 @@ def convert_to_one_type(name: str, *values: Operand) -> list[Tensor]:
     """
     tensors = [operand for operand in values if isinstance(operand, Tensor)]
     if len(tensors) < len(values):
-        tensors = operands(name, values)
+        tensors = convert_operands(name, values)
     dtypes = {tensor.meta.dtype for tensor in tensors}
     if len(dtypes) == 1 or not any(dtype.kind == "V" for dtype in dtypes):
         return tensors
@@ -182,7 +182,7 @@ def with_reused_output(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*arrays)
         dtype = function.resolve_dtypes((*[array.dtype for array in arrays], None))[-1]
         shape = np.broadcast_shapes(*[array.shape for array in arrays])
-        return function(*arrays, out=empty(shape, dtype))
+        return function(*arrays, out=take_buffer(shape, dtype))
 
     return local
 
@@ -268,7 +268,7 @@ def declare_binary(
         if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
             like = a if isinstance(a, Tensor) else b
             if not isinstance(like, Tensor):
-                a, b = operands(name, (a, b))
+                a, b = convert_operands(name, (a, b))
             else:
                 converted = b if like is a else a
                 if adapts and like.meta.dtype.kind in "iu":
@@ -422,7 +422,7 @@ def _multiply_slope(dy: Array, slope: Array) -> Array:
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope
     else:
-        array = np.multiply(dy, slope, out=empty(dy.shape, dy.dtype))
+        array = np.multiply(dy, slope, out=take_buffer(dy.shape, dy.dtype))
     return array
 
 

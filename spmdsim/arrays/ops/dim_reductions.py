@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from spmdsim.arrays import Op, Tensor
-from spmdsim.arrays.operands import flag, normalise_dim
+from spmdsim.arrays.operands import normalise_dim, parse_flag
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, bool_type, cast
 from spmdsim.arrays.ops.elementwise import divide, equal, multiply, not_equal, where
 from spmdsim.arrays.ops.operators import operator
@@ -21,7 +21,7 @@ from spmdsim.core.notation.layouts import as_integers
 from spmdsim.core.operator import apply
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import accumulator, check_ordered, number_type
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import take_buffer
 
 __all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "sum"]
 
@@ -95,7 +95,7 @@ def _make_rule(op: str) -> Callable[..., Rule]:
             UsageTypeError: If ``keepdims`` is no truth value.
         """
         names = [f"d{i}" for i in range(len(shape))]
-        if flag("keepdims", keepdims):
+        if parse_flag("keepdims", keepdims):
             out = ["1" if i in dims else n for i, n in enumerate(names)]
         else:
             out = [n for i, n in enumerate(names) if i not in dims]
@@ -149,7 +149,7 @@ def _sum_vjp(dy: Array, operands: Arrays, _y: Any, dims: Shape, keepdims: bool) 
     """
     shape = operands[0].shape
     repeated = dy if keepdims else dy.reshape([1 if i in dims else n for i, n in enumerate(shape)])
-    gradient = empty(shape, dy.dtype)
+    gradient = take_buffer(shape, dy.dtype)
     gradient[...] = (
         repeated  # Faster than numpy.broadcast_to for small arrays, which makes ten times as many calls.
     )

@@ -18,7 +18,7 @@ from spmdsim.core import Layout, Rule
 from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.redistribution.steps.row_steps import check_ids
 from spmdsim.worlds.local_steps import add_rows, place_rows
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import take_buffer
 
 __all__ = ["embedding", "gather", "one_hot", "padded_embedding", "pick"]
 
@@ -155,7 +155,7 @@ def _look_up_rows(context: Context, ids: Array, table: Array, padding: int | Non
     """
     ids = check_ids(ids, context.size("v"), padding)
     start, stop = context.bounds("v")
-    out = empty((*ids.shape, table.shape[1]), table.dtype)
+    out = take_buffer((*ids.shape, table.shape[1]), table.dtype)
     if stop - start == context.size("v") and padding is None:
         return _take_rows(table, ids, out)
     flat = ids.reshape(-1)
@@ -328,7 +328,7 @@ def _look_up_padded(context: Context, ids: Array, table: Array) -> Array:
     """Return table rows; ids of other ranks look up this rank's last row, which is zero."""
     check_ids(ids, context.size("v") - context.strategy.parts("v"), description="rows of the table")
     return _take_rows(
-        table, _find_padded_rows(context, ids), empty((*ids.shape, table.shape[1]), table.dtype)
+        table, _find_padded_rows(context, ids), take_buffer((*ids.shape, table.shape[1]), table.dtype)
     )
 
 

@@ -92,7 +92,7 @@ _log_softmax_op = Op(
 )
 
 
-def is_whole(x: Tensor, dim: Dim) -> bool:
+def is_unsplit(x: Tensor, dim: Dim) -> bool:
     """Return True if no dimension of ``dim`` is split."""
     return all(x.layout.cuts[d] == 1 for d in _to_tuple(dim))
 
@@ -129,7 +129,7 @@ def softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     [[0.8808, 0.1192], [0.1192, 0.8808]]
     """
     (x,), rows = convert_integers_to_floats("softmax", x), _normalise_dim(x, dim)
-    if is_whole(x, rows):
+    if is_unsplit(x, rows):
         return _softmax_op(x, dim=rows)
     powers = exp(shift_rows(to_sum_type(x), rows))
     return to_type(divide(powers, finish_reductions(sum_(powers, rows, keepdims=True))), x.dtype)
@@ -160,7 +160,7 @@ def log_softmax(x: Tensor, dim: Dims = -1, *, axis: Dims = -1) -> Tensor:
     """
     (x,) = convert_integers_to_floats("log_softmax", x)
     rows = _normalise_dim(x, dim)
-    if is_whole(x, rows):
+    if is_unsplit(x, rows):
         return _log_softmax_op(x, dim=rows)
     shifted = shift_rows(to_sum_type(x), rows)
     total = finish_reductions(sum_(exp(shifted), rows, keepdims=True))
@@ -303,7 +303,7 @@ def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, epsilon: float = 1e-5, b
     x, scale, shift = convert_integers_to_floats("layer_norm", x, scale, shift)
     params: dict[str, Any] = {"epsilon": epsilon, **({} if begin == -1 else {"begin": begin})}
     dims = tuple(range(begin % x.ndim, x.ndim)) if x.ndim else ()
-    if is_whole(x, dims):
+    if is_unsplit(x, dims):
         return _layer_norm_op(x, scale, shift, **params)
     # Raise the errors of wrong shapes, which the formula below would broadcast.
     _layer_norm_op.bind((x.shape, scale.shape, shift.shape), params)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
-from spmdsim.arrays.operands import Operand, flag
+from spmdsim.arrays.operands import Operand, parse_flag
 from spmdsim.arrays.ops.along import find_owned_entries, format_terms, take_along_axis
 from spmdsim.arrays.ops.declare import Array, Shape, convert_to_one_type
 from spmdsim.arrays.ops.dim_reductions import normalise_dims
@@ -164,7 +164,7 @@ def _find_extreme_index(op: Op, x: Tensor, dim: int | None, keepdims: bool) -> T
     if 0 in [x.shape[d] for d in dims]:
         raise RuleError(f"{op.name} of no elements is undefined: shape {x.shape}, dims {dims}")
     index = op(x.detach(), dim=None if dim is None else dims[0])
-    if not flag("keepdims", keepdims):
+    if not parse_flag("keepdims", keepdims):
         return index
     return reshape(index, [1 if d in dims else n for d, n in enumerate(x.shape)])
 

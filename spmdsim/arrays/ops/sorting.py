@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.arrays import Context, Tensor
-from spmdsim.arrays.operands import flag
+from spmdsim.arrays.operands import parse_flag
 from spmdsim.arrays.ops.along import put_along
 from spmdsim.arrays.ops.declare import Array, Arrays
 from spmdsim.arrays.ops.operators import operator
@@ -41,7 +41,7 @@ from spmdsim.core import BoundRule, Layout, Strategy
 from spmdsim.core.step import Step
 from spmdsim.layout.element_type import is_half
 from spmdsim.redistribution.steps.group_steps import Parts, build_parts_step, join_arrays
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import take_buffer
 
 __all__ = ["argsort", "sort", "sort_with_indices"]
 
@@ -344,7 +344,7 @@ def _sort_rows(rows: Array, numbered: bool) -> tuple[Array, Array | None]:
     """
     keys = to_comparable(rows)
     if not numbered and keys is rows:
-        result = empty(rows.shape, rows.dtype)  # numpy's sort would copy into fresh pages
+        result = take_buffer(rows.shape, rows.dtype)  # numpy's sort would copy into fresh pages
         result[...] = rows
         result.sort(axis=-1)
         return result, None
@@ -496,7 +496,7 @@ def _sort_along(
     x = x.to(x.layout.reduced)
     sorting_layout = _choose_layout(x, at)
     results = _sort_op.results(
-        x.to(sorting_layout), dim=at, descending=flag("descending", descending), give=give
+        x.to(sorting_layout), dim=at, descending=parse_flag("descending", descending), give=give
     )
     return tuple(result.to(x.layout) for result in results)
 

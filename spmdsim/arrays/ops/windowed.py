@@ -22,7 +22,7 @@ from spmdsim.arrays.ops.operators import operator
 from spmdsim.core import BoundRule, Layout, Rule, Strategy
 from spmdsim.errors import RuleError, context, many
 from spmdsim.layout.windowed_layout import Window, Windowed
-from spmdsim.worlds.pool import empty, find_padded
+from spmdsim.worlds.pool import find_padded, take_buffer
 
 __all__ = ["convolve"]
 
@@ -131,7 +131,7 @@ def pad_block(block: Array, beyond: Margins, values: Sequence[float | complex]) 
     wide = find_padded(block, beyond)
     if wide is None:
         shape = tuple([before + size + after for size, (before, after) in zip(block.shape, beyond)])
-        wide = empty(shape, block.dtype)
+        wide = take_buffer(shape, block.dtype)
         inside = [slice(before, before + size) for size, (before, _) in zip(block.shape, beyond)]
         wide[tuple(inside)] = block
     earlier_dims: tuple[slice, ...] = ()

@@ -413,7 +413,7 @@ def _price_operators(
     return costs, inner
 
 
-def evaluate(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
+def evaluate_choice(choice: StrategyChoice, settings: Settings, prices: MovePrices) -> Evaluation:
     """Return the modelled seconds of every operator and redistribution of a choice.
 
     The seconds of an operator are its work, the collectives inside it, and its redistributions:

@@ -36,7 +36,7 @@ from spmdsim.redistribution import Plan, plan
 from spmdsim.redistribution.plans.merge import BUCKET_BYTES, Merge, merge_of, shard_elements
 from spmdsim.redistribution.plans.plan_candidates import LOCAL, Shape
 from spmdsim.redistribution.price import machine_on, price_step
-from spmdsim.redistribution.step_counts import most_received
+from spmdsim.redistribution.step_counts import count_most_received
 
 if TYPE_CHECKING:
     from spmdsim.auto_parallel.programs.graph import Value
@@ -206,7 +206,7 @@ def list_limits(machine: CostModel, steps: Iterable[Step], itemsize: int) -> Ite
     for step in steps:
         # With as many times the elements as the mesh has ranks, all blocks are even, so nothing is rounded.
         even_step = replace(step, shape=tuple([size * step.src.mesh.size for size in step.shape]))
-        received = most_received(even_step) * itemsize / step.src.mesh.size
+        received = count_most_received(even_step) * itemsize / step.src.mesh.size
         if not received:
             continue
         members = step.src.mesh.axis_size(*step.axes)
@@ -278,7 +278,7 @@ class MovePrices:
         """Return the plan whose price :meth:`seconds` returns."""
         key = (src, dst, shape, itemsize, result)
         if key not in self._plans:
-            self._plans[key] = plan(src, dst, shape, element_type(itemsize), self._models[result])
+            self._plans[key] = plan(src, dst, shape, dtype_of_size(itemsize), self._models[result])
         return self._plans[key]
 
     def communicates(self, src: Layout, dst: Layout, shape: Shape, itemsize: int) -> bool:
@@ -341,7 +341,7 @@ def moved_itemsize(src: Layout, itemsize: int) -> int:
 
     Elements of up to two bytes with a pending sum count as floats, whose sums are stored in four bytes.
     """
-    return storage_dtype(src, element_type(itemsize)).itemsize if src.partial and itemsize <= 2 else itemsize
+    return storage_dtype(src, dtype_of_size(itemsize)).itemsize if src.partial and itemsize <= 2 else itemsize
 
 
 def _restricted(machine: CostModel, without: dict[str, bool]) -> CostModel:
@@ -353,7 +353,7 @@ def _restricted(machine: CostModel, without: dict[str, bool]) -> CostModel:
     return Restricted(machine, names) if names else machine
 
 
-def element_type(itemsize: int) -> np.dtype:
+def dtype_of_size(itemsize: int) -> np.dtype:
     """Return an element type of this size in bytes; prices depend on nothing else."""
     return np.dtype({1: "int8", 2: "float16", 4: "float32", 8: "float64", 16: "complex128"}[itemsize])
 

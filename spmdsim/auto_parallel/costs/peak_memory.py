@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from spmdsim.auto_parallel.costs.evaluate import GradientMessage, Move
-from spmdsim.auto_parallel.costs.move_prices import MovePrices, element_type, message_kind, moved_itemsize
+from spmdsim.auto_parallel.costs.move_prices import MovePrices, dtype_of_size, message_kind, moved_itemsize
 from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.programs.graph import Graph, Operator, Value
 from spmdsim.auto_parallel.strategy_choice import StrategyChoice
@@ -92,7 +92,7 @@ def _shard_nbytes(layout: Layout, shape: tuple[int, ...], itemsize: int) -> int:
 @lru_cache(maxsize=1024)
 def _message_peak(steps: tuple[Step, ...], itemsize: int) -> int:
     """Return the peak bytes of a shared message; messages of equal layers are priced once."""
-    dtype = element_type(itemsize)
+    dtype = dtype_of_size(itemsize)
     return plan_peak(steps, dtype, dtype)
 
 

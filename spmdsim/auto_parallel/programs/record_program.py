@@ -24,7 +24,7 @@ from spmdsim.core.tensor import Meta
 from spmdsim.errors import InputError, SpmdError, WorldError
 from spmdsim.reading import one_line, require_file
 from spmdsim.shutdown.stop import PACKAGE
-from spmdsim.worlds.trace.source_lines import in_words, source_line
+from spmdsim.worlds.trace.source_lines import format_place, source_line
 from spmdsim.wrong_calls import explained, is_of_the_call, wrong_arguments
 
 Program = Callable[..., Any]
@@ -304,7 +304,7 @@ def _user_frames(error: Exception) -> list[traceback.FrameSummary]:
 def _user_line(error: Exception) -> str:
     """Return ``file:line`` of the last frame of the user's code, or "an unknown line"."""
     frames = _user_frames(error)
-    return in_words(frames[-1].filename, frames[-1].lineno, folder=True) if frames else "an unknown line"
+    return format_place(frames[-1].filename, frames[-1].lineno, folder=True) if frames else "an unknown line"
 
 
 def _numpy_folder() -> str:

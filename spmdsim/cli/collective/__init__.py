@@ -21,9 +21,9 @@ def _subcommands() -> dict[str, Command]:
     from spmdsim.cli.collective import bench, calibrate, check, detect, formats, predict, show
 
     return {
-        "show": show.show,
+        "show": show.show_algorithm,
         "list": show.list_algorithms,
-        "diff": show.diff,
+        "diff": show.compare_algorithms,
         "check": check.main,
         "export": formats.export,
         "goal": formats.goal,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spmdsim.cli.collective.schedule_arguments import (
     checked_options,
     growing_sizes,
-    names_in,
     parse_bytes,
+    split_names,
 )
 from spmdsim.cli.launch import read_hosts
 from spmdsim.cli.main import HOSTS, PICTURES, command, finite, natural, positive, value, varied
@@ -179,7 +179,7 @@ def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str,
     from spmdsim.collectives import algorithms, make_schedule
     from spmdsim.collectives.algorithm import algorithm
 
-    requested_names = names_in(args.algorithms)
+    requested_names = split_names(args.algorithms)
     options = checked_options(args, name, requested_names)
     schedules: dict[str, Schedule | None] = {}
     for label in requested_names or ["native", *(entry.name for entry in algorithms(name))]:

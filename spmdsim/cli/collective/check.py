@@ -11,7 +11,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     rank_counts,
     refuse_unused_root,
 )
-from spmdsim.cli.main import PICTURES, command, flag, value, varied, whole_number
+from spmdsim.cli.main import PICTURES, command, declare_flag, value, varied, whole_number
 from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
 from spmdsim.errors import InputError
 from spmdsim.tables import Table
@@ -51,7 +51,7 @@ have no effect on the verdict. If you grade programs of others, run them as a us
     value("--root", "R", "only this root (default: every root)", whole_number),
     value("--chunks", "EXPR", "number of chunks, such as n or 2*n (default: derived from the rounds)"),
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
-    flag("--all", "all findings, not only the first of each rank count"),
+    declare_flag("--all", "all findings, not only the first of each rank count"),
     "--json",
     *PICTURES,
     help="verify your own algorithm and score it",

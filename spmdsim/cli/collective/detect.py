@@ -14,7 +14,7 @@ from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
 from spmdsim.cli.launch import read_hosts
-from spmdsim.cli.main import HOSTS, choice, command, flag, value, varied, whole_number
+from spmdsim.cli.main import HOSTS, choice, command, declare_flag, value, varied, whole_number
 from spmdsim.cli.output import emit_json, refuse_options, say
 from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
@@ -74,7 +74,7 @@ class DetectedAlgorithm:
     value("-e --end", "", "largest size (256K)", default="256K"),
     varied("-f --factor"),
     choice("-d --datatype", ("float32", "float64"), "element type (float32)", "float32"),
-    flag("--table", "print only the choices of the tables; needs no MPI"),
+    declare_flag("--table", "print only the choices of the tables; needs no MPI"),
     value("-n", "N", "ranks for --table (8)", whole_number, default=8),
     "--json",
     help="detect the MPI library's algorithm by its tables and the bits of its sums",

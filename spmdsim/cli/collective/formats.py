@@ -13,7 +13,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     refuse_unused_chunks,
 )
 from spmdsim.cli.main import amount, choice, command, value
-from spmdsim.cli.output import emit_json, refuse_options, remark, require_writable, say, write_file
+from spmdsim.cli.output import emit_json, refuse_options, remark, require_writable_file, say, write_file
 from spmdsim.errors import ScheduleError, many
 from spmdsim.reading import read_text, readable
 
@@ -68,7 +68,7 @@ def export(args: argparse.Namespace) -> int:
             args, "--bytes --itemsize --reduce-time --rounding", "--format goal: msccl has no sizes"
         )
     if args.output is not None:
-        require_writable(args.output)
+        require_writable_file(args.output)
     schedule = build_schedule(args, args.algorithm)
     if args.format == "goal":
         text = goal_of(schedule, parse_bytes(args.bytes), args.itemsize, args.reduce_time).to_text()

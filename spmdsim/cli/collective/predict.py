@@ -14,8 +14,8 @@ from spmdsim.cli.collective.schedule_arguments import (
     checked_options,
     growing_counts,
     growing_sizes,
-    names_in,
     parse_bytes,
+    split_names,
 )
 from spmdsim.cli.main import PICTURES, choice, command, value, varied
 from spmdsim.cli.output import (
@@ -109,7 +109,7 @@ def main(args: argparse.Namespace) -> int:
     machine = load_machine(args.machine)
     ranks = growing_counts(args.ranks)
     sizes = _parse_sizes(args, len(ranks) > 1)
-    spec, names = collective(args.collective), names_in(args.algorithms)
+    spec, names = collective(args.collective), split_names(args.algorithms)
     options = checked_options(args, spec.name, [args.links] if args.links else names)
     if args.links:
         return _print_links(args, machine, spec.name, ranks[-1], sizes[-1], options)

@@ -144,7 +144,7 @@ def checked_options(args: argparse.Namespace, collective: str, names: Iterable[s
     return set_options(args)
 
 
-def names_in(text: str) -> list[str]:
+def split_names(text: str) -> list[str]:
     """Split a text at commas; return the names without blanks around them, and no empty names."""
     return [name.strip() for name in text.split(",") if name.strip()]
 

@@ -1,4 +1,4 @@
-"""``spmdsim collective show``, ``list`` and ``diff``: print algorithms.
+"""``spmdsim collective show``, ``list`` and ``compare_algorithms``: print algorithms.
 
 Each of the three commands has a section of this file.
 """
@@ -20,7 +20,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     parse_bytes,
     refuse_unused_chunks,
 )
-from spmdsim.cli.main import PICTURES, command, flag, several, value, varied
+from spmdsim.cli.main import PICTURES, command, declare_flag, several, value, varied
 from spmdsim.cli.output import (
     emit_json,
     line_columns,
@@ -75,12 +75,12 @@ MOST_STATE_LINES = 1024
     "--itemsize",
     several("--only", "", "only this section (repeatable)", choices=SECTIONS),
     *PICTURES,
-    flag("--ascii", "no characters beyond ASCII"),
+    declare_flag("--ascii", "no characters beyond ASCII"),
     "--json",
     help="show an algorithm step by step: chunks per rank, messages, counts, lower bounds",
     **JUDGED,
 )
-def show(args: argparse.Namespace) -> int:
+def show_algorithm(args: argparse.Namespace) -> int:
     """Print or draw an algorithm step by step; return 1 if its schedule is wrong, else 0.
 
     * Pictures (``--svg``, ``--html``) replace the printed text, unless ``--only`` selects what to print.
@@ -486,7 +486,7 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
     help="compare two algorithms side by side",
     **JUDGED,
 )
-def diff(args: argparse.Namespace) -> int:
+def compare_algorithms(args: argparse.Namespace) -> int:
     """Print counts and messages of two algorithms side by side; return 0.
 
     Messages are printed only if a round differs. ``--json`` prints the facts of both and the number of the first

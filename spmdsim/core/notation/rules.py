@@ -20,7 +20,7 @@ ELEMENTS, FUNCTIONS, PASSES = "elements", "functions", "passes"
 _ITEM = re.compile(r"\.\.\.|\(([^()]*)\)|[A-Za-z_][A-Za-z_0-9]*|1|\S")
 
 
-def members(term: Term) -> set[str]:
+def list_factors(term: Term) -> set[str]:
     """Return all factors of a term."""
     return {factor for dim in term for factor in dim}
 
@@ -156,7 +156,7 @@ def fit_shapes(
         _solve_compound(term, shape, size_of, rule, i)
     dots = sorted((f for f in size_of if f.startswith(".")), key=lambda f: -int(f[1:]))
     outputs = tuple(_write_out(term, len(dots)) for term in terms[1])
-    if missing := [f for term in outputs for f in members(term) if f not in size_of]:
+    if missing := [f for term in outputs for f in list_factors(term) if f not in size_of]:
         raise RuleError(f"rule '{rule}': factor {missing[0]!r} of a result must be in an operand")
     ordered = [g for f in order for g in (dots if f == ELLIPSIS else [f])]  # '...' stands for its dims.
     return inputs, outputs, tuple((f, size_of[f]) for f in dict.fromkeys(ordered) if f in size_of)

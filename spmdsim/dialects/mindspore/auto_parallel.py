@@ -10,8 +10,8 @@ from typing import Any
 from spmdsim.arrays import Tensor
 from spmdsim.auto_parallel.execute import Parallelised
 from spmdsim.dialects.mindspore.context import Parallel, Sharing, check_strategy, use_settings
-from spmdsim.dialects.mindspore.layout import is_whole
-from spmdsim.dialects.mindspore.tensors import host
+from spmdsim.dialects.mindspore.layout import is_integer
+from spmdsim.dialects.mindspore.tensors import to_host_array
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
@@ -95,15 +95,15 @@ class AutoParallel(DialectObject):
         size = current_world().size
         refuse({
             f"shard_size must be -1 or in 1..{size}, the number of ranks, got {shard_size!r}":
-                not is_whole(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size),
-            f"threshold must be an integer of 0 or more (KB), got {threshold!r}": not is_whole(threshold) or threshold < 0,
+                not is_integer(shard_size) or (shard_size != -1 and not 1 <= shard_size <= size),
+            f"threshold must be an integer of 0 or more (KB), got {threshold!r}": not is_integer(threshold) or threshold < 0,
             f"optimizer_level must be one of {', '.join(LEVELS)}, got {optimizer_level!r}": optimizer_level not in LEVELS,
         })  # fmt: skip
         self._set(sharing=Sharing(shard_size, threshold, LEVELS.index(optimizer_level) + 1))
 
     def pipeline(self, stages: int = 1, *_: Any, **__: Any) -> None:
         """Accept one stage. Raise InputError if ``stages`` is not 1: programs run as one stage here."""
-        if not is_whole(stages) or stages != 1:
+        if not is_integer(stages) or stages != 1:
             raise InputError(
                 f"AutoParallel.pipeline: stages must be 1, because a program runs as one stage here, got {stages!r}; "
                 "nearest: pipeline(stages=1)"
@@ -156,5 +156,5 @@ def numbers(value: Any) -> Any:
     Elements of tuples are converted, too; all other values stay.
     """
     if isinstance(value, Tensor) and value.size == 1:
-        return host(value.full().reshape(()))
+        return to_host_array(value.full().reshape(()))
     return tuple(map(numbers, value)) if isinstance(value, tuple) else value

@@ -17,8 +17,8 @@ from spmdsim.dialects.mindspore.context import LOCAL_MEAN, LOCAL_SUM, call_outer
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import OBJECTS, Parameter, initializer
 from spmdsim.dialects.mindspore.primitive import place, primitive, to_tensor
-from spmdsim.dialects.mindspore.table import OperatorRow, arguments
-from spmdsim.dialects.mindspore.tensors import type_name
+from spmdsim.dialects.mindspore.table import OperatorRow, parse_arguments
+from spmdsim.dialects.mindspore.tensors import format_type
 from spmdsim.errors import InputError, UsageTypeError, many, unknown
 from spmdsim.nn import Module, ModuleList, Sequential, losses
 from spmdsim.redistribution.steps.row_steps import check_ids
@@ -158,7 +158,7 @@ def cell_of(row: OperatorRow, name: str = "") -> type[Cell]:
         return getattr(self, attribute)(*operands, **named)
 
     words = {"__init__": __init__, "construct": construct, "__doc__": f"``{row.primitives[0]}`` as a cell."}
-    return type(name, (Cell,), {**words, "__signature__": arguments(row.attrs).signature})
+    return type(name, (Cell,), {**words, "__signature__": parse_arguments(row.attrs).signature})
 
 
 def makers() -> dict[str, Callable[[], type[Cell]]]:
@@ -273,7 +273,7 @@ class Embedding(Cell):
                 "Embedding: use_one_hot must be False and padding_idx None here; nearest: ops.Gather()"
             )
         self.embedding_table = Parameter(initializer(embedding_table, [vocab_size, embedding_size], dtype))
-        self.gather, self.dtype = primitive("Gather")(), type_name(self.embedding_table.dtype)
+        self.gather, self.dtype = primitive("Gather")(), format_type(self.embedding_table.dtype)
 
     def construct(self, ids: Any) -> Any:
         """Return the rows with the indices ``ids``."""
@@ -342,7 +342,7 @@ class _Loss(Cell):
     loss: Callable[..., Tensor]
 
     def __init__(self, reduction: str = "mean") -> None:
-        losses.check_reduction(reduction)
+        losses.check_loss_reduction(reduction)
         self.reduction = reduction
 
     def construct(self, logits: Any, labels: Any) -> Tensor:

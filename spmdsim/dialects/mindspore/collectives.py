@@ -20,7 +20,7 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.core.tape import reduce_gradients
 from spmdsim.core.tensor import Gradients, Meta, Node
 from spmdsim.dialects.mindspore.communication import get_process_group_ranks, own_member
-from spmdsim.dialects.mindspore.layout import is_whole
+from spmdsim.dialects.mindspore.layout import is_integer
 from spmdsim.dialects.mindspore.parameter import Parameter
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError
@@ -56,7 +56,7 @@ def check_attributes(attrs: Any) -> None:
             "group=name"
         )
     for name in ("split_count", "split_dim", "concat_dim", "root_rank"):
-        if not is_whole(attrs.get(name, 0)):
+        if not is_integer(attrs.get(name, 0)):
             raise UsageTypeError(f"{name} must be an integer, got {attrs[name]!r}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from spmdsim.dialects.mindspore.layout import is_whole
+from spmdsim.dialects.mindspore.layout import is_integer
 from spmdsim.dialects.missing import add_words, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, unknown
@@ -62,7 +62,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     world, groups = current_world(), _groups.setdefault(current_world(), {})
     refuse({
         f"group must be a str, the name of a group, got {group!r}": not isinstance(group, str),
-        f"create_group: rank_ids must be a list of ranks, got {rank_ids!r}": not isinstance(rank_ids, list) or not all(map(is_whole, rank_ids)),
+        f"create_group: rank_ids must be a list of ranks, got {rank_ids!r}": not isinstance(rank_ids, list) or not all(map(is_integer, rank_ids)),
     }, UsageTypeError)  # fmt: skip
     refuse({
         f"create_group: group must be a new name, got {group!r}, the group of all ranks": group in _EVERYONE,

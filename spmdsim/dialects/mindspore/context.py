@@ -21,7 +21,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor
 from spmdsim.core import Layout, Mesh
-from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_whole
+from spmdsim.dialects.mindspore.layout import MindSporeLayout, from_cuts, is_integer
 from spmdsim.dialects.mindspore.tensors import with_methods
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.session import current_world
@@ -458,7 +458,7 @@ def check_strategy(config: Any) -> Any:
     if not isinstance(config, str | tuple):
         raise UsageTypeError(f"dataset_strategy must be a str or a tuple, got a {type(config).__name__}")
     for entry in () if isinstance(config, str) else config:
-        if not isinstance(entry, Layout) and not (isinstance(entry, tuple) and all(map(is_whole, entry))):
+        if not isinstance(entry, Layout) and not (isinstance(entry, tuple) and all(map(is_integer, entry))):
             raise UsageTypeError(
                 f"dataset_strategy must have a tuple of cuts or a Layout per input, got {entry!r}"
             )

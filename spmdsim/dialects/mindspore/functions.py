@@ -22,7 +22,7 @@ from spmdsim.dialects.mindspore import cells
 from spmdsim.dialects.mindspore.operators import TABLE, written_functions
 from spmdsim.dialects.mindspore.parameter import Parameter, finish_call, next_seed
 from spmdsim.dialects.mindspore.primitive import function, place, primitive, shape_of, to_tensor
-from spmdsim.dialects.mindspore.tensors import host
+from spmdsim.dialects.mindspore.tensors import to_host_array
 from spmdsim.dialects.mindspore.training import grad, value_and_grad
 from spmdsim.dialects.table import Row, adapt_class, flat, map_nested, same_rows
 from spmdsim.errors import InputError
@@ -253,27 +253,27 @@ def _random() -> np.random.Generator:
 
 
 OWN: dict[str, Callable[..., Any]] = {
-    "arange": lambda start=0, end=None, step=1, dtype=None: host(
+    "arange": lambda start=0, end=None, step=1, dtype=None: to_host_array(
         np.arange(0, start, step) if end is None else np.arange(start, end, step), dtype),
     "clip_by_global_norm": _clip_by_global_norm,
     "cross_entropy": lambda input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0: (
         cells.CrossEntropyLoss(weight, ignore_index, reduction, label_smoothing)(input, target)),
     "dropout": lambda x, p=0.5, training=True: primitive("Dropout")(1 - p)(x)[0] if training and p else x,
-    "eye": lambda n, m=None, dtype=np.float32: host(np.eye(n, m), dtype),
-    "full": lambda size, fill_value, *, dtype=None: host(np.full(size, fill_value), dtype),
+    "eye": lambda n, m=None, dtype=np.float32: to_host_array(np.eye(n, m), dtype),
+    "full": lambda size, fill_value, *, dtype=None: to_host_array(np.full(size, fill_value), dtype),
     "grad": grad,
     "layer_norm": _layer_norm,
-    "linspace": lambda start, end, steps: host(np.linspace(start, end, steps), np.float32),
-    "ones": lambda size, dtype=np.float32: host(np.ones(size, dtype)),
+    "linspace": lambda start, end, steps: to_host_array(np.linspace(start, end, steps), np.float32),
+    "ones": lambda size, dtype=np.float32: to_host_array(np.ones(size, dtype)),
     "ones_like": _like_function("OnesLike"),
-    "rand": lambda *size, dtype=np.float32: host(_random().random(as_number_tuple(size)), dtype),
-    "randint": lambda low, high, size, *, dtype=np.int64: host(_random().integers(low, high, size), dtype),
-    "randn": lambda *size, dtype=np.float32: host(_random().standard_normal(as_number_tuple(size)), dtype),
+    "rand": lambda *size, dtype=np.float32: to_host_array(_random().random(as_number_tuple(size)), dtype),
+    "randint": lambda low, high, size, *, dtype=np.int64: to_host_array(_random().integers(low, high, size), dtype),
+    "randn": lambda *size, dtype=np.float32: to_host_array(_random().standard_normal(as_number_tuple(size)), dtype),
     "reshard": lambda tensor, layout: tensor.to(layout) if isinstance(tensor, Tensor) else place(tensor, layout),
     "shape": lambda input_x: shape_of(input_x),
     "to_tensor": to_tensor,
     "value_and_grad": value_and_grad,
-    "zeros": lambda size, dtype=np.float32: host(np.zeros(size, dtype)),
+    "zeros": lambda size, dtype=np.float32: to_host_array(np.zeros(size, dtype)),
     "zeros_like": _like_function("ZerosLike"),
 }  # fmt: skip
 for _name, _function in OWN.items():

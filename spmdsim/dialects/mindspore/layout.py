@@ -277,7 +277,7 @@ def from_tensor_map(
     count = len(device_matrix)
     names = tuple(f"d{count - 1 - i}" for i in range(count)) if alias_name is None else tuple(alias_name)
     for number in flat(tensor_map):
-        if not is_whole(number):
+        if not is_integer(number):
             raise UsageTypeError(f"a tensor map must have integers, got {number!r} in {tensor_map}")
         if not -1 <= number < count:
             raise LayoutError(
@@ -350,7 +350,7 @@ def from_cuts(cuts: Sequence[int], devices: int, repeat: str = "right") -> MindS
     >>> [from_cuts((2, 1, 1, 2, 1), 8, repeat="left").shard_index(r) for r in range(8)]
     [0, 1, 2, 3, 0, 1, 2, 3]
     """
-    if not all(map(is_whole, cuts)):
+    if not all(map(is_integer, cuts)):
         raise UsageTypeError(f"cuts must be integers, but got {tuple(cuts)}")
     product = math.prod(cuts)
     refuse({
@@ -374,7 +374,7 @@ def check_even(layout: CoreLayout, shape: Sequence[int], what: str = "the tensor
         raise LayoutError(f"{what} of shape {tuple(shape)} cannot be split: {uneven}")
 
 
-def is_whole(value: object) -> bool:
+def is_integer(value: object) -> bool:
     """Return True for an integer that is no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 

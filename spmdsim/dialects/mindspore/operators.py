@@ -522,7 +522,7 @@ def operators_with_strategies() -> list[str]:
     return sorted(name for name, row in TABLE.items() if row.strategies)
 
 
-def find(name: str) -> OperatorRow:
+def find_operator(name: str) -> OperatorRow:
     """Return the row of the operator ``name``.
 
     Raises ShardError if the operator does not exist or accepts no strategy.

@@ -20,7 +20,13 @@ from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.host import HostTensor
 from spmdsim.dialects.layouts import GradientMove
 from spmdsim.dialects.mindspore.context import parallel
-from spmdsim.dialects.mindspore.tensors import GlobalTensor, ParameterValue, host, type_name, with_methods
+from spmdsim.dialects.mindspore.tensors import (
+    GlobalTensor,
+    ParameterValue,
+    format_type,
+    to_host_array,
+    with_methods,
+)
 from spmdsim.dialects.missing import expand_words
 from spmdsim.dialects.session import current_world
 from spmdsim.dialects.table import add_tensor_operators
@@ -157,7 +163,9 @@ class Initializer:
 
     def init_data(self, *_: Any, **__: Any) -> Any:
         """Return the values as a whole array, from one seed; arguments are ignored."""
-        return host(self.init(tuple(slice(0, n) for n in self.shape), self.shape, self.dtype, next_seed()))
+        return to_host_array(
+            self.init(tuple(slice(0, n) for n in self.shape), self.shape, self.dtype, next_seed())
+        )
 
 
 def initializer(init: Any, shape: Sequence[int] | int, dtype: Any = np.float32) -> Initializer:
@@ -212,7 +220,7 @@ class Parameter(CoreParameter):
         parallel_optimizer: bool = True,
     ) -> None:  # fmt: skip
         if not isinstance(default_input, Initializer):
-            array = host(default_input)
+            array = to_host_array(default_input)
             default_input = initializer(array, array.shape, array.dtype)
         self.parallel_optimizer, self.layerwise_parallel = parallel_optimizer, layerwise_parallel
         self.used = Layout.replicated(Mesh((1,), ("one",)), len(default_input.shape))
@@ -316,7 +324,7 @@ class Parameter(CoreParameter):
         return getattr(self.everywhere(), name)
 
     def __repr__(self) -> str:
-        return f"Parameter (name={self.name}, shape={self.shape}, dtype={type_name(self.dtype)}, requires_grad={self.requires_grad})"
+        return f"Parameter (name={self.name}, shape={self.shape}, dtype={format_type(self.dtype)}, requires_grad={self.requires_grad})"
 
 
 add_tensor_operators(Parameter, "_anywhere")
@@ -413,7 +421,7 @@ class Tensor(metaclass=_Kind):
         if init is not None and not isinstance(input_data, Initializer):
             input_data = initializer(init, shape, np.float32 if dtype is None else dtype)
         if not isinstance(input_data, Initializer):
-            return host(input_data, dtype)
+            return to_host_array(input_data, dtype)
         values: HostTensor = input_data.init_data()
         return values
 
@@ -428,7 +436,7 @@ class Tensor(metaclass=_Kind):
             raise UsageTypeError(
                 f"from_numpy: array must be an array of NumPy, got a {type(array).__name__}; nearest: Tensor(x)"
             )
-        return host(array)
+        return to_host_array(array)
 
 
 from_numpy = Tensor.from_numpy

@@ -16,8 +16,15 @@ from spmdsim.core.cuts import ShardedOp
 from spmdsim.dialects.host import equal_on_all_ranks
 from spmdsim.dialects.mindspore.operators import TABLE
 from spmdsim.dialects.mindspore.parameter import Parameter, finish_call
-from spmdsim.dialects.mindspore.table import Arguments, OperatorRow, Shape, ShardError, arguments, no_params
-from spmdsim.dialects.mindspore.tensors import GlobalTensor, host
+from spmdsim.dialects.mindspore.table import (
+    Arguments,
+    OperatorRow,
+    Shape,
+    ShardError,
+    no_params,
+    parse_arguments,
+)
+from spmdsim.dialects.mindspore.tensors import GlobalTensor, to_host_array
 from spmdsim.dialects.missing import DialectObject
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, RuleError
@@ -85,7 +92,7 @@ def _match_types(operands: Sequence[Any]) -> list[Any]:
     """
     kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
     if kind is None:
-        return [host(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
+        return [to_host_array(x) if isinstance(x, (list, tuple, float, int)) else x for x in operands]
 
     def of_kind(x: Any) -> Any:
         return np.asarray(x, np.float32 if isinstance(x, float) and kind.kind in "biu" else kind)
@@ -109,7 +116,7 @@ class Primitive(DialectObject):
     name: str
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        self.attrs = arguments(self.row.attrs).bind(type(self).__name__, args, named)
+        self.attrs = parse_arguments(self.row.attrs).bind(type(self).__name__, args, named)
         self.row.check(self.attrs)
         self._sharding: ShardedOp | None = None
         self._repeat = "right"
@@ -322,9 +329,15 @@ def _make_class(row: OperatorRow, name: str) -> type[Primitive]:
         name: name of the class, such as ``"MatMul"``.
     """
     op = getattr(ops, row.ours).op
-    members = {"row": row, "takes": arguments(row.called), "op": op, "name": op.name, "__module__": __name__}
+    members = {
+        "row": row,
+        "takes": parse_arguments(row.called),
+        "op": op,
+        "name": op.name,
+        "__module__": __name__,
+    }
     about = f"``{name}{row.attrs}{row.called}``: our ``{row.ours}``."
-    signature = arguments(row.attrs).signature
+    signature = parse_arguments(row.attrs).signature
     return type(name, (Primitive,), {**members, "__doc__": about, "__signature__": signature})
 
 
@@ -359,9 +372,9 @@ def function(
         strategies: ``in_strategy`` and ``out_strategy``; data parallel by default.
     """
     name, bracket, parameters = written.partition("(")
-    takes = arguments(bracket + parameters or row.called)
+    takes = parse_arguments(bracket + parameters or row.called)
     # The number of values that go to the call; the others go to the primitive's constructor.
-    call_count = len(arguments(row.called).signature.parameters)
+    call_count = len(parse_arguments(row.called).signature.parameters)
     make = primitive(row.primitives[0])
 
     def call(*args: Any, **named: Any) -> Any:

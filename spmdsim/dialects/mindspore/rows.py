@@ -16,10 +16,10 @@ import numpy as np
 
 from spmdsim.arrays import Tensor
 from spmdsim.arrays.files import open_array
-from spmdsim.cases.network import find, small_digits
-from spmdsim.dialects.mindspore.layout import is_whole
+from spmdsim.cases.network import find_mnist_file, small_digits
+from spmdsim.dialects.mindspore.layout import is_integer
 from spmdsim.dialects.mindspore.parameter import over_ranks, rows_seed
-from spmdsim.dialects.mindspore.tensors import host
+from spmdsim.dialects.mindspore.tensors import to_host_array
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import InputError, UsageTypeError, many
@@ -43,7 +43,7 @@ def _create_generator(epoch: Epoch, step: int) -> np.random.Generator:
 
 def _check_count(number: Any, what: str, least: int) -> int:
     """Return ``number`` as an int. Raises InputError if it is no integer of at least ``least``."""
-    if not is_whole(number) or number < least:
+    if not is_integer(number) or number < least:
         raise InputError(f"{what}: the number must be an integer of {least} or more, got {number!r}")
     return int(number)
 
@@ -145,7 +145,7 @@ class Dataset(DialectObject):
             UsageTypeError: If ``drop_remainder`` is no bool.
         """
         refuse({
-            f"batch: batch_size must be an integer of 1 or more, got {batch_size!r}": not is_whole(batch_size) or batch_size < 1,
+            f"batch: batch_size must be an integer of 1 or more, got {batch_size!r}": not is_integer(batch_size) or batch_size < 1,
             "the rows are in batches already; nearest: one batch() of the larger size": self._batch > 0,
         })  # fmt: skip
         if not isinstance(drop_remainder, bool):
@@ -246,7 +246,9 @@ class Dataset(DialectObject):
         orders = [self._order(shard)((self._epochs,)) for shard in self._shards]
         for batch in zip(*orders):
             pieces = [[self._column(name, rows) for rows in batch] for name in self.columns]
-            yield tuple(host(piece[0]) if self._num_shards == 1 else _join_ranks(piece) for piece in pieces)
+            yield tuple(
+                to_host_array(piece[0]) if self._num_shards == 1 else _join_ranks(piece) for piece in pieces
+            )
 
     def _order(self, shard: int) -> Order:
         """Return the function that lists the row numbers, or batches of them, of one shard.
@@ -476,7 +478,10 @@ def _read_mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
         prefix for prefix in parts if [*root.glob(f"{prefix}-*"), *root.glob(f"train/{prefix}-*")]
     ]
     files = [
-        [open_array(find(root, f"{prefix}-{what}", kind)) for prefix in existing_parts or parts[:1]]
+        [
+            open_array(find_mnist_file(root, f"{prefix}-{what}", kind))
+            for prefix in existing_parts or parts[:1]
+        ]
         for what, kind in (("images", "idx3-ubyte"), ("labels", "idx1-ubyte"))
     ]
     for pixels, numbers in zip(*files):

@@ -39,15 +39,15 @@ class Arguments:
     """Arguments that calls of an operator accept.
 
     Attributes:
-        text: the arguments in parentheses; see `arguments` for the notation.
+        text: the arguments in parentheses; see `parse_arguments` for the notation.
         signature: the arguments as a signature.
         operands: number of the first arguments that are operands; all others are attributes.
 
-    >>> arguments("(x, /, axis=(), keep=False)").split_call("f", (1, 2), {})
+    >>> parse_arguments("(x, /, axis=(), keep=False)").split_call("f", (1, 2), {})
     ([1], {'axis': 2, 'keep': False})
-    >>> arguments("([inputs])").split_call("f", ((1, 2),), {}), arguments("(*operands)").split_call("f", (1, 2), {})
+    >>> parse_arguments("([inputs])").split_call("f", ((1, 2),), {}), parse_arguments("(*operands)").split_call("f", (1, 2), {})
     (([1, 2], {}), ([1, 2], {}))
-    >>> arguments("(axis=-1)").bind("f", (), {"axes": 0})
+    >>> parse_arguments("(axis=-1)").bind("f", (), {"axes": 0})
     Traceback (most recent call last):
     ...
     spmdsim.errors.UsageTypeError: f(axis=-1): got an unexpected keyword argument 'axes'
@@ -111,7 +111,7 @@ class Arguments:
 
 
 @cache
-def arguments(text: str) -> Arguments:
+def parse_arguments(text: str) -> Arguments:
     """Parse the text of a call's arguments, such as ``(x, y, /, axis=0)`` or ``([a, b])``.
 
     The result counts the operands, the arguments that are tensors:
@@ -126,7 +126,7 @@ def arguments(text: str) -> Arguments:
     Args:
         text: the arguments in parentheses, as the table has them. A malformed text raises SyntaxError or ValueError.
 
-    >>> arguments("(x, y, /, axis=0)").operands, arguments("(axis=0)").operands
+    >>> parse_arguments("(x, y, /, axis=0)").operands, parse_arguments("(axis=0)").operands
     (2, 0)
     """
     # Read ``([a, b])`` as the parameters of ``lambda a, b: 0``.
@@ -223,10 +223,12 @@ class OperatorRow:
         They are those of calls, of the constructor and of functions, the names in ``ALSO_WRITTEN``, and
         ``of_strategies``; each once.
         """
-        operands = arguments(self.called).operands
-        calls = [[*arguments(self.called).defaults][operands:], [*arguments(self.attrs).defaults]]
+        operands = parse_arguments(self.called).operands
+        calls = [[*parse_arguments(self.called).defaults][operands:], [*parse_arguments(self.attrs).defaults]]
         for text in self.written_functions.values():
-            calls.append([*arguments(text[text.find("(") :]).defaults][operands:] if "(" in text else [])
+            calls.append(
+                [*parse_arguments(text[text.find("(") :]).defaults][operands:] if "(" in text else []
+            )
         names = dict.fromkeys(name for call in calls for name in call)
         also = [word for name in names for word in ALSO_WRITTEN.get(name, "").split()]
         return [*dict.fromkeys([*names, *also, *self.of_strategies.split()])]

@@ -18,7 +18,7 @@ from spmdsim.arrays import Tensor
 from spmdsim.core import Layout
 from spmdsim.dialects.functions import as_number_tuple
 from spmdsim.dialects.host import HostTensor, format_nested, keep_ends, read_known_values
-from spmdsim.dialects.host import host as plain_host
+from spmdsim.dialects.host import to_host as plain_host
 from spmdsim.dialects.missing import expand_words, not_covered, refuse
 from spmdsim.errors import InputError, UsageTypeError
 
@@ -32,7 +32,7 @@ THRESHOLD, EDGEITEMS = 1000, 3
 _FLOATS = {"f2": (11, 4), "f4": (15, 8), "f8": (15, 8)}
 
 
-def type_name(dtype: np.dtype) -> str:
+def format_type(dtype: np.dtype) -> str:
     """Return MindSpore's name of a type: ``Float32``, ``Int64``, ``UInt8``, ``Bool``."""
     name = dtype.name.capitalize()
     return f"UI{name[2:]}" if dtype.kind == "u" else name
@@ -66,7 +66,7 @@ def format_tensor(x: Any) -> str:
     text = format_nested(array, cut, 0, format_number, lambda _indent: max(1, array.size), EDGEITEMS)
     separator = "\n" if values.ndim > 1 else " "
     description = (
-        f"Tensor(shape={list(np.shape(x))}, dtype={type_name(values.dtype)}, value={separator}{text}"
+        f"Tensor(shape={list(np.shape(x))}, dtype={format_type(values.dtype)}, value={separator}{text}"
     )
     return f"{description}, {which})" if which else f"{description})"
 
@@ -179,7 +179,7 @@ class Array(HostTensor):
     __repr__ = format_tensor
 
 
-def host(data: Any, dtype: Any = None) -> Array:
+def to_host_array(data: Any, dtype: Any = None) -> Array:
     """Return numbers, lists or arrays as an array with MindSpore's methods."""
     array: Array = plain_host(data, dtype).view(Array)
     return array

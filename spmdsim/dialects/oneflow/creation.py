@@ -15,7 +15,7 @@ import numpy as np
 from spmdsim.arrays import Tensor as CoreTensor
 from spmdsim.arrays.random import normal_block, uniform_block
 from spmdsim.dialects.functions import as_number_tuple
-from spmdsim.dialects.host import element_type, host, sizes_of
+from spmdsim.dialects.host import sizes_of, to_host, to_numpy_dtype
 from spmdsim.dialects.oneflow import placements
 from spmdsim.dialects.oneflow.placements import device as Device
 from spmdsim.dialects.oneflow.placements import placement as Placement
@@ -98,7 +98,7 @@ def tensor(
     """
     if isinstance(data, GlobalTensor):
         raise OneFlowError("data must be numbers, got a global tensor; nearest: x.to_global")
-    array = host(data.numpy() if isinstance(data, LocalTensor) else data, dtype).numpy()
+    array = to_host(data.numpy() if isinstance(data, LocalTensor) else data, dtype).numpy()
     if not _is_global(placement, sbp):
         return _create_local([array.copy() for _ in current_world().ranks], device, requires_grad)
     if device is not None:
@@ -204,7 +204,7 @@ def _random_function(about: str, block: Callable[..., np.ndarray], draw: Draw) -
     """
 
     def create(*size: Any, dtype: Any = np.float32, **where: Any) -> AnyTensor:
-        shape, kind = sizes_of(as_number_tuple(size)), element_type(dtype)
+        shape, kind = sizes_of(as_number_tuple(size)), to_numpy_dtype(dtype)
         if kind.kind != "f":
             raise OneFlowError(
                 f"dtype must be a float type for these random numbers, got oneflow.{kind.name}; nearest: "
@@ -257,7 +257,7 @@ def randint(
         raise UsageTypeError(f"randint: size must be a tuple of integers, got {size!r}; nearest: (4,)")
     if low >= high:
         raise OneFlowError(f"randint expects low to be less than high, but got low {low} and high {high}")
-    shape, draw_dtype, kind = sizes_of(size), np.dtype(np.float64), element_type(dtype)
+    shape, draw_dtype, kind = sizes_of(size), np.dtype(np.float64), to_numpy_dtype(dtype)
 
     def block(index: Any, seed: int) -> np.ndarray:
         return np.asarray(low + np.floor(uniform_block(index, shape, draw_dtype, seed) * (high - low)), kind)
@@ -280,7 +280,7 @@ def randperm(
         InputError: If ``n`` is no integer of at least 0.
         OneFlowError: If only one of placement and sbp is given, or ranks differ.
     """
-    seed, kind = seeds.next(), element_type(dtype)
+    seed, kind = seeds.next(), to_numpy_dtype(dtype)
     (count,) = sizes_of(n)
     if _is_global(placement, sbp):
         return tensor(np.random.default_rng(seed).permutation(count).astype(kind), placement, sbp)
@@ -290,7 +290,7 @@ def randperm(
 
 def _from_array(data: Any, dtype: Any, where: dict[str, Any]) -> AnyTensor:
     """Create a tensor of an array; ``where`` has the placement and further arguments of `tensor`."""
-    return tensor(np.asarray(data, None if dtype is None else element_type(dtype)), **where)
+    return tensor(np.asarray(data, None if dtype is None else to_numpy_dtype(dtype)), **where)
 
 
 def full(

@@ -20,7 +20,7 @@ from spmdsim.dialects.oneflow import sbp as sbp_module
 from spmdsim.dialects.oneflow.sbp import OneFlowError, Sbp
 from spmdsim.dialects.session import current_world
 from spmdsim.errors import LayoutError, many
-from spmdsim.layout.written import flatten, nest
+from spmdsim.layout.written import flatten_integers, nest
 
 DEVICE_TYPES = ("cpu", "cuda")
 SbpLike = Sbp | str | Sequence[Sbp | str]
@@ -95,7 +95,7 @@ class placement:
             raise OneFlowError(
                 f"placement: ranks must be nested lists, got nodes with devices, {ranks}; nearest: [0, 1]"
             )
-        shape, order = flatten(ranks, "placement ranks", OneFlowError)
+        shape, order = flatten_integers(ranks, "placement ranks", OneFlowError)
         _check_ranks(order, world_size, devices_per_node)
         vars(self).update(type=type, shape=shape, order=tuple(sorted(order)) if sort_ranks else order)
 

@@ -37,7 +37,7 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
 
     Args:
         world: the world.
-        facts: one mapping per rank that this process plays, with keys of :data:`MESSAGES`; see `facts_of`.
+        facts: one mapping per rank that this process plays, with keys of :data:`MESSAGES`; see `list_call_facts`.
     """
     passed = world.gather_objects([dict(fact) for fact in facts], "a comparison of arguments")
     for key, message in MESSAGES.items():
@@ -48,7 +48,7 @@ def check_same(world: Any, facts: Sequence[Mapping[str, str]]) -> None:
                 )
 
 
-def facts_of(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:
+def list_call_facts(placement: Placement, sbp: Any, data: np.ndarray | None = None) -> dict[str, str]:
     """Return the arguments of a rank's call as texts to compare, by the keys of :data:`MESSAGES`.
 
     Args:

@@ -32,7 +32,7 @@ from spmdsim.dialects.oneflow.printing import format_array, without_values
 from spmdsim.dialects.oneflow.rank_agreement import (
     check_placement,
     check_same,
-    facts_of,
+    list_call_facts,
     report_different_code,
     report_unsupported_transition,
 )
@@ -263,7 +263,7 @@ def check_agreement(placement: Placement, sbp: Any, world: Any, data: Any = None
     """
     placements.check_kind(placement)
     check_placement(placement, world)
-    check_same(world, [facts_of(placement, sbp, data)] * len(world.ranks))
+    check_same(world, [list_call_facts(placement, sbp, data)] * len(world.ranks))
 
 
 def check_one_placement(*placements: Placement | None, about: str = "") -> None:

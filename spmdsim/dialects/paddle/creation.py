@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.dialects.host import host, sizes_of
+from spmdsim.dialects.host import sizes_of, to_host
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.static import call_recorded, seeds
 from spmdsim.dialects.paddle.tensors import Tensor, as_replicated, check_has_gradient
@@ -37,7 +37,7 @@ def to_tensor(data: Any, dtype: Any = None, place: Any = None, stop_gradient: bo
     Raises:
         UsageTypeError: If the data are no numbers, or a gradient of integers is asked for.
     """
-    array = host(data, dtype)
+    array = to_host(data, dtype)
     check_has_gradient(array.dtype, stop_gradient)
     tensor: Tensor = as_replicated(array, requires_grad=not stop_gradient)
     return tensor

@@ -14,7 +14,7 @@ import numpy as np
 from spmdsim import arrays as ours
 from spmdsim.arrays import ops
 from spmdsim.core import Layout
-from spmdsim.dialects.host import element_type, host
+from spmdsim.dialects.host import to_host, to_numpy_dtype
 from spmdsim.dialects.missing import DialectObject, add_words, refuse
 from spmdsim.dialects.paddle.fleet import is_initialised
 from spmdsim.dialects.paddle.layers import Split
@@ -84,7 +84,7 @@ def shard_tensor(
         LayoutError: If there is not one placement per dim of the mesh, or a dim is out of range.
         UsageTypeError: If the data are no numbers, or a gradient of integers is asked for.
     """
-    data = host(data) if isinstance(data, (list, tuple, bool, int, float, complex)) else data
+    data = to_host(data) if isinstance(data, (list, tuple, bool, int, float, complex)) else data
     where = layout_of(mesh, placements, np.ndim(data) if not hasattr(data, "ndim") else data.ndim)
     stopped = getattr(data, "stop_gradient", True) if stop_gradient is None else stop_gradient
     if isinstance(data, Variable):
@@ -94,7 +94,7 @@ def shard_tensor(
     if isinstance(data, ours.Tensor):
         tensor = with_methods(_move(data.detach(), where, dtype), fresh=True)
     else:
-        tensor = with_methods(ours.Tensor.from_global(host(data, dtype), where, current_world()))
+        tensor = with_methods(ours.Tensor.from_global(to_host(data, dtype), where, current_world()))
     check_has_gradient(tensor.dtype, stopped)
     tensor.stop_gradient = stopped
     return tensor
@@ -102,7 +102,7 @@ def shard_tensor(
 
 def _move(x: Any, where: Layout, dtype: Any = None) -> Any:
     """Return a tensor in the layout ``where``; in another element type unless ``dtype`` is None."""
-    return (x if dtype is None else ops.cast(x, element_type(dtype))).to(where)
+    return (x if dtype is None else ops.cast(x, to_numpy_dtype(dtype))).to(where)
 
 
 @explained

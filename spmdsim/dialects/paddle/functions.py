@@ -23,7 +23,7 @@ from spmdsim.dialects.functions import (
     with_mask_gradient,
     with_names,
 )
-from spmdsim.dialects.host import element_type, in_default_type
+from spmdsim.dialects.host import in_default_type, to_numpy_dtype
 from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.missing import refuse
 from spmdsim.dialects.paddle.static import Variable, call_recorded, seeds
@@ -350,7 +350,7 @@ TABLE: dict[str, Row] = {
         core.less_equal(core.absolute(core.subtract(x, y)), core.add(core.multiply(core.absolute(y), rtol), atol)))),
     "equal_all": Row(lambda x, y: core.all(core.equal(x, y)) if x.shape == y.shape else as_replicated(np.asarray(False))),
     "assign": Row(lambda x: x),
-    "cast": Row(lambda x, dtype: core.cast(x, element_type(dtype))),
+    "cast": Row(lambda x, dtype: core.cast(x, to_numpy_dtype(dtype))),
     "clip": Row(lambda x, min=None, max=None: open_clip(x, min, max)),
     "count_nonzero": Row(lambda x, axis=None, keepdim=False: core.count_nonzero(x, dims_of(axis), keepdim)),
     "cumsum": Row(lambda x, axis=None: core.cumulative_sum(core.flatten(x, 0) if axis is None else x, axis or 0)),

@@ -19,7 +19,7 @@ from spmdsim.dialects.layouts import plus_bias
 from spmdsim.dialects.paddle import fleet
 from spmdsim.dialects.paddle.functions import NETWORK_FUNCTIONS, NETWORK_TABLE, TABLE, lift_function
 from spmdsim.dialects.paddle.parameters import INITIALIZERS, create, create_parameter, layer_names
-from spmdsim.dialects.paddle.rank_shards import rank_shard
+from spmdsim.dialects.paddle.rank_shards import wrap_rank_shard
 from spmdsim.dialects.paddle.splitting import SplitLayout, split_layout
 from spmdsim.dialects.paddle.static import call_recorded, in_static_mode
 from spmdsim.dialects.paddle.tensors import Tensor, as_replicated
@@ -293,11 +293,11 @@ class Split(Layer):
         where = self.where
         y = self.products(as_replicated(x, where.mesh))
         if where.stays_partial:
-            return rank_shard(y)
+            return wrap_rank_shard(y)
         gathered = where.axis == 1 and where.gather_out
         if gathered:
             return y.to(Layout.replicated(where.mesh, y.ndim))
-        return rank_shard(y.to(y.layout.reduced))
+        return wrap_rank_shard(y.to(y.layout.reduced))
 
 
 def with_padding_rows(table: Any, where: SplitLayout) -> Any:

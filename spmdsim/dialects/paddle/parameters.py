@@ -14,7 +14,7 @@ import numpy as np
 from spmdsim import nn
 from spmdsim.core import Layout, Mesh
 from spmdsim.dialects.dialect_modules import with_zero_row
-from spmdsim.dialects.host import host
+from spmdsim.dialects.host import to_host
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.paddle import static
 from spmdsim.dialects.paddle.tensors import Tensor, shape_only, with_methods
@@ -214,7 +214,7 @@ class Parameter(nn.Parameter):
             InputError: If the values have another shape.
             UsageTypeError: If they are no numbers.
         """
-        array = np.asarray(host(value))
+        array = np.asarray(to_host(value))
         refuse({
             f"values of parameter {self.name} must have its shape {self.shape}, got {array.shape}": array.shape != self.shape
         })  # fmt: skip

@@ -16,7 +16,7 @@ from spmdsim.dialects.layouts import first_uneven
 from spmdsim.dialects.missing import DialectObject, refuse
 from spmdsim.dialects.torch import Replicate, Shard  # noqa: F401 (in examples)
 from spmdsim.errors import LayoutError
-from spmdsim.layout.written import flatten
+from spmdsim.layout.written import flatten_integers
 
 
 class ReduceType:
@@ -51,7 +51,7 @@ class ProcessMesh(DialectObject):
         self, mesh: Any = None, dim_names: Sequence[str] | None = None, shape: Sequence[int] | None = None,
         process_ids: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
-        sizes, ids = (shape, process_ids) if mesh is None else flatten(mesh, "the mesh")
+        sizes, ids = (shape, process_ids) if mesh is None else flatten_integers(mesh, "the mesh")
         if sizes is None or ids is None:
             raise LayoutError(
                 "ProcessMesh: mesh must be given, or shape together with process_ids; nearest: ProcessMesh([[0, 1], "

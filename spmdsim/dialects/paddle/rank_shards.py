@@ -22,7 +22,7 @@ from spmdsim.worlds.lockstep_world import ShapeOnly
 from spmdsim.worlds.trace.recorder import record, unseen
 
 
-def rank_shard(x: CoreTensor) -> Tensor:
+def wrap_rank_shard(x: CoreTensor) -> Tensor:
     """Return a tensor of which the program sees the rank's own shard; unmarked if it is replicated."""
     tensor = with_methods(x)
     tensor.is_rank_shard = has_shards(tensor.layout)
@@ -51,7 +51,7 @@ def compute_from_shards(function: Callable[..., Any], args: Any, options: Any) -
         result = function(*operands[0], **operands[1])
     if not getattr(getattr(function, "__self__", None), "takes_rank_shards", False):
         _check_equals_paddles(function, (args, options), shards, result, trace.counts())
-    return map_nested(result, lambda x: rank_shard(x) if isinstance(x, CoreTensor) else x)
+    return map_nested(result, lambda x: wrap_rank_shard(x) if isinstance(x, CoreTensor) else x)
 
 
 def _as_global(x: Any, shards: list[Tensor]) -> Any:

@@ -14,9 +14,9 @@ from spmdsim.dialects.host import (
     TYPE_NAMES,
     equal_on_all_ranks,
     format_nested,
-    host,
     keep_ends,
     read_known_values,
+    to_host,
 )
 from spmdsim.dialects.missing import NotCovered, expand_words, not_covered, refuse
 from spmdsim.dialects.paddle.process_mesh import ProcessMesh
@@ -200,7 +200,7 @@ _WORDS: dict[str, Any] = {
     "dim": lambda self: self.ndim,
     "element_size": lambda self: int(self.dtype.itemsize),
     "tolist": lambda self: self.numpy().tolist(),
-    "_local_value": lambda self: host(self.shards[0]),
+    "_local_value": lambda self: to_host(self.shards[0]),
 }
 for _name, _word in _WORDS.items():
     setattr(Tensor, _name, _word)
@@ -284,7 +284,7 @@ def as_replicated(x: Any, mesh: Mesh | None = None, *, requires_grad: bool = Fal
     world = current_world()
     if not isinstance(x, ours.Tensor):
         array = equal_on_all_ranks(
-            host(x) if isinstance(x, (list, tuple, bool, int, float, complex)) else x, world
+            to_host(x) if isinstance(x, (list, tuple, bool, int, float, complex)) else x, world
         )
         layout = Layout.replicated(mesh or Mesh((world.size,), ("rank",)), array.ndim)
         tracked = requires_grad and has_gradient(array.dtype)

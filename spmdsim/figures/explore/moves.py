@@ -20,7 +20,7 @@ from spmdsim.collectives.history import History, unroll
 from spmdsim.core import Bounds, Layout, Mesh, Strategy
 from spmdsim.core.rule import BoundRule
 from spmdsim.core.step import LOCAL_STEPS, Step, overlap
-from spmdsim.figures.explore.offer import Shape, ends_of, layouts_of
+from spmdsim.figures.explore.offer import Shape, layouts_of, list_plan_ends
 from spmdsim.figures.plan_figures import SentBox, transfers
 from spmdsim.layout.addends import ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation
@@ -112,7 +112,7 @@ def shard_bounds(layout: Layout, shape: Shape) -> list[list[tuple[int, int]]]:
     return [list(layout.bounds(shape, rank)) for rank in layout.mesh.rank_list]
 
 
-def sent_boxes(step: Step) -> list[SentBox]:
+def list_sent_boxes(step: Step) -> list[SentBox]:
     """Return the boxes of the global tensor that ranks send in a step, by receiver.
 
     A box is a pair ``(start, stop)`` per dimension. In the example, x splits 4 elements over 2 ranks, and the step
@@ -123,7 +123,7 @@ def sent_boxes(step: Step) -> list[SentBox]:
     >>> from spmdsim.core import Mesh
     >>> mesh = Mesh((2,), ("x",))
     >>> step, = plan(mesh("x"), mesh(None), (4,)).steps
-    >>> sent_boxes(step)[0]
+    >>> list_sent_boxes(step)[0]
     SentBox(sender=1, receiver=0, box=((2, 4),))
     """
     if step.collective in LOCAL_STEPS:
@@ -180,7 +180,7 @@ class PlanTable:
         ndim = len(self.shape)
         for layout in (*layouts_of(self.mesh, ndim), *self.further):
             self._layout(layout)
-        sources, targets = ends_of(self.mesh, ndim)
+        sources, targets = list_plan_ends(self.mesh, ndim)
         plans = [[self._plan(src, dst) for dst in targets] for src in sources]
         return {
             "shape": list(self.shape),
@@ -232,7 +232,8 @@ class PlanTable:
         if number is None:
             number = self._steps[step] = len(self._steps)
             sent = [
-                [message.sender, message.receiver, self._box(message.box)] for message in sent_boxes(step)
+                [message.sender, message.receiver, self._box(message.box)]
+                for message in list_sent_boxes(step)
             ]
             received = (itemsize * all_received((step,))[sorted(self.mesh.rank_list)]).tolist()
             self._received.append(received)
@@ -274,7 +275,7 @@ def product_facts(mesh: Mesh) -> dict[str, Any]:
     return {"mesh": str(mesh), "strategies": strategies}
 
 
-def operands() -> dict[str, Any]:
+def create_matrices() -> dict[str, Any]:
     """Return the global matrices, which are equal in all products."""
     return {"x": X.tolist(), "w": W.tolist(), "y": (X @ W).tolist()}
 
@@ -308,7 +309,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
     - "x", "w", "y": the bounds of each rank's shard.
     - "local": each rank's local product.
     - "received": the bytes that each rank receives in the all_reduce.
-    - "rounds": the result of :func:`ring_rounds`.
+    - "rounds": the result of :func:`trace_ring`.
     - "result": each rank's final numbers, as the library computes them.
     - "pending" and "owned": the axes of the pending reduction, and each rank's addend as text; [] without one.
     """
@@ -328,7 +329,7 @@ def strategy_facts(bound: BoundRule, strategy: Strategy) -> dict[str, Any]:
         "owned": [reduction.long_label(rank) for rank in strategy.mesh.rank_list] if reduction else [],
         "local": [shard.ravel().tolist() for shard in local],
         "received": _received_by_rank(y.layout, y.meta.dtype.itemsize),
-        "rounds": ring_rounds(y.layout, local),
+        "rounds": trace_ring(y.layout, local),
         "result": [np.asarray(shard).ravel().tolist() for shard in total.read_shards()],
     }
 
@@ -344,7 +345,7 @@ def _received_by_rank(layout: Layout, itemsize: int) -> list[int]:
     return [step.nbytes(rank, itemsize) for rank in layout.mesh.rank_list]
 
 
-def ring_rounds(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
+def trace_ring(layout: Layout, local: list[np.ndarray]) -> list[dict[str, Any]]:
     """Return the messages and the values of every rank after each round of a ring all_reduce.
 
     All groups of ranks run the ring at the same time. A layout without pending reduction gives []. For example, a

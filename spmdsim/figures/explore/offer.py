@@ -92,7 +92,7 @@ class Offer(Pictured):
         return tuple(first[ndim] for ndim in dict.fromkeys(map(len, self.shapes)))
 
 
-def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
+def list_plan_ends(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ...]]:
     """Return the sources and targets whose plans a page has.
 
     By default all offered layouts are sources, and all without pending reductions are targets. If these are more than
@@ -103,7 +103,7 @@ def ends_of(mesh: Mesh, ndim: int) -> tuple[tuple[Layout, ...], tuple[Layout, ..
         mesh: the mesh.
         ndim: number of dimensions of the tensor.
 
-    >>> [len(ends) for ends in ends_of(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
+    >>> [len(ends) for ends in list_plan_ends(Mesh((2, 2, 2), ("a", "b", "c")), 3)]
     [103, 64]
     """
     sources, targets = layouts_of(mesh, ndim), layouts_of(mesh, ndim, partial=False)

@@ -15,10 +15,10 @@ from spmdsim.collectives.round_table import collector_paused
 from spmdsim.errors import InputError
 from spmdsim.figures.explore.moves import (
     PlanTable,
+    create_matrices,
     derivations,
     layout_key,
     mesh_facts,
-    operands,
     product_facts,
 )
 from spmdsim.figures.explore.offer import Offer
@@ -123,7 +123,7 @@ def page_data(offer: Offer) -> dict[str, Any]:
         "meshes": meshes,
         "cases": cases,
         "schedules": schedules(offer),
-        "operands": operands(),
+        "operands": create_matrices(),
         "products": [product_facts(mesh) for mesh in offer.meshes],
         "searches": searches(offer.programs, offer.ranks),
     }

@@ -14,7 +14,7 @@ from spmdsim.labs.judging import (
     expect_equal,
     expect_layout,
     expect_several,
-    numbers,
+    draw_numbers,
     tensor,
     to_python,
 )
@@ -48,7 +48,7 @@ def layouts(answer: Callable[..., Any]) -> Iterator[None]:
         for mesh, student_layouts in zip(GRIDS, answers):
             wanted = (mesh("tp", None), mesh("tp", "dp"), mesh(None, ("dp", "tp")))[number]
             expect_layout(student_layouts[number], wanted, (8, 8), f"the {name} layout")
-            array = numbers(8, 8)
+            array = draw_numbers(8, 8)
             for rank, shard in zip(
                 tensor(array, wanted).world.ranks, tensor(array, student_layouts[number]).shards
             ):

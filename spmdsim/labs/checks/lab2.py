@@ -19,7 +19,7 @@ from spmdsim.labs.judging import (
     expect,
     expect_answer,
     expect_collectives,
-    numbers,
+    draw_numbers,
     tensor,
     to_python,
 )
@@ -144,7 +144,7 @@ def two_halves(answer: Callable[..., Any]) -> Iterator[None]:
         Mistake: If a check fails.
     """
     mesh = Mesh((RANKS,), ("r",))
-    a, b = numbers(16, 24), numbers(24, 8, seed=2)
+    a, b = draw_numbers(16, 24), draw_numbers(24, 8, seed=2)
     y = matmul(tensor(a, mesh(None, "r")), tensor(b, mesh("r", None)))
     trace = expect_answer(answer, [y], np.matmul(a, b), mesh(None, None), "two_halves(y)")
     yield

@@ -17,7 +17,7 @@ from spmdsim.labs.judging import (
     expect_bytes,
     expect_collectives,
     expect_several,
-    numbers,
+    draw_numbers,
     tensor,
     to_python,
     traced,
@@ -64,7 +64,7 @@ def no_communication(answer: Callable[..., Any]) -> Iterator[None]:
     mesh = Mesh((2, 4), ("dp", "tp"))
     layouts = answer(mesh)
     expect_several(layouts, 2, "two layouts", Layout)
-    a, b = numbers(32, 16), numbers(16, 32, seed=2)
+    a, b = draw_numbers(32, 16), draw_numbers(16, 32, seed=2)
     z, trace = traced(lambda: matmul(tensor(a, layouts[0]), tensor(b, layouts[1])))
     expect_collectives(trace, {}, "the product")
     expect(not z.layout.partial_axes, f"Z is {z.layout}: it is not finished")
@@ -96,7 +96,7 @@ def contraction(answer: Callable[..., Any]) -> Iterator[None]:
         Mistake: If a check fails.
     """
     mesh = Mesh((RANKS,), ("r",))
-    a, b = numbers(16, 64), numbers(64, 8, seed=2)
+    a, b = draw_numbers(16, 64), draw_numbers(64, 8, seed=2)
     x, w = tensor(a, mesh(None, "r")), tensor(b, mesh("r", None))
     trace = expect_answer(answer, [x, w], np.matmul(a, b), mesh("r", None), "contraction(x, w)")
     yield

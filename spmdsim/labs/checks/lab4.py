@@ -18,7 +18,7 @@ from spmdsim.labs.judging import (
     expect_collectives,
     expect_several,
     expect_tensor,
-    numbers,
+    draw_numbers,
     tensor,
     traced,
 )
@@ -72,7 +72,7 @@ def column(answer: Callable[..., Any]) -> Iterator[None]:
     """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS), "b": (OUTPUTS,)}
     layouts = _layouts(answer(MESH), ("x", "W", "b"), shapes)
-    arrays = {name: numbers(*shape, seed=len(shape)) for name, shape in shapes.items()}
+    arrays = {name: draw_numbers(*shape, seed=len(shape)) for name, shape in shapes.items()}
     x, w, b = (tensor(arrays[name], layouts[name]) for name in shapes)
     y, trace = traced(lambda: ops.add(ops.matmul(x, w), b))
     expect_collectives(trace, {}, "x W + b")
@@ -99,7 +99,7 @@ def row(answer: Callable[..., Any]) -> Iterator[None]:
     """
     shapes: dict[str, tuple[int, ...]] = {"x": (BATCH, INPUTS), "W": (INPUTS, OUTPUTS)}
     layouts = _layouts(answer(MESH), ("x", "W"), shapes)
-    arrays = {name: numbers(*shape) for name, shape in shapes.items()}
+    arrays = {name: draw_numbers(*shape) for name, shape in shapes.items()}
     x, w = (tensor(arrays[name], layouts[name]) for name in shapes)
     y, trace = traced(lambda: ops.matmul(x, w))
     expect_collectives(trace, {}, "x W")
@@ -126,8 +126,8 @@ def mlp(answer: Callable[..., Any]) -> Iterator[None]:
     Raises:
         Mistake: If a check fails.
     """
-    x, w1 = numbers(BATCH, INPUTS), numbers(INPUTS, 32, seed=2)
-    b1, w2 = numbers(32, seed=3), numbers(32, 8, seed=4)
+    x, w1 = draw_numbers(BATCH, INPUTS), draw_numbers(INPUTS, 32, seed=2)
+    b1, w2 = draw_numbers(32, seed=3), draw_numbers(32, 8, seed=4)
     replicated, wanted = MESH(None, None), np.maximum(x @ w1 + b1, 0) @ w2
     operands = tensor(x, replicated), w1, b1, w2
     trace = expect_answer(answer, operands, wanted, replicated, "mlp(x, w1, b1, w2)")
@@ -158,7 +158,7 @@ def loss(answer: Callable[..., Any]) -> Iterator[None]:
         Mistake: If a check fails.
     """
     tokens, words = 16, 64
-    h, table = numbers(tokens, 8) / 4, numbers(words, 8, seed=2) / 4
+    h, table = draw_numbers(tokens, 8) / 4, draw_numbers(words, 8, seed=2) / 4
     labels = np.random.default_rng(3).integers(0, words, tokens)
     operands = tensor(h, MESH(None, None)), tensor(table, MESH("tp", None)), tensor(labels, MESH(None))
     logits = (h @ table.T).astype(np.float64)

@@ -18,7 +18,7 @@ from spmdsim.labs.judging import (
     expect_equal,
     expect_layout,
     expect_tensor,
-    numbers,
+    draw_numbers,
     tensor,
     traced,
 )
@@ -113,7 +113,7 @@ def chain(answer: Callable[..., Any]) -> Iterator[None]:
     Raises:
         Mistake: If a check fails.
     """
-    a, b, c = numbers(16, 64), numbers(64, 64, seed=2), numbers(64, 8, seed=3)
+    a, b, c = draw_numbers(16, 64), draw_numbers(64, 64, seed=2), draw_numbers(64, 8, seed=3)
     operands = tensor(a, LINE(None, "r")), tensor(b, LINE("r", None)), tensor(c, LINE(None, None))
     trace = expect_answer(answer, operands, a @ b @ c, LINE(None, None), "chain(x, w, v)")
     yield
@@ -134,7 +134,7 @@ def activation(answer: Callable[..., Any]) -> Iterator[None]:
     Raises:
         Mistake: If a check fails.
     """
-    a, b = numbers(16, 64), numbers(64, 64, seed=2)
+    a, b = draw_numbers(16, 64), draw_numbers(64, 64, seed=2)
     y, trace = traced(lambda: answer(tensor(a, LINE(None, "r")), tensor(b, LINE("r", None))))
     expect_tensor(y, np.maximum(a @ b, 0), "activation(x, w)")
     yield

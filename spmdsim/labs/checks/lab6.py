@@ -17,7 +17,7 @@ from spmdsim.labs.judging import (
     expect_layout,
     expect_several,
     expect_tensor,
-    numbers,
+    draw_numbers,
     tensor,
     to_python,
     traced,
@@ -105,7 +105,7 @@ def finish(answer: Callable[..., Any]) -> Iterator[None]:
     Raises:
         Mistake: If a check fails.
     """
-    a, b = numbers(16, 24), numbers(24, 8, seed=2)
+    a, b = draw_numbers(16, 24), draw_numbers(24, 8, seed=2)
     y = matmul(tensor(a, MESH("dp", "tp")), tensor(b, MESH("tp", None)))
     z, trace = traced(lambda: answer(y))
     expect_tensor(z, np.matmul(a, b), "finish(y)")
@@ -128,7 +128,7 @@ def two_readers(answer: Callable[..., Any]) -> Iterator[None]:
     Raises:
         Mistake: If a check fails.
     """
-    a = numbers(16, 16)
+    a = draw_numbers(16, 16)
     tensors, trace = traced(lambda: answer(tensor(a, LINE("r", None))))
     expect_several(tensors, 2, "two tensors")
     for value, layout, name in zip(tensors, (LINE(None, "r"), LINE(None, None)), ("columns", "whole")):

@@ -18,7 +18,7 @@ from spmdsim.labs.judging import (
     expect_equal,
     expect_layout,
     expect_several,
-    numbers,
+    draw_numbers,
     tensor,
     traced,
 )
@@ -44,7 +44,7 @@ def _step(layouts: Any) -> tuple[Tensor, Trace, tuple[Layout, Layout]]:
         Mistake: If ``layouts`` are not two layouts.
     """
     expect_several(layouts, 2, "two layouts", Layout)
-    x, w = tensor(numbers(32, 16), layouts[0]), tensor(numbers(16, 8, seed=2), layouts[1])
+    x, w = tensor(draw_numbers(32, 16), layouts[0]), tensor(draw_numbers(16, 8, seed=2), layouts[1])
     w.requires_grad = True
 
     def step() -> Tensor:
@@ -120,7 +120,7 @@ def _train(make: Callable[..., Any]) -> tuple[Optimiser, Trace, list[np.ndarray]
     layers = [Linear(16, 24, MESH(None, None), bias=False), Linear(24, 8, MESH(None, None), bias=False)]
     for layer in layers:
         layer.materialise(world(RANKS))
-    x = tensor(numbers(32, 16), MESH("dp", None))
+    x = tensor(draw_numbers(32, 16), MESH("dp", None))
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     optimiser = make(parameters, 0.01)
     expect(isinstance(optimiser, Adam), f"an Adam is asked for, but it gives {optimiser!r}")

@@ -21,7 +21,7 @@ from spmdsim.labs.judging import (
     expect_bytes,
     expect_equal,
     expect_several,
-    numbers,
+    draw_numbers,
     tensor,
     traced,
 )
@@ -147,7 +147,7 @@ def _run_step(layouts: Sequence[Layout], batch: int, width: int) -> Trace:
         batch: the number of rows of x.
         width: the number of columns of x, and of rows and columns of W1 and W2.
     """
-    arrays = numbers(batch, width), numbers(width, width, seed=2), numbers(width, width, seed=3)
+    arrays = draw_numbers(batch, width), draw_numbers(width, width, seed=2), draw_numbers(width, width, seed=3)
     x, w1, w2 = (tensor(array, layout) for array, layout in zip(arrays, layouts))
     w1.requires_grad = w2.requires_grad = True
 

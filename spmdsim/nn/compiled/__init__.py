@@ -23,7 +23,7 @@ from spmdsim.arrays.watch import watchers
 from spmdsim.bounded import Bounded
 from spmdsim.errors import UsageTypeError
 from spmdsim.nn.compiled.call_recorder import CallRecorder
-from spmdsim.nn.compiled.replay import Replay, is_sequence, rebuild
+from spmdsim.nn.compiled.replay import Replay, is_sequence, rebuild_sequence
 from spmdsim.pictured import Pictured
 from spmdsim.reading import one_line
 from spmdsim.redistribution.guard import guards
@@ -223,7 +223,7 @@ def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
         substitutes: the substitute of each tensor, by ``id`` of the tensor.
     """
     if is_sequence(value):
-        return rebuild(value, [_replace_tensors(item, substitutes) for item in value])
+        return rebuild_sequence(value, [_replace_tensors(item, substitutes) for item in value])
     if type(value) is dict:
         return {key: _replace_tensors(item, substitutes) for key, item in value.items()}
     return substitutes[id(value)] if isinstance(value, Tensor) else value
@@ -241,7 +241,7 @@ def _detach_tensors(result: Any) -> Any:
         return type(result).from_tensor(result)
     if type(result) is dict:
         return {key: _detach_tensors(item) for key, item in result.items()}
-    return rebuild(result, map(_detach_tensors, result)) if is_sequence(result) else result
+    return rebuild_sequence(result, map(_detach_tensors, result)) if is_sequence(result) else result
 
 
 @explained

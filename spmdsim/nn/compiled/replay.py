@@ -20,7 +20,7 @@ from spmdsim.errors import many
 from spmdsim.nn.compiled.call_recorder import CallRecorder
 from spmdsim.nn.compiled.recorded_calls import Assignment, Entry, RecordedCall, RecordedUpdate, ReplayState
 from spmdsim.pictured import Pictured
-from spmdsim.sides import number_of
+from spmdsim.sides import hash_text
 from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace import source_lines
 
@@ -84,7 +84,7 @@ class Replay(Pictured):
             [*recorded.leaves, *[recorded.before[k].gradient for k in self._read_gradients]]
         )
         #: The number of this recording in the comparisons between ranks.
-        self.number = number_of(
+        self.number = hash_text(
             " ".join([recorded.name, *recorded.words, *[call.words for call in self.calls]])
         )
 
@@ -152,7 +152,7 @@ class Replay(Pictured):
             return lambda tensors: tensors[position]
         if is_sequence(result):
             forms = [self._describe_result(recorded, element) for element in result]
-            return lambda tensors: rebuild(result, [form(tensors) for form in forms])
+            return lambda tensors: rebuild_sequence(result, [form(tensors) for form in forms])
         if type(result) is dict:
             named = {key: self._describe_result(recorded, element) for key, element in result.items()}
             return lambda tensors: {key: form(tensors) for key, form in named.items()}
@@ -330,10 +330,10 @@ def is_sequence(value: object) -> bool:
     return type(value) in (list, tuple) or (isinstance(value, tuple) and hasattr(value, "_fields"))
 
 
-def rebuild(like: Sequence[Any], parts: Iterable[Any]) -> Any:
+def rebuild_sequence(like: Sequence[Any], parts: Iterable[Any]) -> Any:
     """Return a list, tuple or named tuple of the type of ``like`` with the items ``parts``.
 
-    >>> rebuild((1, 2), [3, 4])
+    >>> rebuild_sequence((1, 2), [3, 4])
     (3, 4)
     """
     make: Callable[[Iterable[Any]], Any] = getattr(like, "_make", type(like))

@@ -44,7 +44,7 @@ def sends(src: Layout, dst: Layout, shape: Sequence[int], rank: int) -> Sequence
     return exchange_between(src, dst, tuple(shape)).transfers(rank, False)
 
 
-def sent_counts(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: Iterable[int]) -> list[int]:
+def count_sent(src: Layout, dst: Layout, shape: tuple[int, ...], ranks: Iterable[int]) -> list[int]:
     """Return the number of elements that each rank of ``ranks`` sends to others, in their order.
 
     It is 0 outside the source mesh.

@@ -51,9 +51,9 @@ from spmdsim.redistribution.price import (
 )
 from spmdsim.redistribution.step_counts import (
     busiest_received,
+    count_most_received,
     largest_shard,
     largest_shard_shape,
-    most_received,
 )
 
 Shape: TypeAlias = tuple[int, ...]
@@ -418,7 +418,7 @@ class _Finder:
         if not self.prices.bytes_only or src.mesh.size > MOST_RANKS or 0 in shape or not shape:
             return None
         step = find_single_step(src, dst, shape, self.kept)
-        if step is None or most_received(step) > least_on_average(src, dst, shape).busiest:
+        if step is None or count_most_received(step) > least_on_average(src, dst, shape).busiest:
             return None
         return self._candidate((step,), COLLECTIVES)
 

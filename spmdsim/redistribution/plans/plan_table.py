@@ -13,9 +13,9 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.redistribution.implementations.implementation import step_buffer
 from spmdsim.redistribution.plans.plan_candidates import Candidate
 from spmdsim.redistribution.step_counts import (
+    count_received,
     largest_shard_shape,
     most_sent,
-    received_elements,
     step_messages,
 )
 from spmdsim.tables import Table, join_text
@@ -217,7 +217,7 @@ def _step_dict(plan: Plan, number: int) -> dict[str, Any]:
             most_sent(step) if plan.sent_elements is None else max(plan.sent_elements[number])
         )
         * plan.itemsize,
-        "total_nbytes": int(received_elements(step).sum()) * plan.itemsize,
+        "total_nbytes": int(count_received(step).sum()) * plan.itemsize,
         "messages": step_messages(step),
         "seconds": seconds,
         "buffer_nbytes": step_buffer(step, plan.step_dtype),

@@ -27,7 +27,7 @@ from spmdsim.layout.windowed_layout import Windowed
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.bound.lower_bound import ReceptionBound, lower_bound, reduced_axes
 from spmdsim.redistribution.bound.node_bound import node_bound
-from spmdsim.redistribution.exchange.direct import sent_counts
+from spmdsim.redistribution.exchange.direct import count_sent
 from spmdsim.redistribution.implementations.implementation import plan_peak
 from spmdsim.redistribution.plans.plan_candidates import (
     Candidate,
@@ -136,7 +136,7 @@ class Plan(ShortRepr):
             return None
         ranks = sorted({rank for mesh in meshes for rank in mesh.rank_list})
         return [
-            sent_counts(step.src, step.dst, step.shape, ranks)
+            count_sent(step.src, step.dst, step.shape, ranks)
             if step.collective == "exchange" and step.to_shape is None
             else [sent_nbytes(step, rank, 1) for rank in ranks]
             for step in self.steps

@@ -31,7 +31,7 @@ from spmdsim.simulation.findings.problems import (
     WARNING,
     Problem,
     ProgramPlace,
-    place_of,
+    describe_call_place,
     ranks_text,
     site_key,
 )
@@ -66,7 +66,7 @@ class Relief:
         """
         key = site_key(message.site)
         scheduler.buffered_sites.add(key)
-        location = place_of(message.task.rank, message.name, message.site)
+        location = describe_call_place(message.task.rank, message.name, message.site)
         text = f"{location} only works because the library buffers the message: without a buffer "
         self._report(scheduler, "needs_buffering", message, location, text)
 
@@ -80,7 +80,7 @@ class Relief:
             scheduler: the simulation, to whose problems the warning is added.
             call: the call of the rank that left early; its ``relief`` is this object.
         """
-        location = place_of(call.task.rank, call.name, call.site)
+        location = describe_call_place(call.task.rank, call.name, call.site)
         text = (
             f"{location} only works because the library lets rank {location.rank} leave before the others "
             "have come: otherwise "
@@ -437,7 +437,7 @@ def _describe_stolen_message(operation: Any, finished: list[int]) -> str:
     if isinstance(operation, Message | WindowWait) or not senders or operation.source == ANY_SOURCE:
         return ""
     name, site = wildcard_receives[senders[0]]
-    return f"; {place_of(operation.task.rank, name, site)}, open to any source, took one of its messages"
+    return f"; {describe_call_place(operation.task.rank, name, site)}, open to any source, took one of its messages"
 
 
 def _explain_other_message(scheduler: Scheduler, graph: WaitGraph) -> Problem | None:
@@ -490,7 +490,7 @@ def _describe_other_message(scheduler: Scheduler, operation: Any) -> str:
             sender = message.task.rank
             if source != ANY_SOURCE and sender != operation.comm.ranks[source]:
                 continue
-            sent = place_of(sender, message.name, message.site)
+            sent = describe_call_place(sender, message.name, message.site)
             subject = f"but the message that rank {sender} sent it with {sent}"
             if shared.origin is not operation.comm.origin:
                 return f"{subject} is in the communicator {shared.name}, not {operation.comm.name}"

@@ -16,9 +16,9 @@ from spmdsim.simulation.findings.problems import (
     WARNING,
     Problem,
     ProgramPlace,
+    describe_call_place,
     line_of,
     place_in_stack,
-    place_of,
     ranks_text,
 )
 from spmdsim.simulation.one_sided.end_report import find_open_windows
@@ -312,7 +312,7 @@ def _find_unreceived(scheduler: Scheduler) -> Iterator[Problem]:
         shared = first.comm
         senders = {message.task.rank for message in messages}
         receivers = {message.comm.ranks[message.dest] for message in messages}
-        location = place_of(min(senders), first.name, site)
+        location = describe_call_place(min(senders), first.name, site)
         count_words = "a message" if len(messages) == 1 else f"{len(messages)} messages"
         verb_phrase = "never receives" if len(receivers) == 1 else "never receive"
         communicator = "" if shared.name == "COMM_WORLD" else f" in {shared.name}"
@@ -338,7 +338,7 @@ def _find_open_meetings(scheduler: Scheduler) -> Iterator[Problem]:
             calls = meeting.present()
             missing = [shared.ranks[r] for r, call in enumerate(meeting.calls) if call is None]
             arrived = [shared.ranks[call.rank] for call in calls]
-            location = place_of(arrived[0], calls[0].name, calls[0].site)
+            location = describe_call_place(arrived[0], calls[0].name, calls[0].site)
             verb_phrase = "never calls" if len(missing) == 1 else "never call"
             text = f"{ranks_text(missing)} {verb_phrase} {location}, which {ranks_text(arrived)} began"
             ranks = tuple(sorted({*missing, *arrived}))
@@ -364,7 +364,7 @@ def _find_open_requests(scheduler: Scheduler) -> Iterator[Problem]:
     for (name, site), operations in groups.items():
         # An example: "ranks 2, 3 never wait for 2 requests of Irecv at a.py:16 (Irecv(source=3)), not even complete".
         ranks = sorted({operation.task.rank for operation in operations})
-        location: ProgramPlace = place_of(ranks[0], name, site)
+        location: ProgramPlace = describe_call_place(ranks[0], name, site)
         count_words = "a request" if len(operations) == 1 else f"{len(operations)} requests"
         subject = f"{ranks_text(ranks)} never {'waits' if len(ranks) == 1 else 'wait'} for"
         state = "" if all(operation.done for operation in operations) else ", not even complete"

@@ -13,7 +13,7 @@ from typing import Any
 from spmdsim.simulation.data.constants import ANY_SOURCE
 from spmdsim.simulation.engine.scheduler import Scheduler
 from spmdsim.simulation.engine.wildcards import match_wildcard
-from spmdsim.simulation.findings.problems import ProgramPlace, place_in_stack, place_of
+from spmdsim.simulation.findings.problems import ProgramPlace, describe_call_place, place_in_stack
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _list_options(scheduler: Scheduler) -> Iterator[tuple[Choice, Any]]:
                 continue
             task = wildcard.task
             if hasattr(wildcard, "site"):
-                location = place_of(task.rank, wildcard.name, wildcard.site)
+                location = describe_call_place(task.rank, wildcard.name, wildcard.site)
             else:
                 location = place_in_stack(task.rank, task.greenlet.gr_frame)
             for source in sorted(box.arrived):

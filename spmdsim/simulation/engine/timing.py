@@ -19,7 +19,7 @@ from spmdsim.cost.port_load import group_load
 from spmdsim.errors import UsageTypeError, many
 from spmdsim.simulation.engine.mailboxes import Message, Receive
 from spmdsim.simulation.findings.problems import user_call
-from spmdsim.worlds.trace.source_lines import in_words
+from spmdsim.worlds.trace.source_lines import format_place
 
 #: A machine, its name or file, its numbers (alpha, beta[, gamma]), or None for a plain network.
 MachineLike = Machine | str | os.PathLike[str] | Sequence[float] | None
@@ -109,7 +109,7 @@ class Timeline:
         """
         _, user = user_call(frame)
         if user is not None:
-            facts["line"] = in_words(user.f_code.co_filename, user.f_lineno, folder=True)
+            facts["line"] = format_place(user.f_code.co_filename, user.f_lineno, folder=True)
         self._slice(name, task.rank, begin, task.clock, facts)
 
     def record_blocked(self, task: Any, name: str, where: str, ranks: str, last: float) -> None:

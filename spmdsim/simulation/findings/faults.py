@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.errors import many
-from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem, ProgramPlace, place_of, ranks_text
+from spmdsim.simulation.findings.problems import (
+    ERROR,
+    WARNING,
+    Problem,
+    ProgramPlace,
+    describe_call_place,
+    ranks_text,
+)
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.collective_calls import CollectiveCall, Meeting
@@ -20,12 +27,12 @@ _ORDERS = {1: "row by row", 2: "column by column"}
 
 def send_place(message: Message) -> ProgramPlace:
     """Return the source line of a send."""
-    return place_of(message.task.rank, message.name, message.site)
+    return describe_call_place(message.task.rank, message.name, message.site)
 
 
 def receive_place(receive: Receive) -> ProgramPlace:
     """Return the source line of a receive."""
-    return place_of(receive.task.rank, receive.name, receive.site)
+    return describe_call_place(receive.task.rank, receive.name, receive.site)
 
 
 def describe_contents(payload: Any) -> str:
@@ -144,7 +151,7 @@ def report_collective_order(scheduler: Scheduler, calls: list[Any]) -> None:
             if buffer.order:
                 orders.setdefault(buffer.order, (call, side))
     first_calls = [orders[order] for order in sorted(orders, reverse=True)]
-    places = [place_of(call.task.rank, call.name, call.site) for call, _ in first_calls]
+    places = [describe_call_place(call.task.rank, call.name, call.site) for call, _ in first_calls]
     phrases = [
         f"the {side} buffer of rank {call.task.rank} is stored {_ORDERS[order]}"
         for order, (call, side) in sorted(orders.items(), reverse=True)
@@ -166,7 +173,7 @@ def report_contradiction(task: Any, buffer: Any, name: str, site: Any) -> None:
     """
     if not is_new(task.scheduler, "contradiction", site):
         return
-    location, (dtype, datatype) = place_of(task.rank, name, site), buffer.contradiction
+    location, (dtype, datatype) = describe_call_place(task.rank, name, site), buffer.contradiction
     text = (
         f"rank {task.rank} passes an array of {dtype} as {datatype} in {location}: "
         "the elements are read as other values than the array has"
@@ -206,7 +213,7 @@ def report_changed(scheduler: Scheduler, operation: Any, where: ProgramPlace) ->
     """
     if not is_new(scheduler, "changed", operation.site):
         return
-    start = place_of(operation.task.rank, operation.name, operation.site)
+    start = describe_call_place(operation.task.rank, operation.name, operation.site)
     kinds = {"payload": "send", "target": "receive"}  # by attribute; a collective call has neither
     what = next((kind for name, kind in kinds.items() if hasattr(operation, name)), "collective")
     text = (
@@ -302,7 +309,7 @@ def _ranks_words(shared: Any, ranks: Sequence[int]) -> str:
 
 def _call_place(shared: Any, meeting: Meeting, rank: int) -> Any:
     call: Any = meeting.calls[rank]
-    return place_of(shared.ranks[rank], call.name, call.site)
+    return describe_call_place(shared.ranks[rank], call.name, call.site)
 
 
 def _describe_one_line(shared: Any, meeting: Meeting, fact: str, groups: list[list[int]]) -> str:
@@ -369,8 +376,8 @@ def find_block_difference(shared: Any, calls: list[CollectiveCall]) -> Problem |
         same_type = block.dtype == buffer.dtype or block.loose or buffer.loose
         if same_type and block.nbytes == buffer.nbytes:
             continue
-        sent = place_of(shared.ranks[sender.rank], sender.name, sender.site)
-        received = place_of(shared.ranks[receiver.rank], receiver.name, receiver.site)
+        sent = describe_call_place(shared.ranks[sender.rank], sender.name, sender.site)
+        received = describe_call_place(shared.ranks[receiver.rank], receiver.name, receiver.site)
         return Problem(
             "collective_mismatch",
             ERROR,
@@ -459,7 +466,7 @@ def describe_lag(shared: Any, meeting: Meeting) -> str:
         skipping = [rank for rank, call in enumerate(row) if call == next_call and call != common_call]
         if skipping and len(skipping) <= len(row) // 2:
             call_name, site = common_call
-            skipped = place_of(0, call_name, site)
+            skipped = describe_call_place(0, call_name, site)
             names = _ranks_words(shared, skipping)
             return f"; {names} skipped {skipped} (collective call {index + 1} of the others)"
     return ""

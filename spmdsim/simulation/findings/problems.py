@@ -13,7 +13,7 @@ from typing import Any
 
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.pictured import ShortRepr
-from spmdsim.worlds.trace.source_lines import in_words
+from spmdsim.worlds.trace.source_lines import format_place
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # folder of the simulator
 #: A call site: the code object and the offset of its instruction.
@@ -39,7 +39,7 @@ class ProgramPlace:
     @property
     def where(self) -> str:
         """File name without folder, and line; in a notebook the cell and line."""
-        return in_words(self.file, self.line)
+        return format_place(self.file, self.line)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the place as JSON values."""
@@ -68,7 +68,7 @@ def site_key(site: Site) -> tuple[str, int, int]:
     return code.co_filename, code.co_firstlineno, offset
 
 
-def place_of(rank: int, call: str, site: Site) -> ProgramPlace:
+def describe_call_place(rank: int, call: str, site: Site) -> ProgramPlace:
     """Return the place of a recorded call."""
     code, offset = site
     return ProgramPlace(rank, call, code.co_filename, line_of(code, offset))

@@ -19,7 +19,7 @@ from spmdsim.simulation.data.reduce_operators import NAMED as OPERATIONS
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
-from spmdsim.simulation.findings.problems import ERROR, Problem, place_in_stack, place_of, site_of
+from spmdsim.simulation.findings.problems import ERROR, Problem, describe_call_place, place_in_stack, site_of
 from spmdsim.simulation.interface.collective_methods import CollectiveMethods, call_collective
 from spmdsim.simulation.interface.errhandlers import Errhandler, ErrhandlerHolder
 from spmdsim.simulation.interface.groups import Group
@@ -436,7 +436,7 @@ class Comm(
         Args:
             errorcode: becomes the exit code of this rank; 0 becomes 1.
         """
-        location = place_of(self._task.rank, "Abort", site_of(_frame(1)))
+        location = describe_call_place(self._task.rank, "Abort", site_of(_frame(1)))
         self._task.exit_code = errorcode or 1
         text = f"rank {location.rank} calls Abort({errorcode}) at {location.where}"
         problem = Problem("abort", ERROR, text, (location.rank,), (location,))

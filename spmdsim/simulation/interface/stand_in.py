@@ -21,7 +21,7 @@ from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.rank_clock import TICK, read_clock
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
-from spmdsim.simulation.findings.problems import place_of, site_of
+from spmdsim.simulation.findings.problems import describe_call_place, site_of
 from spmdsim.simulation.interface import errhandlers, error_codes, library_internals
 from spmdsim.simulation.interface.generalized_requests import Grequest
 from spmdsim.simulation.interface.graphs import Distgraphcomm, Graphcomm
@@ -185,7 +185,7 @@ class StandIn:
                 "ERR_OTHER",
                 "MPI.Init must be called once, but MPI is initialised, as the import of mpi4py.MPI does",
             )
-        task.initialized = place_of(task.rank, "Init", site_of(sys._getframe(1)))
+        task.initialized = describe_call_place(task.rank, "Init", site_of(sys._getframe(1)))
         enable(task.world)
 
     def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:

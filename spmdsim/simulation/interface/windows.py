@@ -13,7 +13,7 @@ from spmdsim.simulation.engine.collective_calls import CollectiveCall, Collectiv
 from spmdsim.simulation.engine.mailboxes import Endpoint
 from spmdsim.simulation.engine.scheduler import current_task
 from spmdsim.simulation.engine.timing import are_on_one_node
-from spmdsim.simulation.findings.problems import ProgramPlace, place_of, site_of
+from spmdsim.simulation.findings.problems import ProgramPlace, describe_call_place, site_of
 from spmdsim.simulation.interface.collective_methods import call_collective
 from spmdsim.simulation.interface.groups import Group
 from spmdsim.simulation.interface.window_calls import WindowCalls
@@ -70,7 +70,7 @@ class Win(WindowCalls):
         if value[1] < 1:
             raise MPIError("ERR_DISP", f"{name}: disp_unit must be 1 or more, got {value[1]}")
         comm = _self_comm() if comm is None else comm
-        created = place_of(comm._task.rank, name, site_of(frame))
+        created = describe_call_place(comm._task.rank, name, site_of(frame))
         rule = CollectiveRule(lambda calls: _answer_creation(calls, flavor, created), "barrier")
         call = CollectiveCall(rule, [], None, {})
         call.value = value
@@ -157,7 +157,7 @@ class Win(WindowCalls):
         """
         window = self._state
         window.epochs[self._rank].check_closed("Free")
-        freed = place_of(self._task.rank, "Free", site_of(_frame(1)))
+        freed = describe_call_place(self._task.rank, "Free", site_of(_frame(1)))
         rule = CollectiveRule(lambda calls: window.free(freed), "barrier")
         call_collective(self, CollectiveCall(rule, [], None, {"assertion": "none"}), "Free", _frame(1))
         self._window = None

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.simulation.data.message_buffers import MessageBuffer
 from spmdsim.simulation.engine.scheduler import Task
-from spmdsim.simulation.findings.problems import ProgramPlace, Site, place_of
+from spmdsim.simulation.findings.problems import ProgramPlace, Site, describe_call_place
 from spmdsim.simulation.one_sided.causal_order import CausalOrder
 
 READ, WRITE, ACCUMULATE = "reads", "writes", "accumulates"
@@ -99,7 +99,7 @@ class Access:
         """The call with its file and line, which take time to find; of a store, the next MPI call."""
         if isinstance(self.site, ProgramPlace):
             return self.site
-        return place_of(self.task.rank, self.call, self.site)
+        return describe_call_place(self.task.rank, self.call, self.site)
 
     def key(self) -> Any:
         """Return a value that is equal for repeated accesses; the last of them can stand for all."""

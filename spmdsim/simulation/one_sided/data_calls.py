@@ -12,7 +12,14 @@ from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import Datatype, datatype_of
 from spmdsim.simulation.data.message_buffers import MessageBuffer, message_buffer
 from spmdsim.simulation.findings.faults import is_new
-from spmdsim.simulation.findings.problems import ERROR, WARNING, Problem, ProgramPlace, Site, place_of
+from spmdsim.simulation.findings.problems import (
+    ERROR,
+    WARNING,
+    Problem,
+    ProgramPlace,
+    Site,
+    describe_call_place,
+)
 from spmdsim.simulation.one_sided.accesses import ACCUMULATE, READ, WRITE, Access, Footprint
 from spmdsim.simulation.one_sided.operations import WindowOperation, check_buffers_apart, check_sizes
 from spmdsim.simulation.one_sided.times import transfer_end
@@ -171,7 +178,7 @@ class DataCall:
         if exposed.memory is None or exposed.unit > 1 or displacement % size == 0:
             return
         if is_new(window.scheduler, "unit", self.site):
-            location = place_of(self.task.rank, self.name, self.site)
+            location = describe_call_place(self.task.rank, self.name, self.site)
             text = (
                 f"rank {location.rank} passes the displacement {displacement} to {location}: it counts bytes, so it is "
                 f"inside of an element of {size} bytes; pass disp_unit={size} to {window.created}"

@@ -10,7 +10,14 @@ from spmdsim.simulation.data.derived_types import BYTE_DTYPE
 from spmdsim.simulation.data.message_buffers import MessageBuffer
 from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.findings.faults import is_new
-from spmdsim.simulation.findings.problems import ERROR, Problem, ProgramPlace, Site, place_of, ranks_text
+from spmdsim.simulation.findings.problems import (
+    ERROR,
+    Problem,
+    ProgramPlace,
+    Site,
+    describe_call_place,
+    ranks_text,
+)
 from spmdsim.simulation.one_sided.accesses import ACCUMULATE, READ, Access, Footprint
 from spmdsim.simulation.one_sided.regions import Region
 
@@ -74,7 +81,7 @@ class WindowOperation:
     @property
     def location(self) -> ProgramPlace:
         """The place of the call in the program."""
-        return place_of(self.task.rank, self.name, self.site)
+        return describe_call_place(self.task.rank, self.name, self.site)
 
     def describe(self) -> str:
         """Return the call as text, such as ``Put(target=1)``."""

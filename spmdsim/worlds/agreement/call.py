@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, fields, replace
 import numpy as np
 
 from spmdsim.core.step import Step
-from spmdsim.sides import NUMBERS, number_of
+from spmdsim.sides import NUMBERS, hash_text
 
 #: Bytes from which on a message of another length than expected may end the job in MPI: MPICH aborts, Open MPI writes
 #: the rest of a longer message behind the receiver's buffer.
@@ -136,7 +136,7 @@ class Call:
             has_any_length: True if the lengths of messages depend on the data.
         """
         facts = [getattr(step, field.name) for field in fields(step)]
-        number = number_of(repr((*facts, dtype.name, algorithm)))
+        number = hash_text(repr((*facts, dtype.name, algorithm)))
         if has_any_length or math.prod(step.shape) * dtype.itemsize >= HEAVY:
             number += NUMBERS
         description = CallDescription.of_step(step, dtype.name, algorithm)
@@ -151,7 +151,7 @@ class Call:
             ranks: the ranks that make the call, in any order.
             is_local: True if the call moves nothing, so that no rank waits for another one.
         """
-        number = number_of(words)
+        number = hash_text(words)
         return Call(CallDescription(words), number, tuple(sorted(ranks)), number, is_local)
 
     def with_ids(self, ids: str) -> Call:
@@ -163,4 +163,4 @@ class Call:
             ids: the ids in words.
         """
         description = replace(self.description, ids=ids)
-        return replace(self, description=description, number=self.number ^ number_of(ids))
+        return replace(self, description=description, number=self.number ^ hash_text(ids))

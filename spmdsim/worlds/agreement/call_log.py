@@ -19,7 +19,7 @@ from mpi4py import MPI
 
 from spmdsim.bounded import Bounded
 from spmdsim.errors import DisagreementError
-from spmdsim.sides import NUMBERS, number_of
+from spmdsim.sides import NUMBERS, hash_text
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.call import Call
 from spmdsim.worlds.agreement.descriptions import (
@@ -166,7 +166,7 @@ class CallLog(GroupLog):
         Args:
             code: the number of the call, under which its words are published already.
         """
-        number = code ^ number_of(source_lines())
+        number = code ^ hash_text(source_lines())
         self.board.publish(number, self.board.text(self.board.me, code) or "")
         return number
 

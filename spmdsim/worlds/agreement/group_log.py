@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from spmdsim.sides import name_ranks, number_of
+from spmdsim.sides import hash_text, name_ranks
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.shared_board import LoggedCall, SharedBoard
 
@@ -51,7 +51,7 @@ class GroupLog:
         history: TensorHistory,
     ) -> None:
         self.board, self.members, self.places, self.history = board, members, places, history
-        self.key = number_of(f"{name} {members}")
+        self.key = hash_text(f"{name} {members}")
         self.start = board.open_group(self.key, places)
         self.number = self.computed = 0
         self._starts: dict[int, int] = {}

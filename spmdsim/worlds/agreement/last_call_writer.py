@@ -20,7 +20,7 @@ from typing import Any
 from mpi4py import MPI
 
 from spmdsim.shutdown.exit_notes import ASKED, ENDING, find_job_folder, note_recording, read_request
-from spmdsim.shutdown.stop import run_before_end, write
+from spmdsim.shutdown.stop import run_before_end, write_line
 from spmdsim.sides import name_ranks
 from spmdsim.worlds.agreement.descriptions import describe_exit
 from spmdsim.worlds.agreement.shared_board import RECORDS, SharedBoard
@@ -189,16 +189,16 @@ class LastCallWriter:
         if len(ranks) < self.size:  # other nodes write theirs
             path = path.with_name(f"{path.stem}.rank{ranks[0]}{path.suffix}")
         try:
-            last_calls.write(path, self._document(ranks, reason))
+            last_calls.write_document(path, self._document(ranks, reason))
         except Exception as error:  # the job goes on, or ends for a reason of its own
             cause = error.strerror if isinstance(error, OSError) else repr(error)
-            write(f"what the ranks called last cannot be written to {path}: {cause}")
+            write_line(f"what the ranks called last cannot be written to {path}: {cause}")
             return
         folder = find_job_folder()
         if folder is None or not (last or any((folder / note).exists() for note in (ENDING, ASKED))):
             # Else the starter prints the path.
             ranks_text = "the ranks" if len(ranks) == self.size else name_ranks(ranks)
-            write(f"what {ranks_text} called last is in {path}")
+            write_line(f"what {ranks_text} called last is in {path}")
 
     def _document(self, ranks: Sequence[int], reason: str) -> dict[str, Any]:
         """Return the content of the file: see :func:`spmdsim.worlds.trace.last_calls.document`.

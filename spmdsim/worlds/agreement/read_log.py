@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spmdsim.sides import number_of, sides
+from spmdsim.sides import hash_text, sides
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.descriptions import describe_ancestors
 from spmdsim.worlds.agreement.group_log import GroupLog
@@ -65,7 +65,7 @@ class ReadLog:
 
     def __init__(self, log: GroupLog, strict: bool) -> None:
         self._log, self._board, self._strict = log, log.board, strict
-        self._key, self._start, self._count = number_of(f"reads of {log.key}"), 0, 0
+        self._key, self._start, self._count = hash_text(f"reads of {log.key}"), 0, 0
         turn = log.places.index(self._board.me)
         self._neighbours = {log.places[turn - 1], log.places[(turn + 1) % len(log.places)]}
         self._waiting: deque[Read] = deque(maxlen=WAITING)

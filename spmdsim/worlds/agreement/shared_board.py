@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from spmdsim.errors import WorldError
-from spmdsim.sides import number_of
+from spmdsim.sides import hash_text
 from spmdsim.worlds.agreement.call import CallDescription
 from spmdsim.worlds.agreement.process_state import LOST, RUNNING, find_process_state
 from spmdsim.worlds.trace.source_lines import source_line, user_frame
@@ -302,7 +302,7 @@ class SharedBoard:
             function: the number of its function, from :func:`user_frame`.
         """
         text = source_line(frame) or "an unknown place"
-        number = number_of(text)
+        number = hash_text(text)
         self.publish(number, text)
         if len(self._lines) >= LINES:
             self._lines.clear()

@@ -26,7 +26,7 @@ from spmdsim.errors import DisagreementError, SpmdError, WorldError, many
 from spmdsim.launcher import JOB_VARIABLE, detect, find_host_name
 from spmdsim.settings import CHECK, DEADLINE, PREFIX, RECORD, TUNE
 from spmdsim.shutdown.processes import unlink_segments
-from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.sides import hash_text, name_ranks, sides
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.rank_hosts import add_hosts, list_hosts
@@ -102,7 +102,7 @@ def agree_on_start(
     if comm.Get_size() > 1:
         setting_facts = _describe_settings(settings)
         facts = {**setting_facts, **_collect_facts()} if problem is None else {MISTAKE: str(problem)}
-        number = number_of(repr(sorted(facts.items())))
+        number = hash_text(repr(sorted(facts.items())))
         try:
             seconds = settings.get("deadline", DEADLINE.default)
             equal = Comparison(comm, number, seconds).equal()

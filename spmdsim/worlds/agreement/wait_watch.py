@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterable, Sequence
 
-from spmdsim.shutdown.stop import abort_job, end_job, write
+from spmdsim.shutdown.stop import abort_job, end_job, write_line
 from spmdsim.worlds.agreement import shared_board as layout
 from spmdsim.worlds.agreement.call_log import CallLog
 from spmdsim.worlds.agreement.descriptions import (
@@ -164,7 +164,7 @@ class WaitWatch:
             return False
         if waited <= (printed_lines + 1) * SECONDS_BETWEEN_LINES or not self._is_first(watched, current[1]):
             return False
-        write(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
+        write_line(describe_absence(watched, current[1], f"did not come yet, after {waited:.0f} s,"))
         return True
 
     def _find_reason(self, log: CallLog, number: int, waited: float) -> str | None:

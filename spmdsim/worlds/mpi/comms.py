@@ -28,8 +28,8 @@ from spmdsim.errors import DisagreementError, WorldError
 from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before_quick_exit
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.processes import unlink_segments
-from spmdsim.shutdown.stop import end_job, end_job_for_others, write
-from spmdsim.sides import number_of
+from spmdsim.shutdown.stop import end_job, end_job_for_others, write_line
+from spmdsim.sides import hash_text
 from spmdsim.worlds.agreement.interface import CLOSED, CallAgreement
 from spmdsim.worlds.agreement.node_memory import world_ranks
 from spmdsim.worlds.agreement.process_agreements import PROCESS
@@ -375,7 +375,7 @@ class Comms:
         me = self._talk.rank
         if me == min([me, *self._left]):
             who = f"{self._names([me])} has ended the program"
-            write(f"{who}, and waits for {self._names(awaited)} since {waited:.0f} s")
+            write_line(f"{who}, and waits for {self._names(awaited)} since {waited:.0f} s")
             return True
         return False
 
@@ -385,7 +385,7 @@ _worlds: list[Comms] = []
 
 def _number(ranks: tuple[int, ...]) -> int:
     """Return the number of a group."""
-    return number_of(repr(ranks))
+    return hash_text(repr(ranks))
 
 
 def _leave(hurry: Hurry | None) -> None:

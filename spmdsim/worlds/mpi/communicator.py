@@ -35,7 +35,7 @@ from spmdsim.worlds.mpi.emulated_calls import (
     EmulatedCalls,
     find_function,
     parse_buffer,
-    require_writable,
+    require_writable_array,
 )
 from spmdsim.worlds.mpi.messages import TAG, Messages
 from spmdsim.worlds.programs import check_mode
@@ -565,7 +565,7 @@ class EmulatedCommunicator(Pictured):
         if result is None:
             self._run(schedule, sizes, vector, None)
             return
-        require_writable(result.elements)
+        require_writable_array(result.elements)
         total = sum(counts)
         in_order = begins == tuple(accumulate((0, *counts[:-1])))
         shape = (total, *result.elements.shape[1:])
@@ -606,7 +606,7 @@ class EmulatedCommunicator(Pictured):
         program = program_of(schedule, self._rank, sizes)
         check_arrays(program, vector, result)
         if result is not None:
-            require_writable(result)
+            require_writable_array(result)
         self._calls.begin(schedule, sizes, op, result if vector is None else vector)
         function = np.add if op is None or like is None else find_function(op, like)
         execute(program, self._messages, vector, result, function, TAG)

@@ -23,7 +23,7 @@ from spmdsim.errors import DisagreementError, UsageTypeError, WorldError, many
 from spmdsim.shutdown.hooks import guard_mpi_files, read_exit_reason, run_before_quick_exit
 from spmdsim.shutdown.phase_watch import waiting_for_ranks
 from spmdsim.shutdown.stop import describe_forked_child, end_job
-from spmdsim.sides import name_ranks, number_of, sides
+from spmdsim.sides import hash_text, name_ranks, sides
 from spmdsim.worlds.agreement.arrival_gossip import GAVE_UP
 from spmdsim.worlds.agreement.comparison import Comparison
 from spmdsim.worlds.agreement.start_agreement import name_differing_facts
@@ -189,7 +189,7 @@ def _view_elements(flat: np.ndarray, datatype: MPI.Datatype | None, count: int |
     return flat if count is None else flat[:count]
 
 
-def require_writable(result: np.ndarray) -> None:
+def require_writable_array(result: np.ndarray) -> None:
     """Raise UsageTypeError if nothing can be received into an array."""
     if not result.flags.writeable:
         raise UsageTypeError(
@@ -213,7 +213,7 @@ def operation_name(op: MPI.Op | None) -> str:
     return word or f"an operation of the user's{'' if op.Is_commutative() else ', not commutative'}"
 
 
-def type_name(array: np.ndarray) -> str:
+def describe_element_type(array: np.ndarray) -> str:
     """Return an element type in words."""
     return array.dtype.name if array.ndim == 1 else f"elements of {many(array.shape[1], 'byte')}"
 
@@ -357,11 +357,11 @@ class EmulatedCalls:
         """
         if not self._on:
             return
-        operation, elements = operation_name(op), "" if array is None else type_name(array)
+        operation, elements = operation_name(op), "" if array is None else describe_element_type(array)
         call = EmulatedCall(schedule, sizes, operation, elements)
         is_new = call not in self._numbers
         if is_new:
-            self._numbers[call] = number_of(repr(call.facts))
+            self._numbers[call] = hash_text(repr(call.facts))
         self._post(self._numbers[call], call)
         self.begun = True
         is_long = array is not None and sum(sizes) * array.itemsize >= LONG
@@ -398,7 +398,7 @@ class EmulatedCalls:
             self.end()
 
     def _post_facts(self, facts: dict[str, str]) -> None:
-        self._post(number_of(repr(facts)), facts)
+        self._post(hash_text(repr(facts)), facts)
 
     def _post(self, number: int, call: EmulatedCall | dict[str, str]) -> None:
         """Start to compare a number of this rank's call; in strict mode, with the user's lines.
@@ -415,7 +415,7 @@ class EmulatedCalls:
         if self._broken is not None:
             raise DisagreementError(self._broken)
         if self._strict:
-            number ^= number_of(source_lines())
+            number ^= hash_text(source_lines())
         self._call_or_facts = call
         self._number += 1
         self._pending = Comparison(self._comm, number, self._deadline, self._describe_left_ranks)

@@ -31,7 +31,7 @@ from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import Stretches, counted_parts, element, native_op, number_view
 from spmdsim.worlds.mpi.reducing import ReduceGroup
-from spmdsim.worlds.pool import Surroundings, allocate_with_margins, allocator, empty, surroundings
+from spmdsim.worlds.pool import Surroundings, allocate_with_margins, allocator, surroundings, take_buffer
 from spmdsim.worlds.programs import Run
 
 #: An array per part, by its number.
@@ -67,9 +67,9 @@ def derive_numbered_exchange(
     shape, kind = step.dst.local_shape(step.shape_after, rank), element(dtype.itemsize)
 
     def run(array: np.ndarray) -> np.ndarray:
-        flat, out, landing = array.reshape(-1), empty(shape, dtype), empty((len(incoming),), dtype)
-        packed = flat[outgoing]
-        comm.Alltoallv([packed, sent, kind], [landing, received_layout, kind])
+        flat, out = array.reshape(-1), take_buffer(shape, dtype)
+        landing = take_buffer((len(incoming),), dtype)
+        comm.Alltoallv([flat[outgoing], sent, kind], [landing, received_layout, kind])
         target = out.reshape(-1)
         target[incoming] = landing
         if own_positions is not None:
@@ -138,7 +138,10 @@ class _Round:
         """
         if self.silent:
             return []
-        packed, landing = empty((sum(self.sent[0]),), dtype), empty((sum(self.received[0]),), dtype)
+        packed, landing = (
+            take_buffer((sum(self.sent[0]),), dtype),
+            take_buffer((sum(self.received[0]),), dtype),
+        )
         start = 0
         for k in self.gives:
             box = values[k]
@@ -207,7 +210,7 @@ def derive_direct_reduction(
             for _, k, piece in arrays.run(comm, total, dtype):
                 total[k] = add_on(op, piece, total[k], shares[k].terms if shares[k].last == rank else None)
         arrived = results.run(comm, total, dtype)
-        out = empty(target, dtype)  # Allocate it after the packed buffers were freed.
+        out = take_buffer(target, dtype)  # Allocate it after the packed buffers were freed.
         for _, k, piece in arrived:
             out[target_indices[k]] = piece
         for k in own_adding:
@@ -316,7 +319,7 @@ def send_parts(comm: Counted, order: Sequence[int], rank: int, dtype: np.dtype, 
     parts, counts = [outgoing.arrays[k] for k in places], [int(outgoing.counts[k]) for k in places]
     if max(sum(map(len, parts)), sum(counts)) > messages.MAX_COUNT:
         raise WorldError(f"rank {rank} would exchange more elements than MPI can count in one call")
-    packed, received, kind = join_arrays(parts), empty((sum(counts),), dtype), element(dtype.itemsize)
+    packed, received, kind = join_arrays(parts), take_buffer((sum(counts),), dtype), element(dtype.itemsize)
     own_position = places.index(me)
     sent_layout, received_layout = Stretches.of(list(map(len, parts))), Stretches.of(counts)
     if len(order) > 1:
@@ -632,7 +635,7 @@ class _HaloMessages(NamedTuple):
         landed: list[tuple[Arriving, np.ndarray]] = []
         for peer in self.arriving:
             if out is None or peer.offset is None:
-                landing = empty((peer.size,), self.dtype)
+                landing = take_buffer((peer.size,), self.dtype)
                 landed.append((peer, landing))
             else:
                 landing = out.reshape(-1)[peer.offset : peer.offset + peer.size]

@@ -33,7 +33,7 @@ from spmdsim.redistribution.implementations.rank_transfers import (
 )
 from spmdsim.worlds.agreement.arrival_gossip import abandoned
 from spmdsim.worlds.emulated import Emulation
-from spmdsim.worlds.pool import allocator, empty
+from spmdsim.worlds.pool import allocator, take_buffer
 from spmdsim.worlds.programs import Run
 
 #: Elements MPI can count in one message (an int). A constant so that a test can make it small.
@@ -211,7 +211,7 @@ def derive_schedule_run(emulated: Emulation, comm: MPI.Comm) -> Callable[[np.nda
 
     def run(array: np.ndarray) -> np.ndarray:
         packed = emulated.pack(array)
-        result = empty((program.output_count,), array.dtype)
+        result = take_buffer((program.output_count,), array.dtype)
         execute(program, messages, packed, result, emulated.function(array.dtype), TAG)
         return emulated.unpack(result)
 
@@ -493,7 +493,7 @@ def _pack(side: Side, array: np.ndarray) -> np.ndarray:
     """
     if side.direct:
         return array
-    buffer, offset = empty((side.total,), array.dtype), 0
+    buffer, offset = take_buffer((side.total,), array.dtype), 0
     for piece in side.pieces:
         buffer[offset : offset + piece.count].reshape(piece.shape)[...] = array[piece.index]
         offset += piece.count
@@ -557,11 +557,11 @@ def _derive_messages(traffic: RankTransfers, comm: MPI.Comm, dtype: np.dtype) ->
 
     def run(array: np.ndarray) -> np.ndarray:
         """Post all receives, then all sends; copy the own box while the messages are under way."""
-        out, requests, landings = empty(target, dtype), [], []
+        out, requests, landings = take_buffer(target, dtype), [], []
         for piece in traffic.receives:
             offset = flat_offset(target, piece.index)
             if offset is None:
-                landing = empty((piece.count,), dtype)
+                landing = take_buffer((piece.count,), dtype)
                 landings.append((piece, landing))
             else:
                 landing = out.reshape(-1)[offset : offset + piece.count]

@@ -44,7 +44,7 @@ from spmdsim.worlds.agreement.process_state import map_nodes
 from spmdsim.worlds.agreement.rank_hosts import add_hosts
 from spmdsim.worlds.agreement.start_agreement import agree_on_start
 from spmdsim.worlds.emulated import emulation
-from spmdsim.worlds.local_steps import Arrived, check_shards, derive_fill, make_empty_run, make_zero_run
+from spmdsim.worlds.local_steps import Arrived, check_local_shapes, derive_fill, make_empty_run, make_zero_run
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.comms import Comms
 from spmdsim.worlds.mpi.counted import VENDOR, Counted, Tally
@@ -260,7 +260,7 @@ class MPIWorld(BeginsEarly):
         self._tally.begin()
         if self.rank not in step.src.mesh:
             return [np.zeros((0,) * (2 if step.goes_back else len(step.shape)), values[0].dtype)], [()]
-        check_shards(step, self.rank, ids[0], values[0])
+        check_local_shapes(step, self.rank, ids[0], values[0])
         shared, dtype, own_ids = self._shared_if(True), values[0].dtype, contiguous(ids[0])
         program: RowProgram | None = self.cache.get((step, dtype, shared))
         if program is None:

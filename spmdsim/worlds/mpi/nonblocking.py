@@ -29,7 +29,7 @@ from spmdsim.worlds.base import World
 from spmdsim.worlds.mpi.counted import Tally
 from spmdsim.worlds.mpi.messages import MAX_COUNT, element
 from spmdsim.worlds.mpi.reducing import ReduceGroup, pack_blocks, to_others
-from spmdsim.worlds.pool import empty
+from spmdsim.worlds.pool import take_buffer
 from spmdsim.worlds.programs import Stages, StepProgram
 
 #: A generator of the requests to wait for, one after the other; returns the shard after the step.
@@ -221,7 +221,7 @@ def _start_exchange(
         which this rank's own is unused.
     """
     size, me, kind = group.size, group.me, element(flat.dtype.itemsize)
-    rows = empty((size, counts[me]), flat.dtype)
+    rows = take_buffer((size, counts[me]), flat.dtype)
     sent_layout = tuple(0 if k == me else count for k, count in enumerate(counts)), places
     received_layout = to_others(counts[me], size, me)
     return group.comm.Ialltoallv([flat, sent_layout, kind], [rows.reshape(-1), received_layout, kind]), rows
@@ -251,7 +251,7 @@ def _derive_scatter_start(op: str, group: ReduceGroup, implementation: Implement
         op_, flat = check_reduce(op, array.dtype), pack_blocks(layout, array).reshape(-1)
         request, rows = _start_exchange(group, flat, tuple(layout.counts), tuple(layout.offsets))
         yield request
-        start, out = layout.offsets[group.me], empty(layout.target, array.dtype)
+        start, out = layout.offsets[group.me], take_buffer(layout.target, array.dtype)
         own_block = flat[start : start + layout.counts[group.me]]
         fold(op_, [own_block if k == group.me else rows[k] for k in group.order], out=out.reshape(-1))
         return out
@@ -284,7 +284,7 @@ def _derive_all_reduce_start(op: str, group: ReduceGroup) -> Post:
         counts, places = tuple(count for _, count in blocks), tuple(offset for offset, _ in blocks)
         request, rows = _start_exchange(group, flat, counts, places)
         yield request
-        out = empty(array.shape, array.dtype)
+        out = take_buffer(array.shape, array.dtype)
         flat_result, own_slice = out.reshape(-1), slice(places[group.me], places[group.me] + counts[group.me])
         terms = [flat[own_slice] if k == group.me else rows[k] for k in group.order]
         fold(op_, terms, out=flat_result[own_slice])
@@ -309,7 +309,7 @@ def _derive_gather_start(group: ReduceGroup, target: tuple[int, ...]) -> Post:
     in_order = group.order == tuple(range(group.size))
 
     def post(array: np.ndarray) -> Requests:
-        out, kind = empty(target, array.dtype), element(array.dtype.itemsize)
+        out, kind = take_buffer(target, array.dtype), element(array.dtype.itemsize)
         yield group.comm.Iallgather([array, array.size, kind], [out, array.size, kind])
         return out if in_order else out.reshape(group.size, -1)[list(group.order)].reshape(target)
 

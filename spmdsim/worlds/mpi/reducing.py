@@ -25,7 +25,7 @@ from spmdsim.redistribution.implementations.rank_transfers import Blocks
 from spmdsim.worlds.mpi import messages
 from spmdsim.worlds.mpi.counted import Counted
 from spmdsim.worlds.mpi.messages import element, native_op, number_view
-from spmdsim.worlds.pool import allocator, empty
+from spmdsim.worlds.pool import allocator, take_buffer
 from spmdsim.worlds.programs import Run
 
 
@@ -139,10 +139,10 @@ def _derive_composed_all_reduce(op: str, group: ReduceGroup, most: int) -> Run:
 
     def run(array: np.ndarray) -> np.ndarray:
         """Exchange blocks, reduce the own block and gather the blocks, chunk by chunk."""
-        out = empty(array.shape, array.dtype)
+        out = take_buffer(array.shape, array.dtype)
         flat, result = array.reshape(-1), out.reshape(-1)
         kind = element(array.dtype.itemsize)
-        rows = empty((size, most + 1), array.dtype)
+        rows = take_buffer((size, most + 1), array.dtype)
         for start, length in _chunks(flat.size, size * most, size):
             span, blocks = slice(start, start + length), nested_blocks(length, (size,))
             first, block_size = blocks[me]
@@ -254,7 +254,7 @@ def derive_reduce_scatter(
         return _derive_small_reduce_scatter(op, group, layout, dtype)
 
     def composed(array: np.ndarray) -> np.ndarray:
-        out = empty(layout.target, array.dtype)
+        out = take_buffer(layout.target, array.dtype)
         _exchange_and_fold(
             op, group, layout, implementation.most, pack_blocks(layout, array).reshape(-1), out.reshape(-1)
         )
@@ -277,7 +277,7 @@ def pack_blocks(layout: Blocks, array: np.ndarray, without_gaps: bool = False) -
     """
     if layout.direct and (layout.packed or not without_gaps):
         return array.reshape(-1)[: sum(layout.counts)] if without_gaps else array
-    buffer, start = empty((sum(layout.counts),), array.dtype), 0
+    buffer, start = take_buffer((sum(layout.counts),), array.dtype), 0
     for index, count in zip(layout.indices, layout.counts):
         block = array[index]
         buffer[start : start + count].reshape(block.shape)[...] = block
@@ -367,7 +367,7 @@ def _exchange_and_fold(
     comm, size, me = group.comm, group.size, group.me
     own_count, longest, itemsize = layout.counts[me], max(layout.counts), flat.dtype.itemsize
     kind = element(itemsize)
-    rows = empty((size, min(most, own_count)), flat.dtype)
+    rows = take_buffer((size, min(most, own_count)), flat.dtype)
     for start in range(0, longest, most):
         parts = [max(0, min(most, count - start)) for count in layout.counts]
         part_size = parts[me]

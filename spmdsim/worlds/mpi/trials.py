@@ -32,7 +32,7 @@ from spmdsim.redistribution.implementations.trial import (
     select_candidates,
 )
 from spmdsim.redistribution.implementations.tuning import NOTHING, TrialRecords
-from spmdsim.sides import number_of
+from spmdsim.sides import hash_text
 from spmdsim.worlds.agreement.call import CallDescription
 from spmdsim.worlds.mpi.counted import VENDOR, Counted
 from spmdsim.worlds.programs import Run
@@ -196,7 +196,7 @@ def common_machine(comm: Counted) -> str:
 
     All ranks must call it. The text is such as "several machines, Open MPI".
     """
-    own_number = number_of(machine_name())
+    own_number = hash_text(machine_name())
     common = np.empty(2, np.int64)
     comm.agree(np.array([own_number, -own_number]), common, MPI.MIN)
     return machine_name() if common[0] == -common[1] else f"several machines, {VENDOR}"

@@ -208,7 +208,7 @@ def received_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def sent_counts(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
+def count_sent_by_rank(step: Step, ranks: Sequence[int]) -> tuple[int, ...]:
     """Return the elements that each rank sends to others in a step, 0 outside its meshes."""
     return tuple(sent_nbytes(step, rank, 1) for rank in ranks)
 

@@ -124,7 +124,7 @@ def _name_nodes(hosts: Mapping[int, str]) -> str:
     return "; ".join(f"{host}: {name_ranks(ranks)}" for host, ranks in by_host.items())
 
 
-def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
+def write_document(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
     """Write a document of :func:`document` to a file: as JSON for ``.json``, else as a table.
 
     An earlier file is replaced. A reader sees either the whole earlier file or the whole new one.
@@ -147,7 +147,7 @@ def write(path: str | os.PathLike[str], document: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the timeline of logged calls that :func:`write` has written to a JSON file.
+    """Return the timeline of logged calls that :func:`write_document` has written to a JSON file.
 
     Args:
         path: the file.

@@ -186,7 +186,7 @@ def _arrows(slices: dict[tuple[int, int], tuple[Event, float, int]]) -> list[dic
     return arrows
 
 
-def save(path: str, traces: Sequence[Trace]) -> None:
+def save_timeline(path: str, traces: Sequence[Trace]) -> None:
     """Write the timeline of one program to a file."""
     with open(path, "w", encoding="utf-8") as file:
         json.dump(timeline(traces), file)

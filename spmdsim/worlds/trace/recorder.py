@@ -192,9 +192,9 @@ class Trace(Pictured, Sequence[Event]):
 
     def save(self, path: str, *others: Trace) -> None:
         """Write a timeline for ui.perfetto.dev, together with traces of other processes."""
-        from spmdsim.worlds.trace.perfetto import save
+        from spmdsim.worlds.trace.perfetto import save_timeline
 
-        save(path, [self, *others])
+        save_timeline(path, [self, *others])
 
     def __str__(self) -> str:
         return self.table()

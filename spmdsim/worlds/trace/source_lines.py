@@ -35,7 +35,7 @@ def cell(file: str) -> str | None:
     return None if words_of is None else " ".join(words_of)
 
 
-def in_words(file: str, line: int | None, folder: bool = False) -> str:
+def format_place(file: str, line: int | None, folder: bool = False) -> str:
     """Return a place in a source file as text; for a notebook's cell with the name of the cell.
 
     Args:
@@ -43,7 +43,7 @@ def in_words(file: str, line: int | None, folder: bool = False) -> str:
         line: the line.
         folder: True for the whole path, False for the file's name.
 
-    >>> in_words("/home/me/model.py", 12), in_words("/home/me/model.py", 12, folder=True)
+    >>> format_place("/home/me/model.py", 12), format_place("/home/me/model.py", 12, folder=True)
     ('model.py:12', '/home/me/model.py:12')
     """
     name = cell(file)
@@ -115,7 +115,7 @@ def _user_lines(frame: FrameType | None) -> Iterator[str]:
     while frame is not None:
         name = frame.f_code.co_filename
         if is_user_file(name):
-            yield in_words(name, frame.f_lineno)
+            yield format_place(name, frame.f_lineno)
             if frame.f_code.co_name.startswith(("<module", "<cell")) and cell(name):
                 return  # The callers of the cell only run it.
         frame = frame.f_back

@@ -254,7 +254,7 @@ def after_operator(op: MapOperator, shape: Sizes) -> list[int]:
     return out
 
 
-def received_elements(ops: Sequence[MapOperator], local: Sizes) -> int:
+def count_operator_traffic(ops: Sequence[MapOperator], local: Sizes) -> int:
     """Return the number of elements that a rank receives in a list of operators.
 
     An AllConcat receives all other shards of the group, an AllToAll (count - 1) / count of the shard, rounded down;
@@ -417,7 +417,7 @@ class MindSporePlan:
 
     def nbytes(self, rank: int | None = None) -> int:
         """Return the bytes that the rank receives."""
-        return received_elements(self.operators(rank), self.before.slice_shape) * self.ours.itemsize
+        return count_operator_traffic(self.operators(rank), self.before.slice_shape) * self.ours.itemsize
 
     def cost(self, rank: int | None = None) -> MapCost:
         """Return MindSpore's own cost of the plan, in bytes."""

@@ -493,7 +493,7 @@ def real_partial_axes(computed: Layout) -> tuple[str, ...]:
     return tuple(axis for axis in real_axes(computed.partial_axes) if computed.mesh.axis_size(axis) > 1)
 
 
-def result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
+def choose_result_layout(kind: str, computed: Layout, shape: Shape, out: Any) -> Layout:
     """Return the layout that an out_strategy asks for, one of those that the operator can produce.
 
     An operator can produce its result with all reductions complete. A product can also scatter a pending sum along dim

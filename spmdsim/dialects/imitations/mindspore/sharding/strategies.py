@@ -35,10 +35,10 @@ from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
     check_cuts,
     check_devices,
     check_operands,
+    choose_result_layout,
     derive_sharding,
     forward_collectives,
     name_operator,
-    result_layout,
 )
 from spmdsim.dialects.mindspore.layout import (
     MindSporeLayout,
@@ -46,8 +46,8 @@ from spmdsim.dialects.mindspore.layout import (
     device_layout,
     from_tensor_map,
 )
-from spmdsim.dialects.mindspore.operators import find
-from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, arguments
+from spmdsim.dialects.mindspore.operators import find_operator
+from spmdsim.dialects.mindspore.table import OperatorRow, ShardError, parse_arguments
 from spmdsim.dialects.session import hint_more_ranks
 from spmdsim.errors import RuleError, UsageTypeError, many, unknown
 from spmdsim.reading import one_line
@@ -93,7 +93,7 @@ def shard(
     in_strategy = None if in_strategy is None else tuple(in_strategy)
     attributes = dict(attrs or {})
     with name_operator(operator):
-        row = find(operator)
+        row = find_operator(operator)
         check_attributes(operator, row, attributes)
         if row.strategies == "data":
             shapes = shapes or [tuple(shape) for shape in attributes.get("shapes", ())]
@@ -130,7 +130,7 @@ def check_attributes(operator: str, row: OperatorRow, attributes: Mapping[str, A
         attributes: values by name.
     """
     names = row.attribute_names
-    defaults = {**arguments(row.called).defaults, **arguments(row.attrs).defaults}
+    defaults = {**parse_arguments(row.called).defaults, **parse_arguments(row.attrs).defaults}
     for name, value in attributes.items():
         if name not in names:
             raise unknown(f"{operator} has no attribute {name!r}", name, names, ShardError)
@@ -294,7 +294,7 @@ class _RequestedStrategy:
             computed = [Layout.replicated(strategy.mesh, len(shapes[0]))]
         outputs = [layout.reduced for layout in computed]
         if self.out is not None:
-            outputs[0] = result_layout(row.out_strategy, computed[0], shapes[0], self.out)
+            outputs[0] = choose_result_layout(row.out_strategy, computed[0], shapes[0], self.out)
         for layout, shape in zip(outputs, shapes):
             check_even(layout, shape, "the result")
         return derive_sharding(
@@ -513,6 +513,6 @@ def check_result(row: OperatorRow, bound: BoundRule, sharding: ShardedOp | None,
     if sharding is not None and sharding.out_strategy is not None:
         computed = bound.output_layouts(strategy)[0]
         try:
-            result_layout(row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy)
+            choose_result_layout(row.out_strategy, computed, bound.output_shapes[0], sharding.out_strategy)
         except RuleError as error:
             raise ShardError(f"{sharding.op.name}.shard: {error.message}") from None
