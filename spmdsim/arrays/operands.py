@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from spmdsim.arrays.values import Operand as Operand
 from spmdsim.core.operator import operands_of_one_world
 from spmdsim.errors import OutOfRange, UsageTypeError, many
 from spmdsim.reading import one_line
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from spmdsim.arrays.program_tensor import Tensor
-
-
-class HasOperand(Protocol):
-    """An object that represents a tensor, such as a parameter."""
-
-    def as_operand(self, like: Tensor) -> Tensor:
-        """Return the represented tensor."""
-
-
-#: Operands of operators: tensors, objects that represent one, and numbers and arrays, which every rank has completely.
-Operand: TypeAlias = "Tensor | HasOperand | ArrayLike"
 
 
 def convert_operands(name: str, values: Sequence[Any]) -> list[Tensor]:

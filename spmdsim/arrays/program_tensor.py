@@ -15,13 +15,7 @@ import numpy as np
 
 from spmdsim.arrays import views
 from spmdsim.arrays.in_place import become, detach_current, has_item
-from spmdsim.arrays.reduction_methods import (
-    corrected_signature,
-    one_value,
-    plain_signature,
-    reductions,
-    typed_signature,
-)
+from spmdsim.arrays.reduction_methods import Dims, one_value, reductions
 from spmdsim.arrays.sources import assemble_shards, check_layout, open_source, require_equal_source
 from spmdsim.arrays.symbols import SymbolicTensor, ops
 from spmdsim.core import Layout, tape
@@ -31,7 +25,6 @@ from spmdsim.reading import one_line
 from spmdsim.worlds.base import World
 from spmdsim.worlds.current import grow_world
 from spmdsim.worlds.current import world as current
-from spmdsim.worlds.provenance import number_result
 from spmdsim.worlds.trace.recorder import programs
 from spmdsim.wrong_calls import explained, refuse_arguments
 
@@ -41,9 +34,9 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
     from typing_extensions import Unpack
 
-    from spmdsim.arrays.operands import Operand
     from spmdsim.arrays.rounding import Verdict
     from spmdsim.arrays.sources import GlobalSource, LocalPieces
+    from spmdsim.arrays.values import Operand
 
 
 #: One entry of an index: what numpy takes, but arrays of truth values of one dim only.
@@ -53,17 +46,6 @@ Index: TypeAlias = "IndexEntry | tuple[IndexEntry, ...]"
 
 #: Versions of the array API standard that tensors know.
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
-
-
-def find_provenance_number(tensors: Sequence[Tensor]) -> int:
-    """Return a provenance number for one message that has several tensors.
-
-    It is the number of the only tensor, or a number derived from the numbers of all tensors.
-    """
-    if len(tensors) == 1:
-        return tensors[0].provenance_number
-    numbers = tuple([tensor.provenance_number for tensor in tensors])
-    return number_result(tensors[0].world, "a bucket", numbers, ())
 
 
 #: Import the module when it is needed first, because that takes a while.
@@ -87,6 +69,40 @@ class TypedPlacement(Placement, total=False):
 
 
 Sizes: TypeAlias = "int | Sequence[int]"
+
+
+def plain_signature(
+    self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
+) -> Tensor:
+    """Show the parameters of a reduction; only the signature is used."""
+    raise NotImplementedError
+
+
+def typed_signature(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    axis: Dims = None,
+    dim: Dims = None,
+    dtype: DTypeLike | None = None,
+) -> Tensor:
+    """Show the parameters of a reduction with a type for the sums; only the signature is used."""
+    raise NotImplementedError
+
+
+def corrected_signature(
+    self: Tensor,
+    dims: Dims = None,
+    keepdims: bool = False,
+    *,
+    correction: float = 0,
+    axis: Dims = None,
+    dim: Dims = None,
+    ddof: float = 0,
+) -> Tensor:
+    """Show the parameters of a variance; only the signature is used."""
+    raise NotImplementedError
 
 
 class Tensor(SymbolicTensor):

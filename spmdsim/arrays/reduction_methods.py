@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from inspect import signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from spmdsim.arrays.symbols import ops
 from spmdsim.errors import two_names
 from spmdsim.wrong_calls import refuse_arguments
 
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
-
-    from spmdsim.arrays.ops.dim_reductions import Dims
-    from spmdsim.arrays.program_tensor import Tensor
-
+#: The dims of a reduction: one or several, or None for all.
+Dims = int | Sequence[int] | None
 #: Docstring of a method: the verb says what it does with elements.
 DOCSTRING = """{verb} elements over dimensions, as :func:`spmdsim.ops.{name}`.
 
@@ -53,40 +49,6 @@ def one_value(method: str, **values: V) -> V:
     return named[0][1] if named else next(iter(values.values()))
 
 
-def plain_signature(
-    self: Tensor, dims: Dims = None, keepdims: bool = False, *, axis: Dims = None, dim: Dims = None
-) -> Tensor:
-    """Show the parameters of a reduction; only the signature is used."""
-    raise NotImplementedError
-
-
-def typed_signature(
-    self: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    axis: Dims = None,
-    dim: Dims = None,
-    dtype: DTypeLike | None = None,
-) -> Tensor:
-    """Show the parameters of a reduction with a type for the sums; only the signature is used."""
-    raise NotImplementedError
-
-
-def corrected_signature(
-    self: Tensor,
-    dims: Dims = None,
-    keepdims: bool = False,
-    *,
-    correction: float = 0,
-    axis: Dims = None,
-    dim: Dims = None,
-    ddof: float = 0,
-) -> Tensor:
-    """Show the parameters of a variance; only the signature is used."""
-    raise NotImplementedError
-
-
 def reductions(like: F) -> Callable[[tuple[str, str]], F]:
     """Return a function that makes a reduction method of tensors, such as ``Tensor.sum``.
 
@@ -99,7 +61,7 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
     - an argument that the signature does not have, or two names of one parameter, raise UsageTypeError.
 
     Args:
-        like: a function with the signature of the method, such as :func:`typed_signature`.
+        like: a function with the signature of the method, such as `spmdsim.arrays.program_tensor.typed_signature`.
     """
 
     def make_method(name_and_verb: tuple[str, str]) -> Any:

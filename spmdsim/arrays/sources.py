@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
+from spmdsim.arrays.differences import raise_source_difference
 from spmdsim.core import Layout
 from spmdsim.core.tape import reduce_gradients
 from spmdsim.core.tensor import Gradients, Meta, MoveNode, PlainTensor
@@ -377,6 +378,4 @@ def require_equal_source(world: World, tensor: PlainTensor, source: Any, what: s
         fingerprint = sample_checksum(array) if is_large_file else checksum(array)
     number = hash_text(repr((*facts, fingerprint)))
     if len(group) > 1 and not world.equal_on(group, number, what):
-        from spmdsim.arrays.replicas import raise_source_difference
-
         raise_source_difference(world, tensor, group, facts, array, is_array)

@@ -22,8 +22,8 @@ from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.arrays import ops as ops
-    from spmdsim.arrays.operands import Operand
     from spmdsim.arrays.program_tensor import Tensor
+    from spmdsim.arrays.values import Operand
 
 
 class _Operators:
@@ -270,10 +270,10 @@ class SymbolicTensor(ReadableTensor):
     __invert__ = _make_unary_operator("bitwise_invert")
 
     def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ops.equal(self, other) if _is_operand(other) else NotImplemented  # type: ignore[arg-type]
+        return ops.equal(self, other) if _is_operand(other) else NotImplemented
 
     def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ops.not_equal(self, other) if _is_operand(other) else NotImplemented  # type: ignore[arg-type]
+        return ops.not_equal(self, other) if _is_operand(other) else NotImplemented
 
     @property
     def T(self) -> Tensor:
@@ -305,7 +305,7 @@ class SymbolicTensor(ReadableTensor):
             raise AttributeError(_explain_missing(type(self), name), name=name, obj=self)
 
     def __divmod__(self, other: Operand) -> tuple[Tensor, Tensor]:
-        return ops.floor_divide(self, other), ops.remainder(self, other)  # type: ignore[arg-type]
+        return ops.floor_divide(self, other), ops.remainder(self, other)
 
     def __rdivmod__(self, other: Operand) -> tuple[Tensor, Tensor]:
-        return ops.floor_divide(other, self), ops.remainder(other, self)  # type: ignore[arg-type]
+        return ops.floor_divide(other, self), ops.remainder(other, self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
@@ -12,9 +12,21 @@ from spmdsim.errors import InputError, UsageTypeError, WorldError
 from spmdsim.wrong_calls import explained, refuse_arguments
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
     from typing_extensions import CapsuleType
 
     from spmdsim.worlds.base import World
+
+
+class HasOperand(Protocol):
+    """An object that represents a tensor, such as a parameter."""
+
+    def as_operand(self, like: Any) -> PlainTensor:
+        """Return the represented tensor."""
+
+
+#: Operands of operators: tensors, objects that represent one, and numbers and arrays, which every rank has completely.
+Operand: TypeAlias = "PlainTensor | HasOperand | ArrayLike"
 
 
 def view_read_only(array: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from spmdsim.worlds.trace.recorder import OBSERVERS
 
 if TYPE_CHECKING:
     from spmdsim.arrays import Op, ShardedOp
-    from spmdsim.arrays.program_tensor import Tensor
+    from spmdsim.arrays.values import ReadableTensor
 
 
 #: The active watchers; only the last one is called.
@@ -25,7 +25,7 @@ class Watcher:
     """Base class of watchers; all methods do nothing and may be overridden."""
 
     def before(
-        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+        self, op: Op, tensors: Sequence[ReadableTensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
         """Return the operator and the strategy to run instead; called before an operator runs.
 
@@ -40,14 +40,14 @@ class Watcher:
     def after(
         self,
         op: Op,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[ReadableTensor],
         params: dict[str, Any],
         sharding: ShardedOp | None,
-        results: Sequence[Tensor],
+        results: Sequence[ReadableTensor],
     ) -> None:
         """Handle the results of a call; ``op`` and ``sharding`` are the arguments of the call."""
 
-    def moved(self, tensor: Tensor, result: Tensor) -> None:
+    def moved(self, tensor: ReadableTensor, result: ReadableTensor) -> None:
         """Handle a redistribution that the program requested by ``to``; ``result`` has the new layout."""
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from spmdsim.arrays import Op, ShardedOp, Tensor
 from spmdsim.arrays.check import check
 from spmdsim.arrays.rounding import Measured, operand, share_runs, unit_roundoff
+from spmdsim.arrays.values import ReadableTensor
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.auto_parallel.costs.evaluate import Move
 from spmdsim.auto_parallel.costs.search_settings import Settings
@@ -53,7 +54,7 @@ class Applied(Watcher):
         self._ops: dict[tuple[int, Op], tuple[Op, ShardedOp]] = {}
 
     def before(
-        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+        self, op: Op, tensors: Sequence[ReadableTensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
         """Return the operator under its name in the graph, with its strategy from the search.
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from spmdsim.arrays import Op, ShardedOp, Tensor
 from spmdsim.arrays.sources import redistribute_reshaped
+from spmdsim.arrays.values import ReadableTensor
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout
 from spmdsim.errors import NoAnswer
@@ -60,9 +61,9 @@ class OperatorRecording(Watcher):
         self.steps: list[Any] = []
         self._numbers: dict[tuple[int, Layout], int] = {}
         self._numbered: list[Any] = []  # keeps numbered tensors alive, so that their ids stay unique
-        self._constants: list[tuple[list[Any], Tensor]] = []
+        self._constants: list[tuple[list[Any], ReadableTensor]] = []
 
-    def number(self, tensor: Tensor) -> int:
+    def number(self, tensor: ReadableTensor) -> int:
         """Return the number of a tensor; one that no recorded step computed becomes a constant.
 
         Tensors have one number if they share their list of shards and have equal layouts. A constant appends a step to
@@ -79,7 +80,7 @@ class OperatorRecording(Watcher):
             self.assign_number(tensor)
         return self._numbers[key]
 
-    def assign_number(self, tensor: Tensor) -> None:
+    def assign_number(self, tensor: ReadableTensor) -> None:
         """Assign the next number to a tensor, which an argument or a recorded step gives."""
         self._numbers[id(tensor.stored_shards), tensor.layout] = len(self._numbered)
         self._numbered.append(tensor.stored_shards)
@@ -93,10 +94,10 @@ class OperatorRecording(Watcher):
     def after(
         self,
         op: Op,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[ReadableTensor],
         params: dict[str, Any],
         sharding: ShardedOp | None,
-        results: Sequence[Tensor],
+        results: Sequence[ReadableTensor],
     ) -> None:
         """Append one operator call to the recording, and number its results.
 
@@ -124,7 +125,7 @@ class OperatorRecording(Watcher):
         for result in results:
             self.assign_number(result)
 
-    def moved(self, tensor: Tensor, result: Tensor) -> None:
+    def moved(self, tensor: ReadableTensor, result: ReadableTensor) -> None:
         """Append one redistribution to the recording, and number its result; its shape may differ.
 
         Raises:

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.program_tensor import find_provenance_number
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.step import Step
 from spmdsim.core.tape import accumulate_grad, add_gradients, pull_back, reduce_gradients
@@ -30,6 +29,7 @@ from spmdsim.redistribution.plans.merge import (
     shard_elements,
 )
 from spmdsim.worlds.programs import Posted
+from spmdsim.worlds.provenance import find_provenance_number
 from spmdsim.worlds.trace import recorder
 from spmdsim.worlds.trace.recorder import programs
 from spmdsim.wrong_calls import explained

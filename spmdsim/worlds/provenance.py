@@ -349,3 +349,14 @@ def make_printable(value: Any) -> Any:
         value = value.item()
     kinds = (str, bytes, int, float, complex, slice, np.dtype, type(None))
     return value if isinstance(value, kinds) else type(value).__name__
+
+
+def find_provenance_number(tensors: Sequence[PlainTensor]) -> int:
+    """Return a provenance number for one message that has several tensors.
+
+    It is the number of the only tensor, or a number derived from the numbers of all tensors.
+    """
+    if len(tensors) == 1:
+        return tensors[0].provenance_number
+    numbers = tuple([tensor.provenance_number for tensor in tensors])
+    return number_result(tensors[0].world, "a bucket", numbers, ())

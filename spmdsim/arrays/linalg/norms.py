@@ -13,9 +13,9 @@ from spmdsim.arrays.linalg.by_panels import inv
 from spmdsim.arrays.linalg.tall import adjoint, reduced_svd, svdvals
 from spmdsim.arrays.linalg.whole import to_division_type
 from spmdsim.arrays.ops.declare import Array, Arrays, Gradient, declare_binary, declare_unary
-from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import of_tensors
 from spmdsim.arrays.ops.scans import normalise_along_dim
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
 from spmdsim.worlds.convert_operands import as_operand

@@ -14,14 +14,15 @@ from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.operands import Operand, normalise_dim
 from spmdsim.arrays.ops.contract import matmul
 from spmdsim.arrays.ops.declare import Array, Shape, convert_to_one_type
-from spmdsim.arrays.ops.dim_reductions import Dims, normalise_dims, to_type
 from spmdsim.arrays.ops.dim_reductions import any as any_
+from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, conjugate, less, multiply, where
 from spmdsim.arrays.ops.lookup import gather
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, make_moving_rule, reshape, transpose
 from spmdsim.arrays.ops.slicing import concat
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError

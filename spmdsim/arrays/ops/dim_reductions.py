@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,6 +15,7 @@ from spmdsim.arrays.operands import normalise_dim, parse_flag
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, bool_type, cast
 from spmdsim.arrays.ops.elementwise import divide, equal, multiply, not_equal, where
 from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import Rule
 from spmdsim.core.elements import identity
 from spmdsim.core.notation.layouts import as_integers
@@ -25,7 +26,6 @@ from spmdsim.worlds.pool import take_buffer
 
 __all__ = ["all", "any", "count_nonzero", "max", "mean", "min", "prod", "sum"]
 
-Dims = int | Sequence[int] | None
 #: By number of dims, all of them.
 _ALL_DIMS = tuple([tuple(range(ndim)) for ndim in range(8)])
 

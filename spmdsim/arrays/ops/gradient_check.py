@@ -15,6 +15,7 @@ from spmdsim.arrays.ops.declare import cast
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, conjugate, multiply, real, subtract
 from spmdsim.arrays.ops.indexing import getitem
+from spmdsim.arrays.values import ReadableTensor
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.pictured import Pictured
@@ -178,15 +179,15 @@ class _Calls(Watcher):
     """The operator calls of a function, in their order."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Op, Sequence[Tensor], dict[str, Any]]] = []
+        self.calls: list[tuple[Op, Sequence[ReadableTensor], dict[str, Any]]] = []
 
     def after(
         self,
         op: Op,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[ReadableTensor],
         params: dict[str, Any],
         sharding: Any,
-        results: Sequence[Tensor],
+        results: Sequence[ReadableTensor],
     ) -> None:
         """Append a call to the list."""
         self.calls.append((op, tensors, params))

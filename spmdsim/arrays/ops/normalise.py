@@ -12,18 +12,12 @@ import numpy as np
 
 from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_integers_to_floats
-from spmdsim.arrays.ops.dim_reductions import (
-    Dims,
-    finish_reductions,
-    mean,
-    normalise_dims,
-    to_sum_type,
-    to_type,
-)
+from spmdsim.arrays.ops.dim_reductions import finish_reductions, mean, normalise_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import max as max_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, divide, exp, log, multiply, sqrt, subtract
 from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import PASSES, Rule
 from spmdsim.errors import RuleError
 from spmdsim.layout.element_type import promote_types

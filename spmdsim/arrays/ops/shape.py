@@ -14,9 +14,10 @@ import numpy as np
 
 from spmdsim.arrays import Context, Op, Tensor
 from spmdsim.arrays.ops.declare import Array, Shape, unbroadcast
-from spmdsim.arrays.ops.dim_reductions import Dims, normalise_dims
+from spmdsim.arrays.ops.dim_reductions import normalise_dims
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.windowed import WindowOp
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.arrays.sources import redistribute_reshaped
 from spmdsim.core import REDUCE_OPS, Layout, Rule
 from spmdsim.core.notation.layouts import as_integers

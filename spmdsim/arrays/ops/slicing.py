@@ -13,10 +13,10 @@ import numpy as np
 from spmdsim.arrays import Context, Tensor
 from spmdsim.arrays.operands import normalise_dim
 from spmdsim.arrays.ops.declare import Array, Arrays, Shape, convert_to_one_type
-from spmdsim.arrays.ops.dim_reductions import Dims
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.shape import broadcast_to, flatten, flip, make_same_dims_rule, reshape
 from spmdsim.arrays.ops.windowed import WindowOp, Windows, count_margins, pad_block
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import Rule
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.errors import RuleError, many

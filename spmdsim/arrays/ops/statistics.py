@@ -13,8 +13,8 @@ from spmdsim.arrays import Op, Tensor
 from spmdsim.arrays.joined import require_values
 from spmdsim.arrays.operands import Operand
 from spmdsim.arrays.ops.declare import Array, Shape, cast
-from spmdsim.arrays.ops.dim_reductions import Dims, mean, normalise_dims
 from spmdsim.arrays.ops.dim_reductions import max as max_
+from spmdsim.arrays.ops.dim_reductions import mean, normalise_dims
 from spmdsim.arrays.ops.dim_reductions import min as min_
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import add, divide, equal, multiply, not_equal, subtract, where
@@ -24,6 +24,7 @@ from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.arrays.ops.shape import reshape, transpose
 from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.ops.sorting import sort
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import Rule
 from spmdsim.errors import InputError, RuleError
 from spmdsim.worlds.convert_operands import as_operand

@@ -7,17 +7,11 @@ import math
 import numpy as np
 
 from spmdsim.arrays import Tensor
-from spmdsim.arrays.ops.dim_reductions import (
-    Dims,
-    finish_reductions,
-    mean,
-    normalise_dims,
-    to_sum_type,
-    to_type,
-)
+from spmdsim.arrays.ops.dim_reductions import finish_reductions, mean, normalise_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.dim_reductions import sum as sum_
 from spmdsim.arrays.ops.elementwise import equal, multiply, sqrt, square, subtract, where
 from spmdsim.arrays.ops.operators import operator
+from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.errors import RuleError
 
 __all__ = ["std", "var"]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.arrays import Op, ShardedOp, Tensor
+from spmdsim.arrays.values import ReadableTensor
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.auto_parallel.programs.graph import Graph, GraphBuilder
 from spmdsim.core import BoundRule, Layout, Mesh
@@ -36,7 +37,7 @@ class Unconfigured(Watcher):
     """A watcher that runs every operator without its configured strategy."""
 
     def before(
-        self, op: Op, tensors: Sequence[Tensor], params: dict[str, Any], sharding: ShardedOp | None
+        self, op: Op, tensors: Sequence[ReadableTensor], params: dict[str, Any], sharding: ShardedOp | None
     ) -> tuple[Op, ShardedOp | None]:
         """Return the operator without its strategy."""
         return op, None
@@ -54,7 +55,7 @@ class _OperatorRecorder(Unconfigured):
         self._values: dict[int, int] = {}
         self._alive: list[Any] = []
 
-    def assign_value(self, tensor: Tensor, value: int) -> None:
+    def assign_value(self, tensor: ReadableTensor, value: int) -> None:
         """Assign a tensor to a value of the graph; tensors that share shards are one value.
 
         ``value`` is the index of the value in the graph.
@@ -63,7 +64,7 @@ class _OperatorRecorder(Unconfigured):
         # Keep the shards alive, because id() of freed objects is used again.
         self._alive.append(tensor.stored_shards)
 
-    def value(self, tensor: Tensor) -> int:
+    def value(self, tensor: ReadableTensor) -> int:
         """Return the index of a tensor's value in the graph; add a tensor that is not recorded yet.
 
         * A tensor that requires gradients is added as a parameter.
@@ -105,10 +106,10 @@ class _OperatorRecorder(Unconfigured):
     def after(
         self,
         op: Op,
-        tensors: Sequence[Tensor],
+        tensors: Sequence[ReadableTensor],
         params: dict[str, Any],
         sharding: ShardedOp | None,
-        results: Sequence[Tensor],
+        results: Sequence[ReadableTensor],
     ) -> None:
         """Add an operator that was just run to the graph, with its operands and results.
 
@@ -143,7 +144,7 @@ class _OperatorRecorder(Unconfigured):
         for result, value in zip(results, outputs):
             self.assign_value(result, value)
 
-    def _name(self, op: Op, tensors: Sequence[Tensor]) -> str:
+    def _name(self, op: Op, tensors: Sequence[ReadableTensor]) -> str:
         """Return the operator's name with the name of a parameter that it reads, such as ``matmul.w1``.
 
         Of several parameters, the first one with a name counts. Without one, the operator's name is returned alone.
@@ -153,7 +154,7 @@ class _OperatorRecorder(Unconfigured):
         )
         return ".".join((op.name, *itertools.islice(trained, 1)))
 
-    def moved(self, tensor: Tensor, result: Tensor) -> None:
+    def moved(self, tensor: ReadableTensor, result: ReadableTensor) -> None:
         """Assign the result of a redistribution to the value of its operand."""
         if id(tensor.stored_shards) in self._values:
             self.assign_value(result, self._values[id(tensor.stored_shards)])
