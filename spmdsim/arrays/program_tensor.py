@@ -23,8 +23,8 @@ from spmdsim.core.tensor import create_shards
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.reading import one_line
 from spmdsim.worlds.base import World
-from spmdsim.worlds.current import grow_world
 from spmdsim.worlds.current import world as current
+from spmdsim.worlds.several_worlds import grow_world
 from spmdsim.worlds.trace.recorder import programs
 from spmdsim.wrong_calls import explained, refuse_arguments
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import ContextDecorator
 from itertools import count
 
-from spmdsim.worlds.base import World
-from spmdsim.worlds.current import entered, leave, world
+from spmdsim.worlds.base import World, entered, leave
+from spmdsim.worlds.current import world
 
 
 def current_world() -> World:

@@ -254,7 +254,7 @@ def trace_figure(trace: Trace) -> Figure:
     if len(trace) > MOST_BARS:
         notes.append(f"the first {MOST_BARS:,} of {len(trace):,} events are drawn")
     title = f"trace of {many(len(trace.operators), 'operator')} and {many(len(trace.collectives), 'step')}"
-    table = events_table(trace)
+    table = events_table(trace, trace.control)
     if not len(trace):
         return Figure(title, (), tuple(notes[:1]), lambda _: [table])
     timeline = draw_timeline(("operators", "collectives"), [*operators, *collectives])

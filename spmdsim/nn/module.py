@@ -23,8 +23,8 @@ from spmdsim.layout.element_type import has_gradient, number_type
 from spmdsim.pictured import Pictured
 from spmdsim.reading import one_line
 from spmdsim.worlds.convert_operands import Described
-from spmdsim.worlds.current import is_played
 from spmdsim.worlds.current import world as current
+from spmdsim.worlds.several_worlds import is_played
 from spmdsim.worlds.trace.recorder import programs, unseen
 from spmdsim.wrong_calls import explained
 

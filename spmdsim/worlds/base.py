@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -21,7 +22,6 @@ from spmdsim.cost.node_map import NodeMap, Nodes
 from spmdsim.errors import UsageTypeError, WorldError, one_per_rank
 from spmdsim.layout.element_type import accumulator
 from spmdsim.worlds.convert_operands import convert_operands
-from spmdsim.worlds.current import entered, leave
 from spmdsim.worlds.machine_planner import MachinePlanner
 from spmdsim.worlds.programs import STEP_COLLECTIVES, FastPath, Moved, Posted, Stages, StepProgram, forget
 from spmdsim.worlds.provenance import Provenance
@@ -45,6 +45,18 @@ T = TypeVar("T", bound=PlainTensor)
 EMULATED = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
+#: Worlds of the ``with`` blocks around the current code, and those that a dialect selected; the last one is current.
+entered: list[World] = []
+
+
+def leave(left_world: World) -> None:
+    """Remove the latest entry of a world from :data:`entered`; do nothing if it was not entered."""
+    for i in reversed(range(len(entered))):
+        if entered[i] is left_world:
+            del entered[i]
+            break
+
+
 class World(AbstractWorld):
     """Base of all worlds of this package.
 
@@ -62,6 +74,9 @@ class World(AbstractWorld):
     """
 
     overlap: bool | None = None
+    #: Returns the world that replaces this one for a mesh with more ranks, if :func:`spmdsim.world` made it in a process
+    #: without a launcher; None for all other worlds.
+    grow: Callable[[Mesh], World] | None = None
     #: True if ranks compare the copies that operators read.
     watches_values = False
     collectives = STEP_COLLECTIVES
@@ -525,7 +540,23 @@ class World(AbstractWorld):
         Raises:
             WorldError: As in :meth:`run`.
         """
-        return Posted(self, step, shards[0].dtype, self._stages(step, shards))
+        dtype = shards[0].dtype
+        count, emit = partial(self._count_moved, step, dtype, None), partial(self._emit_posted, step, dtype)
+        return Posted(self._stages(step, shards), count, emit)
+
+    def _emit_posted(
+        self,
+        step: Step,
+        dtype: np.dtype,
+        start: float,
+        moved: Moved,
+        seconds: float,
+        source: str | None,
+        exposed: float,
+    ) -> None:
+        """Report a step that was started early to the open traces; see :meth:`_event` for the arguments."""
+        planned = received_counts(step, self.ranks)
+        self._event(step, dtype, None, start, planned, moved, seconds, source=source, exposed=exposed)
 
     def _stages(self, step: Step, shards: list[Any]) -> Stages:
         """Run the step at once: this generator never waits."""

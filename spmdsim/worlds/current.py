@@ -8,29 +8,20 @@ from warnings import warn
 from spmdsim import settings
 from spmdsim.errors import UsageTypeError, WorldError, many
 from spmdsim.launcher import detect, is_simulated
+from spmdsim.worlds.base import World, entered
+from spmdsim.worlds.lockstep_world import LockStep
 from spmdsim.wrong_calls import explained
 
 if TYPE_CHECKING:
     from spmdsim.core import Mesh
     from spmdsim.cost.node_map import NodeMap
-    from spmdsim.worlds.base import World
 
-#: Worlds of the ``with`` blocks around the current code, and those that a dialect selected; the last one is current.
-entered: list[World] = []
 #: The worlds that a process without a launcher plays, by their size; each is made once.
 _played: dict[int, World] = {}
 #: The world of all processes that a launcher started, after its first use.
 _started: list[World] = []
 #: The number of ranks of the current world of such a process.
 _size = [1]
-
-
-def leave(left_world: World) -> None:
-    """Remove the latest entry of a world from :data:`entered`; do nothing if it was not entered."""
-    for i in reversed(range(len(entered))):
-        if entered[i] is left_world:
-            del entered[i]
-            break
 
 
 @explained
@@ -137,12 +128,11 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
     Raises:
         InputError: If ``SPMDSIM_RANKS`` is not a number of ranks.
     """
-    from spmdsim.worlds.lockstep_world import LockStep
-
     current_size, needed = _size[0], 1 if mesh is None else _ranks_of(mesh)
     new_size = size if size is not None else settings.RANKS.read() or max(needed, current_size)
     if new_size not in _played:
         _played[new_size] = LockStep(new_size)
+        _played[new_size].grow = lambda mesh: world(mesh=mesh)
     if size is not None and size < current_size:
         warn(
             f"world({size}) replaces world({current_size}): tensors made from now on live on "
@@ -153,21 +143,6 @@ def _play(size: int | None, mesh: Mesh | None) -> World:
     return _played[new_size]
 
 
-def grow_world(played_world: World, mesh: Mesh) -> World:
-    """Return a larger world if a played world lacks ranks of a mesh; else ``played_world``.
-
-    A played world is one that :func:`world` made in a process without a launcher. With ``SPMDSIM_RANKS`` the result may
-    still lack ranks.
-    """
-    lacks_ranks = _ranks_of(mesh) > played_world.size
-    return world(mesh=mesh) if lacks_ranks and is_played(played_world) else played_world
-
-
 def _ranks_of(mesh: Mesh) -> int:
     """Return the number of ranks that a world must have for a mesh: its highest rank plus 1."""
     return mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
-
-
-def is_played(candidate: object) -> bool:
-    """Return True if :func:`world` made this world in a process without a launcher."""
-    return any(candidate is played for played in _played.values())

@@ -17,13 +17,12 @@ from spmdsim import settings
 from spmdsim.core.step import Step
 from spmdsim.errors import UsageTypeError, WorldError
 from spmdsim.worlds.trace import recorder, source_lines
-from spmdsim.worlds.trace.events import CallCounts, received_counts
+from spmdsim.worlds.trace.events import CallCounts
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout
     from spmdsim.core.tensor import Meta
     from spmdsim.redistribution.plans.planner import Plan
-    from spmdsim.worlds.base import World
 
 
 #: A function from a rank's shard before a step to the shard after it.
@@ -125,14 +124,20 @@ class Posted:
     """Result of :meth:`World.post`: a step that was started on the shards of the owned ranks.
 
     Args:
-        world: the world that runs it.
-        step: the step.
-        dtype: the shards' type.
         stages: starts the step, and continues it.
+        count_moved: returns what this process moved in the step since the last call.
+        emit: reports the step to the open traces: ``(start, moved, seconds, source, exposed)``, with the start as
+            seconds of ``time.perf_counter``, the seconds since then, the user's line, and the seconds spent in starting
+            and waiting.
     """
 
-    def __init__(self, world: World, step: Step, dtype: np.dtype, stages: Stages) -> None:
-        self._world, self._step, self._dtype, self._stages = world, step, dtype, stages
+    def __init__(
+        self,
+        stages: Stages,
+        count_moved: Callable[[], Moved],
+        emit: Callable[[float, Moved, float, str | None, float], None],
+    ) -> None:
+        self._stages, self._count_moved, self._emit = stages, count_moved, emit
         self._operator, self._source = recorder.current_operator(), None
         self._results: list[Any] | None = None
         self._moved: Moved | None = None
@@ -160,7 +165,7 @@ class Posted:
         except StopIteration as end:
             self._results = end.value
         if recorder.recording():
-            more = self._world._count_moved(self._step, self._dtype, None)
+            more = self._count_moved()
             self._moved = more if self._moved is None else self._moved.and_then(more)
         self._busy += time.perf_counter() - begin
 
@@ -190,13 +195,9 @@ class Posted:
         Args:
             moved: the bytes.
         """
-        planned = received_counts(self._step, self._world.ranks)
         seconds = time.perf_counter() - self._start
         with recorder.operator(self._operator):
-            self._world._event(
-                self._step, self._dtype, None, self._start, planned, moved, seconds,
-                source=self._source, exposed=self._busy,
-            )  # fmt: skip
+            self._emit(self._start, moved, seconds, self._source, self._busy)
 
 
 MODES = ("auto", "values", True, False)

@@ -13,10 +13,11 @@ import numpy as np
 
 from spmdsim.core.layout import Mesh
 from spmdsim.core.tensor import Gradients, MoveNode, PlainTensor
+from spmdsim.core.world import AbstractWorld
 from spmdsim.errors import WorldError
-from spmdsim.worlds.current import grow_world, is_played
 
 T = TypeVar("T", bound=PlainTensor)
+W = TypeVar("W", bound=AbstractWorld)
 
 
 class EnlargedNode(MoveNode):
@@ -42,6 +43,21 @@ class EnlargedNode(MoveNode):
             shards = moved.stored_shards[: small.size]
             returned.append(type(moved)(small, moved.meta, shards, provenance_number=moved.provenance_number))
         return [returned]
+
+
+def is_played(world: object) -> bool:
+    """Return True if :func:`spmdsim.world` made this world in a process without a launcher."""
+    return getattr(world, "grow", None) is not None
+
+
+def grow_world(world: W, mesh: Mesh) -> W:
+    """Return a larger world if a played world lacks ranks of a mesh; else ``world``.
+
+    With ``SPMDSIM_RANKS`` the result may still lack ranks.
+    """
+    needed = mesh.size if mesh.ranks is None else max(mesh.ranks) + 1
+    grow = getattr(world, "grow", None)
+    return grow(mesh) if grow is not None and needed > world.size else world
 
 
 def enlarge(tensor: T, large: Any) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spmdsim.core.layout import block_sizes
@@ -15,12 +16,10 @@ from spmdsim.redistribution.steps.group_steps import PartsStep, ScanStep
 from spmdsim.redistribution.steps.halo import HaloStep, received_boxes
 from spmdsim.redistribution.steps.row_steps import RowStep
 from spmdsim.tables import Table
-from spmdsim.worlds.trace.events import CallCounts, CollectiveEvent, Event
+from spmdsim.worlds.trace.events import CallCounts, CollectiveEvent, Event, sum_bytes
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from spmdsim.worlds.trace.recorder import Trace
 
 HEADING = (
     *("operator", "what", "over", "group", "layouts"),
@@ -38,8 +37,8 @@ def nbytes_text(count: float) -> str:
     return bytes_text(count, ".1f")
 
 
-def events_table(trace: Trace) -> Table:
-    """Return the table of a trace: a row per event, and rows of sums below.
+def events_table(events: Sequence[Event], control: Mapping[str, CallCounts]) -> Table:
+    """Return the table of the events of a trace: a row per event, and rows of sums below.
 
     Each row has the axes, the number of ranks per group, the layouts, the seconds and three numbers of bytes. They are
     those of the rank with the most bytes, among the ranks of this process. Operators have none.
@@ -54,25 +53,26 @@ def events_table(trace: Trace) -> Table:
     - "control": the messages by which ranks agree about calls, if there are any.
 
     Args:
-        trace: the trace; it may be empty.
+        events: the events; there may be none.
+        control: the control traffic of the trace by purpose.
     """
-    rows = [*(_row(event) for event in trace), _total(trace)]
-    if any(event.library for event in trace.collectives):
-        moved = [
-            event.library or CallCounts(1, max(event.nbytes), max(event.sent)) for event in trace.collectives
-        ]
+    collectives = [event for event in events if isinstance(event, CollectiveEvent)]
+    rows = [*map(_row, events), _total(collectives)]
+    if any(event.library for event in collectives):
+        moved = [event.library or CallCounts(1, max(event.nbytes), max(event.sent)) for event in collectives]
         rows.append(_line("library", sum(moved, CallCounts()), "with the algorithms that MPI chooses itself"))
-    if trace.control:
-        kinds = ", ".join(f"{counts.calls} {purpose}" for purpose, counts in sorted(trace.control.items()))
-        total = sum(trace.control.values(), CallCounts())
+    if control:
+        kinds = ", ".join(f"{counts.calls} {purpose}" for purpose, counts in sorted(control.items()))
+        total = sum(control.values(), CallCounts())
         rows.append(_line("control", total, kinds, many(total.calls, "call")))
     return Table(HEADING, rows, right=NUMBER_COLUMNS)
 
 
-def _total(trace: Trace) -> tuple[str, ...]:
-    """Return the row with the sums of a trace."""
-    moved = CallCounts(0, trace.nbytes(), trace.sent())
-    return _line("total", moved, "", "", nbytes_text(trace.planned()), f"{trace.seconds:.6f}")
+def _total(collectives: Sequence[CollectiveEvent]) -> tuple[str, ...]:
+    """Return the row with the sums of all collectives of a trace."""
+    received, sent, planned = (sum_bytes(collectives, name) for name in ("nbytes", "sent", "planned"))
+    seconds = sum(event.spent for event in collectives)
+    return _line("total", CallCounts(0, received, sent), "", "", nbytes_text(planned), f"{seconds:.6f}")
 
 
 def _line(
@@ -129,7 +129,7 @@ def _row(event: Event) -> tuple[str, ...]:
     )
 
 
-def matrix(trace: Trace, size: int) -> np.ndarray:
+def matrix(events: Sequence[Event], size: int) -> np.ndarray:
     """Return the bytes that each rank sends to each rank, an int64 array ``[receiver, sender]``.
 
     Steps without a reduction, such as an all_gather, send the boxes that their receivers need. Reductions are counted
@@ -138,13 +138,15 @@ def matrix(trace: Trace, size: int) -> np.ndarray:
     column the bytes that its sender would send by this convention, whatever algorithm each step took.
 
     Args:
-        trace: the trace of any process; steps whose transfers depend on data are exact for its ranks only.
+        events: the events of any process; steps whose transfers depend on data are exact for its ranks only.
         size: the number of ranks of the world.
     """
     import numpy as np
 
     out = np.zeros((size, size), np.int64)
-    for event in trace.collectives:
+    for event in events:
+        if not isinstance(event, CollectiveEvent):
+            continue
         itemsize = element_type(event.dtype).itemsize
         for rank in {*event.step.src.mesh.rank_list, *event.step.dst.mesh.rank_list}:
             for peer, count in event_pairs(event, rank):
@@ -240,7 +242,7 @@ def _group_pairs(step: Step, rank: int) -> list[tuple[int, int]]:
     return [(peer, own_block + block) for peer, block in zip(group, blocks)]
 
 
-def difference(trace: Trace, other_trace: Trace) -> list[str]:
+def difference(trace: Sequence[Event], other_trace: Sequence[Event]) -> list[str]:
     """Return the differences of two traces of one program, times aside; [] if they agree.
 
     Events are compared one by one, in order. A difference is a text such as "event 3: … against …", or "event 3: …:
@@ -251,8 +253,8 @@ def difference(trace: Trace, other_trace: Trace) -> list[str]:
     bytes of a step, which do not depend on the world; if the algorithm was emulated, the moved bytes.
 
     Args:
-        trace: a trace.
-        other_trace: the trace to compare with; texts name its values second.
+        trace: the events of a trace.
+        other_trace: the events to compare with; texts name its values second.
 
     >>> from spmdsim.worlds.trace import Trace
     >>> difference(Trace(), Trace())

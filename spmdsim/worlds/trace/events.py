@@ -8,6 +8,7 @@ bytes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -227,3 +228,19 @@ def group_size(step: Step) -> int:
     if step.src.mesh.ranks is None and step.dst.mesh.ranks is None:
         return max(step.src.mesh.size, step.dst.mesh.size)
     return len({*step.src.mesh.rank_list, *step.dst.mesh.rank_list})
+
+
+def sum_bytes(collectives: Sequence[CollectiveEvent], attribute: str, rank: int | None = None) -> int:
+    """Return an attribute's sum over collectives, for one rank or for the rank with the largest sum.
+
+    Args:
+        collectives: the events.
+        attribute: the attribute, with a number per owned rank: "nbytes", "sent" or "planned".
+        rank: the rank; the sum is 0 if this process does not own it. None: the rank with the largest sum among the
+            owned ranks; the sum is 0 without collectives.
+    """
+    totals: Counter[int] = Counter()
+    for event in collectives:
+        for owner, count in zip(event.ranks, getattr(event, attribute)):
+            totals[owner] += count
+    return max(totals.values(), default=0) if rank is None else totals[rank]

@@ -17,7 +17,15 @@ from spmdsim.errors import many
 from spmdsim.launcher import is_root
 from spmdsim.pictured import Pictured
 from spmdsim.redistribution.guard import guards, warn_of_gathering
-from spmdsim.worlds.trace.events import CallCounts, CollectiveEvent, ComputedSpan, Event, OperatorEvent
+from spmdsim.worlds.trace import event_table
+from spmdsim.worlds.trace.events import (
+    CallCounts,
+    CollectiveEvent,
+    ComputedSpan,
+    Event,
+    OperatorEvent,
+    sum_bytes,
+)
 from spmdsim.worlds.trace.source_lines import source_line, user_place
 from spmdsim.wrong_calls import explained
 
@@ -130,32 +138,18 @@ class Trace(Pictured, Sequence[Event]):
 
     def nbytes(self, rank: int | None = None) -> int:
         """Return the bytes that ``rank`` received; without a rank, the most of any rank of this process."""
-        return self._total("nbytes", rank)
+        return sum_bytes(self.collectives, "nbytes", rank)
 
     def sent(self, rank: int | None = None) -> int:
         """Return the bytes that ``rank`` sent; without a rank, the most of any rank of this process."""
-        return self._total("sent", rank)
+        return sum_bytes(self.collectives, "sent", rank)
 
     def planned(self, rank: int | None = None) -> int:
         """Return the bytes that ``rank`` would receive by the convention of plans.
 
         Without a rank, return the most of any rank of this process.
         """
-        return self._total("planned", rank)
-
-    def _total(self, what: str, rank: int | None) -> int:
-        """Return an attribute's sum over all collectives, for one rank or for the rank with the largest sum.
-
-        Args:
-            what: the attribute, with a number per owned rank: "nbytes", "sent" or "planned".
-            rank: the rank; the sum is 0 if this process does not own it. None: the rank with the largest sum among
-                the owned ranks; the sum is 0 without collectives.
-        """
-        totals: Counter[int] = Counter()
-        for event in self.collectives:
-            for owner, count in zip(event.ranks, getattr(event, what)):
-                totals[owner] += count
-        return max(totals.values(), default=0) if rank is None else totals[rank]
+        return sum_bytes(self.collectives, "planned", rank)
 
     @property
     def seconds(self) -> float:
@@ -167,28 +161,22 @@ class Trace(Pictured, Sequence[Event]):
 
     def table(self) -> str:
         """Return the events as a table in text; a last line names the ranks of several nodes."""
-        from spmdsim.worlds.trace.event_table import events_table
-
         line = self.nodes.line if self.nodes is not None else ""
-        return "\n".join(filter(None, (events_table(self).text(), line)))
+        return "\n".join(filter(None, (event_table.events_table(self, self.control).text(), line)))
 
     def matrix(self, size: int) -> np.ndarray:
         """Return the bytes from rank to rank, ``[receiver, sender]``.
 
         See :func:`~spmdsim.worlds.trace.event_table.matrix`; ``size`` is the number of ranks of the world.
         """
-        from spmdsim.worlds.trace.event_table import matrix
-
-        return matrix(self, size)
+        return event_table.matrix(self, size)
 
     def difference(self, other_trace: Trace) -> list[str]:
         """Return the differences from another trace of the program, times aside.
 
         The worlds may differ. The list is empty if the traces agree.
         """
-        from spmdsim.worlds.trace.event_table import difference
-
-        return difference(self, other_trace)
+        return event_table.difference(self, other_trace)
 
     def save(self, path: str, *others: Trace) -> None:
         """Write a timeline for ui.perfetto.dev, together with traces of other processes."""
