@@ -11,13 +11,12 @@ import spmdsim.ops as ops
 from spmdsim import LockStep, Mesh, ShapeOnly, Tensor, check, forbid_redistribution, matmul, nn, record
 from spmdsim.arrays import Op
 from spmdsim.arrays.joined import join_rows
-from spmdsim.arrays.program_tensor import find_provenance_number
 from spmdsim.arrays.random import uniform_block
 from spmdsim.arrays.watch import Watcher, watching
 from spmdsim.core import Layout, Rule
 from spmdsim.errors import InputError, LayoutError, PlanError, RuleError, UsageTypeError, WorldError
 from spmdsim.worlds.convert_operands import as_operand
-from spmdsim.worlds.provenance import Provenance
+from spmdsim.worlds.provenance import Provenance, find_provenance_number
 
 DTYPES = [
     "float32", "float64", "float16", ml_dtypes.bfloat16, "complex64", "complex128",
