@@ -145,3 +145,29 @@ def test_a_target_of_another_form_is_refused() -> None:
 
     with pytest.raises(SimulationError, match="ValueError: target: expecting integral or list/tuple"):
         simulate(program, 1)
+
+
+def test_windows_have_attributes_error_handlers_and_hints() -> None:
+    def program(comm: object) -> tuple[object, ...]:
+        """Return what a handle, a second handle and a freed window say of attributes, hints and memory."""
+        from mpi4py import MPI
+
+        deleted: list[object] = []
+        key = MPI.Win.Create_keyval(delete_fn=lambda window, key, value: deleted.append(value))
+        window = MPI.Win.Allocate(8, 1, MPI.Info.Create({"a": "b"}), comm)
+        other = MPI.Win(window)
+        window.Set_attr(key, 5)
+        handler = MPI.Win.Create_errhandler(lambda window, code: deleted.append(code))
+        window.Set_errhandler(handler)
+        window.Call_errhandler(MPI.ERR_TAG)
+        memory = window.tomemory()
+        memory[:] = 7
+        facts = window == other, other.Get_attr(key), window.Get_info().items(), bytes(memory), memory.nbytes
+        window.Free()
+        empty = MPI.Win.Create_dynamic(comm=comm)
+        attributes = empty.attrs
+        empty.Free()
+        return *facts, deleted == [MPI.ERR_TAG, 5], attributes, bool(window), window == MPI.WIN_NULL
+
+    expected = (True, 5, [("a", "b")], b"\x07" * 8, 8, True, (0, 0, 1), False, True)
+    assert simulate(program, 2).results == (expected,) * 2

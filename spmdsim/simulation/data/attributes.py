@@ -68,20 +68,20 @@ class AttributeHolder:
         self._attributes[keyval] = attrval
 
     def Delete_attr(self, keyval: int) -> None:
-        """Delete an attribute, after the delete function of its key has been called.
+        """Delete an attribute, and call the delete function of its key.
 
         Args:
             keyval: the key; nothing happens if it has no attribute.
 
         Raises:
-            MPIError: If the delete function fails; the attribute stays.
+            MPIError: If the delete function fails; the attribute is deleted.
         """
         if self._attributes is None or keyval not in self._attributes:
             return
+        value = self._attributes.pop(keyval)
         delete_fn = _functions[keyval][1]
         if delete_fn is not None:
-            _call(delete_fn, self, keyval, self._attributes[keyval])
-        del self._attributes[keyval]
+            _call(delete_fn, self, keyval, value)
 
     def _copy_attributes(self, copied: AttributeHolder) -> None:
         """Set the attributes of a copy of this object, as the copy functions of the keys decide.

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from spmdsim.simulation.data import constants as c
+from spmdsim.simulation.data.attributes import AttributeHolder
 from spmdsim.simulation.data.constants import BOTTOM, MPIError
+from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.memory import buffer
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.mailboxes import Endpoint
 from spmdsim.simulation.engine.scheduler import current_task
 from spmdsim.simulation.engine.timing import are_on_one_node
 from spmdsim.simulation.findings.problems import ProgramPlace, describe_call_place, site_of
 from spmdsim.simulation.interface.collective_methods import call_collective
+from spmdsim.simulation.interface.errhandlers import ErrhandlerHolder
 from spmdsim.simulation.interface.groups import Group
+from spmdsim.simulation.interface.info import Info
 from spmdsim.simulation.interface.window_calls import WindowCalls
 from spmdsim.simulation.one_sided.regions import Region
 from spmdsim.simulation.one_sided.window_state import Exposed, WindowState
@@ -23,32 +30,13 @@ from spmdsim.simulation.one_sided.window_state import Exposed, WindowState
 _frame = sys._getframe
 
 
-class Win(WindowCalls):
+class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
     """The handle of one rank on a window."""
 
-    _info: Any = None
-
-    def __new__(cls, win: Win | None = None) -> Any:
-        """Return another handle of a window; a null handle without argument.
-
-        Raises:
-            TypeError: If ``win`` is no window.
-        """
-        if win is not None and not isinstance(win, Win):
-            raise TypeError(f"Win: win must be a window, got {type(win).__name__}")
-        self = super().__new__(cls)
-        if win is not None:
-            self.__dict__.update(win.__dict__)
-        return self
+    _hints: Mapping[str, str] = MappingProxyType({})
 
     def __bool__(self) -> bool:
         return self._window is not None
-
-    def __eq__(self, other: object) -> bool:
-        return self._window is other._window if isinstance(other, Win) else NotImplemented
-
-    def __hash__(self) -> int:
-        return id(self._window)
 
     # ------------------------------------------------------------------ new windows
 
@@ -60,7 +48,7 @@ class Win(WindowCalls):
             name: the method, such as "Create".
             flavor: the kind of window, such as WIN_FLAVOR_CREATE.
             value: the memory or its size, and the displacement unit.
-            info: stored for ``Get_info``.
+            info: hints for ``Get_info``.
             comm: the communicator; None: COMM_SELF.
             frame: the caller's frame.
 
@@ -76,7 +64,7 @@ class Win(WindowCalls):
         call.value = value
         state = call_collective(comm, call, f"Win.{name}", frame)
         win = cls()
-        win._window, win._rank, win._info = state, comm._rank, info
+        win._window, win._rank, win._hints, win._attributes = state, comm._rank, dict(info or {}), {}
         win._end = Endpoint(state.shared, comm._rank, comm._task)
         return win
 
@@ -160,12 +148,8 @@ class Win(WindowCalls):
         freed = describe_call_place(self._task.rank, "Free", site_of(_frame(1)))
         rule = CollectiveRule(lambda calls: window.free(freed), "barrier")
         call_collective(self, CollectiveCall(rule, [], None, {"assertion": "none"}), "Free", _frame(1))
-        self._window = None
-
-    def free(self) -> None:
-        """Free the window if the handle is not null."""
-        if self:
-            self.Free()
+        self._delete_attributes()
+        self.__dict__.clear()
 
     # ------------------------------------------------------------------ memory
 
@@ -206,7 +190,7 @@ class Win(WindowCalls):
             raise MPIError("ERR_RMA_FLAVOR", f"{name} needs a window of Create_dynamic")
         return self._state.exposed[self._rank].regions
 
-    def Shared_query(self, rank: int) -> tuple[Any, int]:
+    def Shared_query(self, rank: int) -> tuple[buffer, int]:
         """Return the memory of a rank in a shared window, and its displacement unit.
 
         Args:
@@ -222,25 +206,22 @@ class Win(WindowCalls):
             chosen = exposed[rank]
         else:
             chosen = next((each for each in exposed if len(each.memory)), exposed[0])
-        return memoryview(chosen.memory), chosen.unit
+        return _as_block(chosen.memory), chosen.unit
 
-    def tomemory(self) -> memoryview:
+    def tomemory(self) -> buffer:
         """Return the memory of this rank."""
-        memory: Any = self._state.exposed[self._rank].memory
-        return memoryview(memory if memory is not None else bytearray())
+        return _as_block(self._state.exposed[self._rank].memory)
 
     def __buffer__(self, flags: int) -> memoryview:
-        return self.tomemory()
+        return memoryview(self.tomemory())
 
     # ------------------------------------------------------------------ attributes
 
     @property
     def attrs(self) -> tuple[int, int, int]:
         """The address, the bytes and the displacement unit of this rank's memory."""
-        exposed = self._state.exposed[self._rank]
-        if exposed.memory is None:
-            return 0, 0, exposed.unit
-        return int(exposed.memory.__array_interface__["data"][0]), len(exposed.memory), exposed.unit
+        memory = self.tomemory()
+        return memory.address, memory.nbytes, self._state.exposed[self._rank].unit
 
     def Get_attr(self, keyval: int) -> Any:
         """Return an attribute of MPI such as WIN_SIZE, or one of the program; None if ``keyval`` has none."""
@@ -252,27 +233,21 @@ class Win(WindowCalls):
             c.WIN_CREATE_FLAVOR: self._state.flavor,
             c.WIN_MODEL: c.WIN_UNIFIED,
         }
-        return predefined.get(keyval, self._state.attributes[self._rank].get(keyval))
-
-    def Set_attr(self, keyval: int, attrval: Any) -> None:
-        """Store a value with the window of this rank."""
-        self._state.attributes[self._rank][keyval] = attrval
-
-    def Delete_attr(self, keyval: int) -> None:
-        """Delete an attribute."""
-        self._state.attributes[self._rank].pop(keyval, None)
+        return predefined[keyval] if keyval in predefined else super().Get_attr(keyval)
 
     def Get_group(self) -> Group:
         """Return the group of the ranks."""
         return Group.make(self._state.ranks)
 
-    def Get_info(self) -> Any:
+    def Get_info(self) -> Info:
         """Return a copy of the hints."""
-        return self._info.Dup() if self._info else None
+        self._end.running()
+        return Info.Create(self._hints)
 
-    def Set_info(self, info: Any) -> None:
-        """Set the hints, which have no effect."""
-        self._info = info.Dup() if info else None
+    def Set_info(self, info: Info) -> None:
+        """Replace the hints, which have no effect."""
+        self._end.running()
+        self._hints = dict(info.items())
 
     def Get_name(self) -> str:
         """Return the name that the program set, or one that is made of the communicator's."""
@@ -281,14 +256,6 @@ class Win(WindowCalls):
     def Set_name(self, name: str) -> None:
         """Set the name."""
         self._state.name = name
-
-    def Get_errhandler(self) -> int:
-        """Return the error handler, which always raises exceptions."""
-        self._end.running()
-        return 0
-
-    def Set_errhandler(self, errhandler: Any) -> None:
-        """Do nothing: errors always raise exceptions."""
 
     name = property(Get_name, Set_name)
     info = property(Get_info, Set_info)
@@ -310,6 +277,11 @@ def _check_size(name: str, size: int) -> int:
     if size < 0:
         raise MPIError("ERR_SIZE", f"{name}: size must be 0 bytes or more, got {size}")
     return size
+
+
+def _as_block(memory: Any) -> buffer:
+    """Return an array of bytes as a block; an empty block without address for None and for no bytes."""
+    return buffer() if memory is None or not len(memory) else buffer.frombuffer(memory)
 
 
 def _as_bytes(name: str, memory: Any) -> Any:

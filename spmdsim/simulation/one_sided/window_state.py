@@ -50,7 +50,6 @@ class WindowState:
         completions: for (origin, target), the events before each Complete that no Wait has used.
         atomics: by address, the events before the accumulates there.
         synced: the events before the calls of Sync.
-        attributes: values that the program stored with each rank's handle, by key.
         waiting: the waits of ranks for Post or Complete of others.
     """
 
@@ -69,7 +68,6 @@ class WindowState:
         self.completions: dict[tuple[int, int], deque[Any]] = {}
         self.atomics: dict[int, Any] = {}
         self.synced: Any = None
-        self.attributes: list[dict[int, Any]] = [{} for _ in self.ranks]
         self.waiting: list[WindowWait] = []
         if self.scheduler.order is None:
             self.scheduler.order = CausalOrder(self.scheduler)
