@@ -145,3 +145,26 @@ def test_python_modules_of_mpi4py_run_on_virtual_ranks() -> None:
         return received.tolist(), from_numpy_dtype("f8").Get_size(), get_include().endswith("include")
 
     assert run(program, 2)[1] == ([0, 1, 2, 3], 8, True)
+
+
+def test_datatypes_are_found_by_class_and_digits() -> None:
+    def program(comm: Any) -> Any:
+        """Return names, sizes and contents of types of Fortran, of pairs and of codes."""
+        from mpi4py import MPI
+
+        real, integer = MPI.Datatype.Create_f90_real(15, 300), MPI.Datatype.Create_f90_integer(9)
+        with pytest.raises(MPI.Exception, match="ERR_ARG"):
+            MPI.Datatype.Create_f90_integer(19)
+        with pytest.raises(ValueError, match="got '<i4'"):
+            MPI.Datatype.fromcode("<i4")
+        pairs = [MPI.Datatype.Get_value_index(value, MPI.INT) for value in (MPI.FLOAT, MPI.UINT8_T)]
+        return (
+            (real.size, real.Get_contents()[0], real.is_predefined, real.is_named),
+            (integer.size, integer.combiner == MPI.COMBINER_F90_INTEGER),
+            MPI.Datatype.Match_size(MPI.TYPECLASS_COMPLEX, 16) == MPI.COMPLEX16,
+            (pairs[0] == MPI.FLOAT_INT, bool(pairs[1])),
+            MPI._typedict["Zd"] == MPI.C_DOUBLE_COMPLEX,
+        )
+
+    expected = ((8, [15, 300], True, False), (4, True), True, (True, False), True)
+    assert run(program) == (expected,)

@@ -126,7 +126,7 @@ def test_constants_that_programs_use_exist() -> None:
 def test_datatypes_of_numpy_dtypes() -> None:
     stand_in = StandIn()
     assert stand_in.MPI._typedict["d"] is stand_in.MPI.DOUBLE
-    assert stand_in.MPI.Datatype.fromcode("i8") is stand_in.MPI.LONG
+    assert stand_in.MPI.Datatype.fromcode("i8") is stand_in.MPI.INT64_T
 
     def program() -> object:
         from mpi4py import MPI

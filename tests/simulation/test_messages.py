@@ -726,3 +726,60 @@ def test_two_handles_on_one_communicator_share_no_message() -> None:
     assert {problem.kind for problem in report.problems} == {"needs_buffering"}
     for rank in range(3):
         assert report.results[rank] == [10.0 * ((rank - 1) % 3) + step for step in range(6)]
+
+
+def test_buffers_of_other_libraries_are_sent() -> None:
+    class Exported:
+        """An object that shows the memory of an array as `protocol` names it."""
+
+        def __init__(self, array: Any, protocol: str) -> None:
+            self.array = array
+            if protocol == "cuda":
+                self.__cuda_array_interface__ = dict(array.__array_interface__, strides=None, version=3)
+            elif protocol == "dlpack":
+                self.__dlpack__ = array.__dlpack__
+                self.__dlpack_device__ = array.__dlpack_device__
+            else:  # DLPack 0 has no version
+                self.__dlpack__ = lambda stream=None: array.__dlpack__()
+                self.__dlpack_device__ = array.__dlpack_device__
+
+    def program(comm: Any) -> Any:
+        """Return what arrives in memory of each protocol, and the errors for wrong descriptions."""
+        results = []
+        for protocol in ("cuda", "dlpack", "old dlpack"):
+            target = np.zeros(3)
+            comm.Sendrecv(Exported(np.arange(3.0), protocol), 0, 0, Exported(target, protocol), 0, 0)
+            results.append(target.tolist())
+        wrong = Exported(np.arange(3.0), "cuda")
+        wrong.__cuda_array_interface__["mask"] = True
+        with pytest.raises(BufferError, match="without a mask"):
+            comm.Send(wrong, 0)
+        wrong.__cuda_array_interface__ = {}
+        with pytest.raises(KeyError):
+            comm.Send(wrong, 0)
+        return results
+
+    assert simulate(program, 1).results == ([[0, 1, 2]] * 3,)
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        ([np.zeros(4), -1], ValueError),
+        ([np.zeros(4), (0, -1)], ValueError),
+        ([np.zeros(4), (0, 5)], ValueError),
+        ([np.zeros(4), 1.0], TypeError),
+        ([np.zeros(4), 1, 2], KeyError),
+        ([np.zeros(4), "float64"], KeyError),
+        ([np.zeros(4), [1], [2]], TypeError),
+        ([np.zeros(4)], ValueError),
+        ([None, 1, "d"], ValueError),
+    ],
+    ids=repr,
+)
+def test_wrong_buffers_raise_the_errors_of_mpi4py(spec: Any, error: type[Exception]) -> None:
+    def program(comm: Any) -> None:
+        with pytest.raises(error):
+            comm.Send(spec, 0)
+
+    simulate(program, 1)

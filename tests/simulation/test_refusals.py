@@ -169,7 +169,7 @@ def gather_rows(comm: Any, MPI: Any) -> None:
 
 
 def gather_overlapping(comm: Any, MPI: Any) -> None:
-    comm.Allgatherv(np.ones(2), [np.zeros(4), [2] * comm.size, [0, 1]])
+    comm.Allgatherv(np.ones(2), [np.zeros(4), ([2] * comm.size, [0, 1])])
 
 
 def exchange_in_one_buffer(comm: Any, MPI: Any) -> None:

@@ -18,6 +18,7 @@ from spmdsim.simulation.data.distributed_arrays import owned_indices
 from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.open_handles import remove_handle
 from spmdsim.simulation.data.type_contents import TypeContents
+from spmdsim.simulation.data.type_lookups import NAMED, TypeLookups
 
 BYTE_DTYPE = np.dtype(np.uint8)
 
@@ -36,7 +37,7 @@ def data_byte_positions(dtype: np.dtype) -> Any:
     return np.concatenate([np.arange(start, start + size) for start, size in parts])
 
 
-class Datatype(TypeContents, AttributeHolder, Handle):
+class Datatype(TypeContents, TypeLookups, AttributeHolder, Handle):
     """MPI datatype.
 
     Attributes:
@@ -153,18 +154,6 @@ class Datatype(TypeContents, AttributeHolder, Handle):
         if not self or not self.is_basic or self.dtype.fields is not None:
             raise ValueError(f"cannot map {self} to a character code")
         return self.dtype.char
-
-    @classmethod
-    def fromcode(cls, code: str) -> Datatype:
-        """Return the basic type of a NumPy or struct character such as ``d`` or ``i8``.
-
-        Raises:
-            ValueError: If there is no such type.
-        """
-        try:
-            return datatype_of(np.dtype(code))
-        except TypeError:
-            raise ValueError(f"cannot map character code {code!r} to an MPI datatype") from None
 
     def Get_name(self) -> str:
         """Return the name: MPI's, or the one that the program set."""
@@ -565,8 +554,8 @@ class Datatype(TypeContents, AttributeHolder, Handle):
         for length, displacement, datatype in zip(lengths, positions, types):
             item = datatype.dtype.itemsize
             elements = (np.arange(length)[:, None] * datatype.stride + datatype.element_offsets()).reshape(-1)
-            positions = elements[:, None] * item + data_byte_positions(datatype.dtype)
-            offsets.append(displacement + positions.reshape(-1))
+            bytes_of_block = elements[:, None] * item + data_byte_positions(datatype.dtype)
+            offsets.append(displacement + bytes_of_block.reshape(-1))
             if length:
                 # The first and the last value of a block decide the bounds of the block.
                 last = displacement + (length - 1) * datatype.stride * item
@@ -633,23 +622,26 @@ _PAIRS = {
     "f4": "FLOAT_INT",
     "f8": "DOUBLE_INT",
     "i8": "LONG_INT",
-    "i4": "TWOINT INT_INT",
+    "i4": "TWOINT",
     "i2": "SHORT_INT",
     "g": "LONG_DOUBLE_INT",
 }
-NAMED: dict[str, Datatype] = {
-    name: Datatype.make(name, dtype)
-    for kinds, as_dtype in ((_NAMES, np.dtype), (_PAIRS, _pair_dtype))
-    for code, names in kinds.items()
-    for dtype in [as_dtype(code)]
-    for name in names.split()
-}
+NAMED.update(
+    {
+        name: Datatype.make(name, dtype)
+        for kinds, as_dtype in ((_NAMES, np.dtype), (_PAIRS, _pair_dtype))
+        for code, names in kinds.items()
+        for dtype in [as_dtype(code)]
+        for name in names.split()
+    }
+)
 #: Types that do not exist here: NumPy has no such numbers.
 NAMED.update(
     {name: Datatype() for name in ("DATATYPE_NULL", "INTEGER16", "LOGICAL16", "COMPLEX4", "BFLOAT16_T")}
 )
-#: Other names of types of Fortran.
+#: Other names of types.
 _ALIASES = {
+    "INT_INT": "TWOINT",
     "F_BOOL": "LOGICAL",
     "F_INT": "INTEGER",
     "F_FLOAT": "REAL",

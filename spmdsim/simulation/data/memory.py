@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from spmdsim.simulation.data.array_views import as_bytes, is_on_device
+
 
 class buffer(np.ndarray[Any, Any]):
     """A block of bytes: of an object with the buffer protocol, or new ones (``allocate``)."""
 
     obj: Any = None
-    _released = False
+    _released = _is_on_device = False
     format = "B"
 
     def __new__(cls, *buf: Any) -> buffer:
@@ -50,8 +52,18 @@ class buffer(np.ndarray[Any, Any]):
 
     @classmethod
     def frombuffer(cls, buf: Any, readonly: bool = False) -> buffer:
-        """Return the bytes of an object with the buffer protocol; ``readonly`` forbids to change them."""
-        return cls._view(np.frombuffer(memoryview(buf).cast("B"), np.uint8), buf, readonly)
+        """Return the bytes of an object with memory; ``readonly`` forbids to change them.
+
+        The memory of an object that names a device can be sent and received, but not read here.
+        """
+        block = cls._view(as_bytes(buf), buf, readonly)
+        block._is_on_device = is_on_device(buf)
+        return block
+
+    def _check_host(self) -> None:
+        """Raise BufferError if the memory belongs to a device."""
+        if self._is_on_device:
+            raise BufferError("the memory belongs to a device; copy it to an array of the host")
 
     @classmethod
     def fromaddress(cls, address: int, nbytes: int, readonly: bool = False) -> buffer:
@@ -84,6 +96,7 @@ class buffer(np.ndarray[Any, Any]):
 
     def cast(self, format: str, shape: Any = None) -> memoryview:
         """Return the bytes as values of a format of ``struct``, with a shape."""
+        self._check_host()
         array: Any = self
         view: Any = memoryview(array)
         values: memoryview = view.cast(format) if shape is None else view.cast(format, shape)
@@ -91,6 +104,7 @@ class buffer(np.ndarray[Any, Any]):
 
     def tobytes(self, order: Any = None) -> bytes:
         """Return a copy of the bytes."""
+        self._check_host()
         return super().tobytes()
 
     def toreadonly(self) -> buffer:
@@ -102,10 +116,12 @@ class buffer(np.ndarray[Any, Any]):
         self.obj, self._released = None, True
 
     def __getitem__(self, item: Any) -> Any:
+        self._check_host()
         value = super().__getitem__(_check_item(item))
         return value if isinstance(value, buffer) else int(value)
 
     def __setitem__(self, item: Any, value: Any) -> None:
+        self._check_host()
         if self.readonly:
             raise TypeError("the memory is read-only")
         if not isinstance(value, int | np.ndarray):
@@ -131,6 +147,7 @@ class buffer(np.ndarray[Any, Any]):
         return self is not other
 
     __hash__ = None
+    __repr__ = __str__ = object.__repr__
 
 
 def _check_item(item: Any) -> Any:
@@ -159,6 +176,4 @@ def find_address(location: Any) -> int:
         return int(location or 0)
     if isinstance(location, buffer):
         return location.address
-    if isinstance(location, np.ndarray):
-        return int(location.ctypes.data)
-    return int(np.frombuffer(memoryview(location).cast("B"), np.uint8).ctypes.data)
+    return int(as_bytes(location).ctypes.data)

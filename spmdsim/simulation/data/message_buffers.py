@@ -1,13 +1,13 @@
 """Convert the buffer arguments of MPI calls to regions of memory that messages are read from and written to.
 
 A buffer argument ``spec`` is an array, or a list ``[array, count, displacement, datatype]`` whose later items may be
-omitted. A call with one block per rank takes counts and displacements as lists. Counts and displacements count values
+omitted. Of three items, the last one is the datatype. A call with one block per rank takes counts and displacements as lists. Counts and displacements count values
 of the datatype, which may have several elements of a basic numpy dtype. Lower-case calls send Python objects instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import accumulate
 from operator import index
 from typing import Any
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import many
+from spmdsim.simulation.data.array_views import as_array, require_contiguous
 from spmdsim.simulation.data.constants import ANY_SOURCE, BOTTOM, IN_PLACE, PROC_NULL, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, datatype_of
 from spmdsim.simulation.data.memory import buffer
 from spmdsim.simulation.data.pickles import PICKLE
 from spmdsim.simulation.data.type_agreement import contradicts
+from spmdsim.simulation.data.type_lookups import types_by_code
 
 NO_ORDER, ROWS, COLUMNS = 0, 1, 2
 OBJECT = "object"  # the dtype of a pickled message
@@ -115,14 +117,14 @@ def message_buffer(spec: Any) -> MessageBuffer:
 
     Two values from position 3 on:
 
-    >>> message_buffer([np.arange(6), 2, 3]).read().tolist()
+    >>> message_buffer([np.arange(6), (2, 3)]).read().tolist()
     [3, 4]
     """
     if type(spec) is np.ndarray:
         flags = spec.flags
         rows, columns = flags.c_contiguous, flags.f_contiguous
         if not (rows or columns):
-            raise BufferError(_not_contiguous(spec))
+            require_contiguous(spec)
         dtype = spec.dtype
         if dtype.isbuiltin != 1 or dtype.hasobject:
             _check_dtype(dtype)
@@ -132,6 +134,8 @@ def message_buffer(spec: Any) -> MessageBuffer:
         return buffer
     memory, count, start, datatype = _parse_message(spec)
     flat, datatype, order = _flatten(memory, datatype, count is None)
+    if memory is not BOTTOM and start > len(flat):
+        raise ValueError(f"the displacement must be inside the buffer, got element {start} of {len(flat)}")
     if count is None:
         count = _count_values(len(flat) - start, datatype)
     return _name_contradiction(memory, datatype, [_typed_buffer(flat, count, start, datatype, order)])[0]
@@ -219,20 +223,20 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
 
     >>> [block.read().tolist() for block in split_by_counts([np.arange(6), [1, 3, 2]], 3)]
     [[0], [1, 2, 3], [4, 5]]
-    >>> [block.read().tolist() for block in split_by_counts([np.arange(6), 1, 2], 3)]
+    >>> [block.read().tolist() for block in split_by_counts([np.arange(6), (1, 2)], 3)]
     [[0], [2], [4]]
     """
     memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
     flat, datatype, order = _flatten(memory, datatype, counts is None)
     if counts is None:
-        counts = _values_per_rank(len(flat), datatype, rank_count)
-    sizes = [int(counts)] * rank_count if np.ndim(counts) == 0 else [int(count) for count in counts]
+        counts = 0 if memory is BOTTOM else _values_per_rank(len(flat), datatype, rank_count)
+    sizes = [index(counts)] * rank_count if np.ndim(counts) == 0 else [index(count) for count in counts]
     if displacements is None:
         starts = list(accumulate(sizes, initial=0))[:-1]
     elif np.ndim(displacements) == 0:
-        starts = [i * int(displacements) for i in range(rank_count)]
+        starts = [i * index(displacements) for i in range(rank_count)]
     else:
-        starts = [int(displacement) for displacement in displacements]
+        starts = [index(displacement) for displacement in displacements]
     if len(sizes) != rank_count or len(starts) != rank_count:
         raise ValueError(
             f"counts and displacements must be one each for {many(rank_count, 'rank')}, "
@@ -336,16 +340,27 @@ def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
     return buffers
 
 
-def _is_type(value: Any) -> bool:
-    return isinstance(value, Datatype | str | np.dtype) or (
-        isinstance(value, type) and issubclass(value, np.generic)
-    )
-
-
 def _as_type(value: Any) -> Datatype | None:
+    """Return the datatype of an item of a buffer argument.
+
+    Args:
+        value: a datatype, a code such as "i" or "f8", or None, which stays None.
+
+    Raises:
+        KeyError: If there is no such code.
+        TypeError: If the item is a list.
+    """
     if value is None or isinstance(value, Datatype):
         return value
-    return datatype_of(np.dtype(value))
+    if not isinstance(value, Hashable):
+        raise TypeError(
+            f"the third item of a buffer must be a datatype, got {value!r}; write [data, (counts, displacements)]"
+        )
+    codes: dict[Any, Datatype] = types_by_code()
+    datatype = codes.get(value)
+    if datatype is None:
+        raise KeyError(f"a datatype must be an MPI datatype or a code such as 'i' or 'f8', got {value!r}")
+    return datatype
 
 
 def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
@@ -365,8 +380,28 @@ def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
     memory, count, displacement, datatype = _parse_spec(
         spec, "[data, count, displacement, datatype]", (list, tuple)
     )
-    stride = datatype.stride if datatype is not None else 1
-    return memory, None if count is None else int(count), int(displacement or 0) * stride, datatype
+    count = None if count is None else index(count)
+    displacement = index(displacement or 0)
+    stride = 1 if datatype is None else datatype.stride if datatype else 0
+    for name, number in (("count", count), ("displacement", displacement)):
+        if number is not None and number < 0:
+            raise ValueError(f"the {name} must be 0 or more, got {number}")
+    if stride <= 0 and (displacement or (count is None and _has_memory(memory))):
+        raise ValueError(
+            f"{datatype} must have a positive extent in a buffer with a displacement or without a count"
+        )
+    if memory is None and count:
+        raise ValueError(f"the count must be 0 for the buffer None, got {count}")
+    if memory is BOTTOM and count is None:
+        count = 0
+    return memory, count, displacement * stride, datatype
+
+
+def _has_memory(memory: Any) -> bool:
+    """Return True if an object has a byte or more."""
+    return (
+        memory is not None and memory is not BOTTOM and memory is not IN_PLACE and as_array(memory).size > 0
+    )
 
 
 def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, Datatype | None]:
@@ -375,10 +410,11 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
     With an array ``a``, the forms are:
 
     - ``a``: the memory alone;
-    - ``[a, 3]`` or ``[a, 3, 1]``: a count, and a displacement;
-    - ``[a, (3, 1)]``: a pair of both, if ``pair_types`` has tuple;
-    - each list with a datatype as a further last item. An item is a datatype if it is a Datatype, a NumPy dtype, a
-      NumPy scalar type or text such as "f4". A fourth item is always read as a datatype.
+    - ``[a, 3]``: a count;
+    - ``[a, (3, 1)]``: a pair of a count and a displacement, if ``pair_types`` has tuple;
+    - each list with a datatype as a further last item. A second item is a datatype if it is a Datatype or text such as
+      "f4"; a third one of three always is;
+    - ``[a, 3, 1, datatype]``: all four.
 
     Args:
         spec: the caller's argument.
@@ -387,8 +423,9 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
             a list, a list is no pair.
 
     Raises:
-        TypeError: If ``spec`` is None, or the fourth item is no datatype.
-        ValueError: If ``spec`` has too many items.
+        KeyError: If a text is no code of a datatype, or the last item no datatype.
+        TypeError: If ``spec`` is None.
+        ValueError: If ``spec`` has too few or too many items.
 
     >>> _parse_spec(["memory", (3, 1)], "", tuple)
     ('memory', 3, 1, None)
@@ -399,15 +436,16 @@ def _parse_spec(spec: Any, form: str, pair_types: Any) -> tuple[Any, Any, Any, D
         )
     if not isinstance(spec, list | tuple):
         return spec, None, None, None
-    memory, *items = spec
-    if len(items) == 2 and items[1] is None:  # [data, counts, None] has no datatype
-        items.pop()
-    has_datatype = bool(items) and (_is_type(items[-1]) or len(items) == 3)
-    datatype = _as_type(items.pop()) if has_datatype else None
-    if len(items) > 2:
+    if not 2 <= len(spec) <= 4:
         raise ValueError(f"a message must be {form}, got {many(len(spec), 'item')}")
-    if len(items) == 1 and isinstance(items[0], pair_types) and len(items[0]) == 2:
-        items = [*items[0]]  # a pair (counts, displacements)
+    memory, *items = spec
+    has_datatype = len(items) > 1 or isinstance(items[0], Datatype | str)
+    datatype = _as_type(items.pop()) if has_datatype else None
+    if len(items) == 1 and isinstance(items[0], pair_types):
+        counts, displacements = (
+            items[0] if len(items[0]) == 2 or pair_types is not tuple else (items[0], None)
+        )
+        return memory, counts, displacements, datatype
     counts, displacements = [*items, None, None][:2]
     return memory, counts, displacements, datatype
 
@@ -421,16 +459,18 @@ def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, list[int], list[int],
         spec: as mpi4py accepts it, in one of three forms:
             - ``[data, counts, displs, datatypes]``;
             - ``[data, (counts, displs), datatypes]``;
-            - ``[data, datatypes]``: one value at byte 0 for each rank, so counts are 1 and displacements are 0.
+            - ``[data, datatypes]``: one value at byte 0 for each rank, so counts are 1 and displacements are 0. None
+              for both means the same.
         rank_count: number of ranks, for the short form.
 
     Raises:
         ValueError: If ``spec`` has another form.
         TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
     """
+    counts = displacements = None
     match spec if isinstance(spec, list | tuple) else ():
         case [memory, types]:
-            counts, displacements = [1] * rank_count, [0] * rank_count
+            pass
         case [memory, [counts, displacements], types]:
             pass
         case [memory, counts, displacements, types]:
@@ -440,6 +480,10 @@ def _parse_typed(spec: Any, rank_count: int) -> tuple[Any, list[int], list[int],
                 "a message with a datatype per rank must be [data, datatypes], [data, (counts, displs), datatypes] "
                 f"or [data, counts, displs, datatypes], got {spec!r}"
             )
+    if counts is None and displacements is None and memory is not BOTTOM:
+        counts, displacements = [1] * rank_count, [0] * rank_count
+    if memory is BOTTOM and (counts is None or displacements is None):
+        raise ValueError("a message of BOTTOM must have counts and displacements")
     if not isinstance(types, Sequence) or not all(isinstance(value, Datatype) for value in types):
         raise TypeError(
             f"the datatypes must be a list of MPI datatypes such as MPI.DOUBLE, one for each rank, got {types!r}"
@@ -484,9 +528,7 @@ def _flatten(memory: Any, datatype: Datatype | None, is_whole: bool) -> tuple[An
         return memory, (datatype or BYTE).require_committed(), NO_ORDER
     if memory is None or memory is IN_PLACE:
         return np.zeros(0, BYTE_DTYPE), BYTE if datatype is None else datatype, NO_ORDER
-    array = memory if isinstance(memory, np.ndarray) else _as_array(memory)
-    if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        raise BufferError(_not_contiguous(array))
+    array = require_contiguous(as_array(memory))
     order = NO_ORDER
     if not (array.flags.c_contiguous and array.flags.f_contiguous):
         order = ROWS if array.flags.c_contiguous else COLUMNS
@@ -524,33 +566,6 @@ def _check_dtype(dtype: Any) -> None:
         raise KeyError(
             f"a buffer of dtype {words} has no MPI datatype; pass [array, datatype], such as MPI.BYTE"
         )
-
-
-def _as_array(memory: Any) -> Any:
-    """Return an array that shares memory with an object of the program.
-
-    The object needs the buffer protocol, ``__array_interface__``, ``__array__`` or ``__dlpack__``. An object with ``__array__`` alone
-    may return a copy, which does not share memory.
-
-    Args:
-        memory: the object. bytes and bytearray give an array of uint8.
-
-    Raises:
-        TypeError: If the object has none of the four.
-    """
-    try:
-        view = memoryview(memory)
-    except TypeError:
-        if hasattr(memory, "__array_interface__") or hasattr(memory, "__array__"):
-            return np.asarray(memory)
-        if hasattr(memory, "__dlpack__"):
-            return np.from_dlpack(memory)
-        raise TypeError(
-            f"a buffer must be a numpy array or similar, got {type(memory).__name__}; "
-            "the lower-case call sends any Python object"
-        ) from None
-    array = np.asarray(view)
-    return array.view(BYTE_DTYPE) if isinstance(memory, bytes | bytearray) else array
 
 
 def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
@@ -629,13 +644,6 @@ def _map_addresses(count: int, start: int, datatype: Datatype) -> tuple[Any, int
 
 def _too_small(flat: Any, start: int, stop: int) -> str:
     return f"the message needs elements {start} to {stop}, but the buffer has {len(flat)}"
-
-
-def _not_contiguous(array: Any) -> str:
-    return (
-        f"a buffer must be contiguous, got an array of shape {array.shape} with strides of {array.strides} bytes; "
-        "send a copy, or a derived datatype"
-    )
 
 
 # ---------------------------------------------------------------------- Python objects

@@ -151,12 +151,12 @@ class Op(Handle):
         from spmdsim.simulation.data.message_buffers import message_buffer
 
         left, right = message_buffer(inbuf), message_buffer(inoutbuf)
-        self.check(left.dtype)
         if (left.elements, left.dtype) != (right.elements, right.dtype):
             raise ValueError(
                 f"the input buffer holds {left.elements} × {left.dtype}, "
                 f"the other one {right.elements} × {right.dtype}"
             )
+        self.check(left.dtype)
         right.write(self.combine(left.read(), right.read()))
 
 

@@ -420,39 +420,51 @@ def _reduce_call(
 
 
 def _receive_blocks(sendbuf: Any, buffer: MessageBuffer) -> list[MessageBuffer]:
-    """Return a list with the receive buffer, shortened to the length of the send buffer.
+    """Return a list with the receive buffer.
 
     Args:
-        sendbuf: the send buffer as the program passed it; for MPI.IN_PLACE or None nothing is checked or shortened.
+        sendbuf: the send buffer as the program passed it; for MPI.IN_PLACE or None nothing is checked.
         buffer: the receive buffer.
 
     Raises:
-        MPIError: If the buffers have different types.
-        ValueError: If the receive buffer is shorter than the send buffer.
+        ValueError: If the buffers have different types or lengths.
     """
-    if is_in_place(sendbuf):
-        return [buffer]
-    vector = message_buffer(sendbuf)
-    _check_one_type(vector, buffer)
-    return [_first_elements(buffer, vector.elements)]
+    if not is_in_place(sendbuf):
+        vector = message_buffer(sendbuf)
+        _check_one_type(vector, buffer)
+        _check_length(buffer, vector.elements)
+    return [buffer]
 
 
 def _check_one_type(vector: MessageBuffer, buffer: MessageBuffer) -> None:
-    """Raise an MPI error if the vector to reduce and the receive buffer have different dtypes."""
+    """Raise ValueError if the vector to reduce and the receive buffer have different dtypes."""
     if vector.dtype != buffer.dtype:
-        raise MPIError(
-            "ERR_TYPE",
-            f"both buffers must have one type, got {vector.dtype} to send and {buffer.dtype} to receive",
-        )
-
-
-def _first_elements(buffer: MessageBuffer, count: int) -> MessageBuffer:
-    """Return the first ``count`` elements of a receive buffer; raise ValueError if it is shorter."""
-    if buffer.elements < count:
         raise ValueError(
-            f"the receive buffer must have {many(count, 'element')} or more, got {buffer.elements}"
+            f"both buffers must have one type, got {vector.dtype} to send and {buffer.dtype} to receive"
         )
-    return buffer.select_elements(0, count)
+
+
+def _check_length(buffer: MessageBuffer, count: int) -> None:
+    """Raise ValueError if a receive buffer does not have ``count`` elements."""
+    if buffer.elements != count:
+        raise ValueError(f"the receive buffer must have {many(count, 'element')}, got {buffer.elements}")
+
+
+def _block_buffer(sendbuf: Any, buffer: MessageBuffer, count: int) -> list[MessageBuffer]:
+    """Return a list with the buffer for a rank's block of a vector.
+
+    Args:
+        sendbuf: the send buffer as the program passed it. MPI.IN_PLACE or None: ``buffer`` has the whole vector.
+        buffer: the receive buffer.
+        count: the number of elements of the block.
+
+    Raises:
+        ValueError: If a receive buffer that does not have the whole vector has another length.
+    """
+    if is_in_place(sendbuf):
+        return [buffer.select_elements(0, count)]
+    _check_length(buffer, count)
+    return [buffer]
 
 
 def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -> CollectiveCall:
@@ -465,7 +477,7 @@ def Reduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM, root: int = 0) -
         self: the communicator.
         sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
             Only the root may pass MPI.IN_PLACE or None: its vector is in ``recvbuf``.
-        recvbuf: room for the result; read on the root only, None elsewhere. May be longer than the vector.
+        recvbuf: room for the result; read on the root only, None elsewhere. It has the vector's length.
         op: the operation.
         root: rank of the root.
 
@@ -493,7 +505,7 @@ def _reduce_to_all_call(self: Any, rule: str, sendbuf: Any, recvbuf: Any, op: Op
         self: the communicator.
         rule: name of the rule in RULES: "all_reduce", "scan" or "exscan".
         sendbuf: the vector of this rank, or MPI.IN_PLACE or None: it is in ``recvbuf``.
-        recvbuf: room for the result; may be longer than the vector.
+        recvbuf: room for the result, as long as the vector.
         op: the operation.
 
     Raises:
@@ -514,7 +526,7 @@ def Allreduce(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> Collective
         self: the communicator.
         sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
             MPI.IN_PLACE or None: it is in ``recvbuf``.
-        recvbuf: room for the result, in the form of ``sendbuf``; may be longer than the vector.
+        recvbuf: room for the result, in the form of ``sendbuf``, as long as the vector.
         op: the operation.
 
     Raises:
@@ -535,7 +547,7 @@ def Scan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCall:
         self: the communicator.
         sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
             MPI.IN_PLACE or None: it is in ``recvbuf``.
-        recvbuf: room for the result, in the form of ``sendbuf``; may be longer than the vector.
+        recvbuf: room for the result, in the form of ``sendbuf``, as long as the vector.
         op: the operation.
 
     Raises:
@@ -556,7 +568,7 @@ def Exscan(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) -> CollectiveCal
         self: the communicator.
         sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
             MPI.IN_PLACE or None: it is in ``recvbuf``.
-        recvbuf: room for the result, in the form of ``sendbuf``; may be longer than the vector.
+        recvbuf: room for the result, in the form of ``sendbuf``, as long as the vector.
         op: the operation.
 
     Raises:
@@ -578,18 +590,18 @@ def Reduce_scatter_block(self: Any, sendbuf: Any, recvbuf: Any, op: Op = SUM) ->
         self: the communicator.
         sendbuf: this rank's vector, one block per rank: an array, or ``[array, count, displacement, datatype]`` with
             later items omitted. MPI.IN_PLACE or None: the vector is in ``recvbuf``, whose first block is overwritten.
-        recvbuf: room for one block; may be longer.
+        recvbuf: room for one block.
         op: the operation.
 
     Raises:
         BufferError: If memory is not contiguous.
         MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
-        ValueError: If the vector cannot be divided by the number of ranks, or ``recvbuf`` is too short.
+        ValueError: If the vector cannot be divided by the number of ranks, or ``recvbuf`` another length.
     """
     buffer = message_buffer(recvbuf)
     vector = buffer if is_in_place(sendbuf) else message_buffer(sendbuf)
     _check_one_type(vector, buffer)
-    receive = [_first_elements(buffer, _elements_per_rank(self, vector))]
+    receive = _block_buffer(sendbuf, buffer, _elements_per_rank(self, vector))
     return _reduce_call(self, "reduce_scatter", sendbuf, receive, op, buffer)
 
 
@@ -625,7 +637,7 @@ def Reduce_scatter(
         self: the communicator.
         sendbuf: this rank's vector: an array, or ``[array, count, displacement, datatype]`` with later items omitted.
             MPI.IN_PLACE or None: the vector is in ``recvbuf``, whose first elements are overwritten.
-        recvbuf: room for this rank's block; may be longer.
+        recvbuf: room for this rank's block.
         recvcounts: one number per rank, with the vector's length as their sum. None: each rank gets as many elements
             as its receive buffer has, and elements after the last block are dropped; with MPI.IN_PLACE, equal blocks.
         op: the operation.
@@ -633,7 +645,7 @@ def Reduce_scatter(
     Raises:
         BufferError: If memory is not contiguous.
         MPIError: If the operation is not defined for the dtype, one array is both buffers, or their types differ.
-        ValueError: If ``recvcounts`` has another length or sum, or ``recvbuf`` is too short. Without ``recvcounts``,
+        ValueError: If ``recvcounts`` has another length or sum, or ``recvbuf`` another length. Without ``recvcounts``,
             if all receive buffers together are longer than the vector.
     """
     buffer = message_buffer(recvbuf)
@@ -649,7 +661,7 @@ def Reduce_scatter(
         raise ValueError(
             f"recvcounts must be {many(self.size, 'number')} with the sum {vector.elements}, got {counts}"
         )
-    receive = [_first_elements(buffer, counts[self._rank])]
+    receive = _block_buffer(sendbuf, buffer, counts[self._rank])
     return _reduce_call(self, "reduce_scatter", sendbuf, receive, op, buffer, counts=tuple(counts))
 
 
@@ -658,7 +670,7 @@ def Reduce_scatter(
 
 def _object_per_rank(self: Any, sendobj: Any) -> list[ObjectPayload]:
     """Return a list of objects to send, one per rank; raise ValueError for another number."""
-    objects = list(sendobj)
+    objects = [None] * self.size if sendobj is None else list(sendobj)
     if len(objects) != self.size:
         raise ValueError(f"sendobj must have {self.size} items, one per rank, got {len(objects)}")
     return [ObjectPayload(item) for item in objects]

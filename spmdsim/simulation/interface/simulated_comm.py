@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.attributes import AttributeHolder
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.data.derived_types import NAMED
 from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.open_handles import add_handle, remove_handle
 from spmdsim.simulation.data.reduce_operators import NAMED as OPERATIONS
+from spmdsim.simulation.data.type_lookups import NAMED
 from spmdsim.simulation.engine.collective_calls import CollectiveCall, CollectiveRule
 from spmdsim.simulation.engine.mailboxes import Endpoint, Mailbox
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from spmdsim.errors import WorldError
-from spmdsim.simulation.data import constants, derived_types, reduce_operators
+from spmdsim.simulation.data import constants, reduce_operators, type_lookups
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import Datatype
 from spmdsim.simulation.data.handles import Handle
@@ -19,6 +19,7 @@ from spmdsim.simulation.data.memory import buffer, find_address
 from spmdsim.simulation.data.pickles import PICKLE, Pickle
 from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
+from spmdsim.simulation.data.type_lookups import C_CODES, FORTRAN_CODES, list_codes, types_by_code
 from spmdsim.simulation.engine.rank_clock import TICK, read_clock
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
 from spmdsim.simulation.findings.problems import describe_call_place, site_of
@@ -393,7 +394,7 @@ def _shared_names() -> dict[str, Any]:
         name: value for name, value in vars(constants).items() if name.isupper() and isinstance(value, int)
     }
     names.update(constants.ERROR_CODES)
-    names.update(derived_types.NAMED)
+    names.update(type_lookups.NAMED)
     names.update(reduce_operators.NAMED)
     names.update({cls.__name__: cls for cls in (*_CLASSES, *_CONSTANT_CLASSES)})
     names.update(_functions_of(error_codes))
@@ -404,8 +405,9 @@ def _shared_names() -> dict[str, Any]:
         Compute_dims=Compute_dims,
         **_predefined_handles(),
         pickle=PICKLE,
-        _typedict={datatype.dtype.char: datatype for datatype in derived_types.NAMED.values()}
-        | {dtype.char: datatype for dtype, datatype in derived_types.BY_DTYPE.items()},
+        _typedict=types_by_code(),
+        _typedict_c=list_codes(C_CODES),
+        _typedict_f=list_codes(FORTRAN_CODES),
         buffer=buffer,
         memory=buffer,
     )

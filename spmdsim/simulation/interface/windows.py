@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.simulation.data import constants as c
+from spmdsim.simulation.data.array_views import as_bytes
 from spmdsim.simulation.data.attributes import AttributeHolder
 from spmdsim.simulation.data.constants import BOTTOM, MPIError
 from spmdsim.simulation.data.handles import Handle
@@ -82,7 +83,7 @@ class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
             BufferError: If the memory is read-only or not contiguous.
             MPIError: If ``disp_unit`` is below 1.
         """
-        value = (_as_bytes("Create", memory), disp_unit)
+        value = (_window_bytes("Create", memory), disp_unit)
         return cls._create("Create", c.WIN_FLAVOR_CREATE, value, info, comm, _frame(1))
 
     @classmethod
@@ -160,7 +161,7 @@ class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
             MPIError: If the window is not dynamic (ERR_RMA_FLAVOR), or the memory is attached already
                 (ERR_RMA_ATTACH).
         """
-        array = _as_bytes("Attach", memory)
+        array = _window_bytes("Attach", memory)
         regions = self._attached("Attach")
         address = int(array.__array_interface__["data"][0])
         for region in regions:
@@ -175,7 +176,7 @@ class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
         Raises:
             MPIError: If the window is not dynamic (ERR_RMA_FLAVOR), or the memory is not attached (ERR_RMA_ATTACH).
         """
-        address = int(_as_bytes("Detach", memory).__array_interface__["data"][0])
+        address = int(_window_bytes("Detach", memory).__array_interface__["data"][0])
         regions = self._attached("Detach")
         for region in regions:
             if region.address == address:
@@ -213,7 +214,8 @@ class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
         return _as_block(self._state.exposed[self._rank].memory)
 
     def __buffer__(self, flags: int) -> memoryview:
-        return memoryview(self.tomemory())
+        memory: Any = self.tomemory()
+        return memoryview(memory)
 
     # ------------------------------------------------------------------ attributes
 
@@ -284,7 +286,7 @@ def _as_block(memory: Any) -> buffer:
     return buffer() if memory is None or not len(memory) else buffer.frombuffer(memory)
 
 
-def _as_bytes(name: str, memory: Any) -> Any:
+def _window_bytes(name: str, memory: Any) -> Any:
     """Return the bytes of memory as a 1-D array that shares it.
 
     Args:
@@ -296,12 +298,10 @@ def _as_bytes(name: str, memory: Any) -> Any:
     """
     if memory is None or memory is BOTTOM:
         return np.zeros(0, np.uint8)
-    array = memory if isinstance(memory, np.ndarray) else np.asarray(memoryview(memory))
+    array = as_bytes(memory)
     if not array.flags.writeable:
         raise BufferError(f"{name}: the memory must be writeable")
-    if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        raise BufferError(f"{name}: the memory must be contiguous, got strides {array.strides}")
-    return array.reshape(-1, order="A").view(np.uint8)
+    return array
 
 
 def _answer_creation(calls: list[CollectiveCall], flavor: int, created: ProgramPlace) -> None:

@@ -4,6 +4,6 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 data = np.zeros(2 * comm.size)
-spec = [data, [1] * comm.size, [2 * rank for rank in range(comm.size)]]
+spec = [data, ([1] * comm.size, [2 * rank for rank in range(comm.size)])]
 comm.Gatherv(np.ones(1), spec if comm.rank == 0 else None)
 assert comm.rank or data.tolist() == [1, 0] * comm.size

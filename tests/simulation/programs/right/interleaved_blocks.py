@@ -4,6 +4,6 @@ from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 data = np.zeros(2 * comm.size)
-even = [data, [1] * comm.size, [2 * rank for rank in range(comm.size)]]
+even = [data, ([1] * comm.size, [2 * rank for rank in range(comm.size)])]
 comm.Allgatherv(np.ones(1), even)
 assert data.sum() == comm.size
