@@ -20,7 +20,7 @@ from pathlib import Path
 LEAST = 0.97
 
 #: Seconds that a process may run before its running test counts as failed.
-LIMIT = {"mpi": 120, "simulate": 120}
+LIMIT = {"mpi": 120, "simulate": 400}
 
 Outcomes = dict[str, str]
 
@@ -29,7 +29,7 @@ def start_command(kind: str, n: int) -> list[str]:
     """Return the begin of the command that runs a script on ``n`` ranks: of MPI, or of the simulator."""
     if kind == "mpi":
         return ["mpirun", "-n", str(n), sys.executable]
-    return [sys.executable, "-m", "spmdsim", "simulate", "-n", str(n)]
+    return [sys.executable, "-m", "spmdsim", "simulate", "-n", str(n), "--time-limit", str(LIMIT[kind])]
 
 
 def run_module(kind: str, tests: Path, module: str, n: int) -> Outcomes:
