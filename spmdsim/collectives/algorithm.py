@@ -14,6 +14,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
+from spmdsim.collectives.algorithms.rank_arithmetic import powers_below, torus_shape
 from spmdsim.collectives.instructions import BALANCED, Instruction, Rounds
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, many, unknown
@@ -38,12 +39,25 @@ NAMES: dict[str, str] = {
     "xh": "1 when h is not a power of two, else 0",
     "r": "1 when the root is another rank than 0, else 0",
     "bits": "sum of the binary ones of 0 ... n-1",
+    "k": "radix",
+    "dk": "numbers from 1 to n-1 with one digit other than 0 in base k",
+    "nzk": "digits other than 0 of 0 ... n-1 in base k",
+    "c3": "ceiling of log3 n",
+    "nz3": "digits 1 and -1 in balanced base 3 of -n/2 ... n/2, n numbers",
+    "a": "floor of log2 of the aggregation, at most c",
+    "d": "dimensions",
+    "t": "sum of d - 1 over the extents d of the torus",
+    "tq": "sum of (d-1)/d over the extents d of the torus",
 }
 """The names an expression may use."""
 
 
+LEAST = {"segments": 1, "group": 1, "radix": 2, "aggregation": 1, "dimensions": 1}
+"""Least value of each option that is a number. Expressions use it for an algorithm without the option."""
+
+
 @lru_cache(maxsize=1024)
-def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, Fraction]:
+def _values(size: int, numbers: tuple[int, ...], elsewhere: bool) -> dict[str, Fraction]:
     """Return the value of each name of :data:`NAMES`, which expressions may use, as a fraction.
 
     For example, for 6 ranks in groups of 4: n = 6, p = 4 (the largest power of two not above n), q = (n - 1) / n = 5/6,
@@ -51,14 +65,16 @@ def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, 
 
     Args:
         size: the number of ranks.
-        segments: the option ``segments``.
-        group: the option ``group``.
+        numbers: the options of :data:`LEAST`, in their order.
         elsewhere: True if the root is not rank 0.
     """
+    segments, group, radix, aggregation, dimensions = numbers
+    extents = torus_shape(size, dimensions)
+    digit_values = list(powers_below(size, radix))
     floor, groups = size.bit_length() - 1, -(-size // group)
     power = 1 << floor
     floor_groups = groups.bit_length() - 1
-    numbers: dict[str, int | Fraction] = {
+    values: dict[str, int | Fraction] = {
         "n": size,
         "p": power,
         "f": floor,
@@ -73,35 +89,68 @@ def _values(size: int, segments: int, group: int, elsewhere: bool) -> dict[str, 
         "fh": floor_groups,
         "xh": int(groups != 1 << floor_groups),
         "r": int(elsewhere),
-        "bits": _ones_below(size),
+        "bits": _count_digits(size, 2),
+        "k": radix,
+        "dk": sum(min(radix - 1, (size - 1) // value) for value in digit_values),
+        "nzk": _count_digits(size, radix),
+        "c3": len(list(powers_below(size, 3))),
+        "nz3": _count_balanced_digits(size),
+        "a": min(aggregation.bit_length() - 1, (size - 1).bit_length()),
+        "d": dimensions,
+        "t": sum(extents) - dimensions,
+        "tq": sum(Fraction(extent - 1, extent) for extent in extents),
     }
-    return {name: Fraction(value) for name, value in numbers.items()}
+    return {name: Fraction(value) for name, value in values.items()}
 
 
-def _ones_below(size: int) -> int:
-    """Count the binary ones in all numbers from 0 to ``size - 1`` without visiting each number.
+def _count_nonzero(stop: int, value: int, radix: int) -> int:
+    """Count the numbers from 0 to ``stop - 1`` that have a digit other than 0 at one place.
 
-    >>> _ones_below(4)  # 0, 1, 10, 11
+    Args:
+        stop: the first number that does not count.
+        value: the value of the place, a power of the radix.
+        radix: the base.
+
+    >>> _count_nonzero(4, 2, 2)  # 10, 11
+    2
+    """
+    full, remainder = divmod(stop, radix * value)
+    return full * (radix - 1) * value + max(0, remainder - value)
+
+
+def _count_digits(size: int, radix: int) -> int:
+    """Count the digits other than 0 in base ``radix`` in all numbers from 0 to ``size - 1``.
+
+    >>> _count_digits(4, 2)  # 0, 1, 10, 11
     4
     """
-    total = 0
-    for bit in range(size.bit_length()):
-        full, remainder = divmod(size, 2 << bit)
-        total += full * (1 << bit) + max(0, remainder - (1 << bit))
-    return total
+    return sum(_count_nonzero(size, value, radix) for value in powers_below(size, radix))
+
+
+def _count_balanced_digits(size: int) -> int:
+    """Count the digits 1 and -1 in balanced base 3 of the distances of ``size`` ranks, from -size/2 to size/2.
+
+    A digit is 0 where the number plus half of the place's value has the digit 0 in base 3.
+
+    >>> _count_balanced_digits(3), _count_balanced_digits(5)  # 0, 1, -1; and 2 = 3 - 1, -2 = -3 + 1
+    (2, 6)
+    """
+    stops = (size // 2 + 1, (size + 1) // 2)
+    values = powers_below(size, 3)
+    return sum(_count_nonzero(stop + value // 2, value, 3) for value in values for stop in stops)
 
 
 def evaluate_expression(expression: str, size: int, options: Mapping[str, object] | None = None) -> Fraction:
     """Evaluate an expression over :data:`NAMES` for a rank count.
 
-    Of a schedule's options, ``segments``, ``group`` and ``root`` are used.
+    Of a schedule's options, those of :data:`LEAST` and ``root`` are used.
 
     >>> evaluate_expression("2*qp + 2*x", 6)
     Fraction(7, 2)
     """
     chosen = options or {}
-    segments, group = chosen.get("segments", 1), chosen.get("group", 1)
-    values = _values(size, int(str(segments)), int(str(group)), bool(chosen.get("root", 0)))
+    numbers = tuple(int(str(chosen.get(name, least))) for name, least in LEAST.items())
+    values = _values(size, numbers, bool(chosen.get("root", 0)))
     return arithmetic(expression, values)
 
 
@@ -111,7 +160,7 @@ def evaluate_count(expression: str, size: int, options: Mapping[str, object], la
     Args:
         expression: an expression over :data:`NAMES`, such as "n/2" for half of the ranks.
         size: number of ranks.
-        options: the schedule's options; ``segments``, ``group`` and ``root`` are used.
+        options: the schedule's options; those of :data:`LEAST` and ``root`` are used.
         label: the name of the algorithm, for errors.
         what: the counted quantity, such as "chunk count", for errors.
 
@@ -201,6 +250,7 @@ class Algorithm(ShortRepr):
             xored by r. It allows to price many ranks from rank 0 alone. A condition may stand in front, and several
             entries are separated by semicolons: ``"n == p: xor; shift"``.
         libraries: pairs of a library and its names and numbers, separated by blanks.
+        source: the publication that defines it, such as ``"arXiv 2401.09356"``; empty if it is common knowledge.
         takes_root: True if the generator takes ``root``.
 
     >>> from spmdsim.collectives import algorithm
@@ -222,6 +272,7 @@ class Algorithm(ShortRepr):
     formula: Formula | None = None
     symmetry: str = ""
     libraries: tuple[tuple[str, str], ...] = ()
+    source: str = ""
     takes_root: bool = field(default=False)
 
     @property
@@ -335,7 +386,8 @@ def _largest_chunk(algorithm: Algorithm, rank: int, size: int, options: Mapping[
 _REGISTER = {name: Registry[Algorithm](f"{name} algorithm") for name in COLLECTIVES}
 _MODULES = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce",
-    "gather_scatter", "scan", "barrier",
+    "gather_scatter", "scan", "barrier", "circulant_pipeline", "two_trees", "aggregated_trees", "base_three",
+    "torus",
 )  # fmt: skip
 
 

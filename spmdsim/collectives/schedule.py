@@ -9,7 +9,7 @@ from math import prod
 from numbers import Integral
 from typing import Any
 
-from spmdsim.collectives.algorithm import Algorithm, algorithm
+from spmdsim.collectives.algorithm import LEAST, Algorithm, algorithm
 from spmdsim.collectives.instructions import Chunks, Instruction, chunk_sizes
 from spmdsim.collectives.promises import Collective
 from spmdsim.core.notation.layouts import as_integers
@@ -109,10 +109,6 @@ def _is_verified_in_order(schedule: Schedule) -> bool:
     from spmdsim.collectives.verification import verify
 
     return verify(schedule).in_order
-
-
-LEAST = {"segments": 1, "group": 1, "radix": 2}
-"""Least value of each option that is a number."""
 
 
 def _add_defaults(chosen: Algorithm, options: dict[str, Any]) -> dict[str, Any]:

@@ -220,19 +220,23 @@ def test_msccl_xml_computes_the_collective(name: str, size: int) -> None:
         schedule = make_schedule(chosen, size)
         inputs = chunk_inputs(schedule)
         data = inputs
-        if name == "all_gather":
-            data = [[v if i == r else None for i, v in enumerate(row)] for r, row in enumerate(inputs)]
-        buffers = interpret(msccl_xml(schedule), data)
         k = schedule.chunk_count
+        each = k // size  # chunks of a block
+        if name == "all_gather":
+            data = [
+                [v if i // each == r else None for i, v in enumerate(row)] for r, row in enumerate(inputs)
+            ]
+        buffers = interpret(msccl_xml(schedule), data)
         loop = ET.fromstring(msccl_xml(schedule)).attrib["nchunksperloop"]
         assert loop == str(size if name == "all_to_all" else k)
         for rank in range(size):
             if name == "all_reduce":
                 assert buffers[rank]["i"][:k] == [sum(row[c] for row in inputs) for c in range(k)]
             elif name == "reduce_scatter":
-                assert buffers[rank]["i"][rank] == sum(row[rank] for row in inputs)
+                block = slice(rank * each, (rank + 1) * each)
+                assert buffers[rank]["i"][block] == np.sum(inputs, axis=0)[block].tolist()
             elif name == "all_gather":
-                assert buffers[rank]["o"][:k] == [inputs[c][c] for c in range(k)]
+                assert buffers[rank]["o"][:k] == [inputs[c // each][c] for c in range(k)]
             else:
                 assert buffers[rank]["o"][:size] == [inputs[s][rank] for s in range(size)]
 

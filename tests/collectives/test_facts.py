@@ -44,7 +44,7 @@ by_name = pytest.mark.parametrize("chosen", algorithms(), ids=lambda a: a.full_n
 def test_the_formula_equals_the_count(chosen: Algorithm) -> None:
     form = chosen.formula
     if form is None:
-        assert chosen.name in ("double_binary_tree", "knomial", "binary_tree", "binary_levels")
+        assert chosen.name in ("double_binary_tree", "knomial", "binary_tree", "binary_levels", "two_trees")
         return
     checked = 0
     for size in filter(chosen.fits, (*range(1, 10), 12, 16, 17)):
@@ -315,18 +315,32 @@ def test_numpy_integers_are_chunks_and_peers() -> None:
 
 
 def test_names_in_formulas_have_their_defined_values() -> None:
+    balanced = {
+        sum(3**place * digit for place, digit in enumerate(some)): sum(map(abs, some))
+        for some in itertools.product((-1, 0, 1), repeat=4)
+    }
     for size, group, segments in itertools.product(range(1, 34), (1, 2, 3, 5, 8), (1, 7)):
         floor = max(k for k in range(9) if 2**k <= size)
         groups = math.ceil(size / group)
         powers = {2**k: k for k in range(9)}
+        radix = group + 1
+        digits = [[number // radix**place % radix for place in range(9)] for number in range(size)]
+        extents = min((max(d, size // d), min(d, size // d)) for d in range(1, size + 1) if size % d == 0)
         named = {
             "n": size, "p": 2**floor, "f": floor, "c": min(k for k in range(9) if 2**k >= size), "x": int(size not in powers),
             "q": Fraction(size - 1, size), "qp": Fraction(2**floor - 1, 2**floor), "s": segments, "g": group, "h": groups,
             "cg": min(k for k in range(9) if 2**k >= group), "fh": max(k for k in range(9) if 2**k <= groups),
             "xh": int(groups not in powers), "bits": sum(bin(number).count("1") for number in range(size)),
-            "r": int(segments == 7),
+            "r": int(segments == 7), "k": radix, "nzk": sum(map(bool, itertools.chain.from_iterable(digits))),
+            "dk": sum(sum(map(bool, some)) == 1 for some in digits), "c3": min(k for k in range(9) if 3**k >= size),
+            "a": min(int(math.log2(segments)), (size - 1).bit_length()), "d": 2, "t": sum(extents) - 2,
+            "nz3": sum(balanced[j if 2 * j <= size else j - size] for j in range(size)),
+            "tq": sum(Fraction(extent - 1, extent) for extent in extents),
         }  # fmt: skip
-        options = {"segments": segments, "group": group, "root": segments // 7}
+        options = {
+            "segments": segments, "group": group, "root": segments // 7, "radix": radix,
+            "aggregation": segments, "dimensions": 2,
+        }  # fmt: skip
         assert {name: evaluate_expression(name, size, options) for name in named} == named
     with pytest.raises(ScheduleError, match="must be arithmetic with") as refused:
         from_function(lambda rank, size: iter(()), chunks="n +")

@@ -11,6 +11,7 @@ from rendezvous import End, run_ranks
 
 from spmdsim.collectives import Algorithm, algorithms, count, make_schedule, run_lock_step, verify
 from spmdsim.collectives.execution import execute
+from spmdsim.collectives.instructions import cut
 from spmdsim.collectives.rank_program import compile_program
 
 ALL = algorithms()
@@ -170,7 +171,9 @@ def test_chunks_may_have_given_sizes() -> None:
     inputs = [rng.integers(0, 9, sum(lengths)) for _ in lengths]
     total = np.sum(inputs, axis=0)
     for chosen in algorithms("reduce_scatter"):
-        outputs = run_lock_step(make_schedule(chosen, 4), inputs, sizes=lengths)
+        schedule = make_schedule(chosen, 4)
+        sizes = [size for length in lengths for size in cut(length, schedule.chunk_count // 4)]
+        outputs = run_lock_step(schedule, inputs, sizes=sizes)
         pieces = np.split(total, np.cumsum(lengths)[:-1])
         assert_same(outputs, pieces)
     table = rng.integers(0, 4, (4, 4))

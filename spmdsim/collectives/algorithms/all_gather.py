@@ -10,6 +10,7 @@ from spmdsim.collectives.algorithms.rank_arithmetic import (
     around,
     circulant_gather,
     doublings,
+    powers_below,
     ring_rounds,
 )
 from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
@@ -86,16 +87,31 @@ def _after(rank: int, size: int, fold: Fold) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Send the blocks gathered so far to rank r-1, r-2, r-4, ..., in ceil(log2 n) rounds.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. A rank r that
-    has k blocks, r to r+k-1, sends them to rank r-k and receives as many from rank r+k. In the last round only
-    the n-k missing blocks travel; n is ``size``. All numbers are modulo n. Block b is chunk b.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks: those of :func:`radix_bruck` with radix 2.
     """
-    for k in doublings(size):
-        count = min(k, size - k)
-        yield [
-            send((rank - k) % size, around(rank, count, size)),
-            recv((rank + k) % size, around(rank + k, count, size)),
-        ]
+    return radix_bruck(rank, size, radix=2)
+
+
+@built_in("all_gather", "n", Formula("dk", "q"), symmetry="shift", source="doi 10.1109/71.642949")
+def radix_bruck(rank: int, size: int, radix: int = 4) -> Rounds:
+    """Multiply the blocks of a rank by the radix, in radix - 1 rounds for each digit of the distance.
+
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks; none for one rank. A rank r that
+    has k blocks, r to r+k-1, sends them to the ranks r-k, r-2k, ..., r-(radix-1)k, one after the other, and receives as many
+    from the ranks r+k, r+2k, ... A round moves only missing blocks. All numbers are modulo n. Block b is chunk b.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        radix: 2 or more.
+    """
+    for k in powers_below(size, radix):
+        for distance in range(k, min(radix * k, size), k):
+            count = min(k, size - distance)
+            yield [
+                send((rank - distance) % size, around(rank, count, size)),
+                recv((rank + distance) % size, around(rank + distance, count, size)),
+            ]
 
 
 @built_in("all_gather", "n", Formula("n/2", "q", only="n % 2 == 0"), openmpi="neighbor 5")
@@ -169,21 +185,23 @@ def sparbit(rank: int, size: int) -> Rounds:
         owned += count
 
 
-@built_in("all_gather", "n", Formula("c", "q"), symmetry="shift")
+@built_in("all_gather", "n", Formula("c", "q"), symmetry="shift", source="arXiv 2410.14234")
 def circulant(rank: int, size: int) -> Rounds:
     """Double the distance, rounded down, in each of ceil(log2 n) rounds (Traff).
 
-    Source: arXiv 2410.14234. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Unlike :func:`bruck`, the last round is not
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks.
+    Unlike :func:`bruck`, the last round is not
     shorter: the numbers of blocks differ by one at most from half of those that a rank has afterwards.
     """
     return circulant_gather(rank, size)
 
 
-@built_in("all_gather", "n", Formula("f", "q", only="n == p"))
+@built_in("all_gather", "n", Formula("f", "q", only="n == p"), source="arXiv 2508.17311")
 def bine(rank: int, size: int) -> Rounds:
     """Exchange all blocks at distances ..., 11, 5, 3, 1, 1 (Bine).
 
-    Most blocks go to the nearest ranks (arXiv 2508.17311). Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Block b is chunk b. If the rank count is no
+    Most blocks go to the nearest ranks. Yields the rounds (lists of instructions) of
+    ``rank`` among ``size`` ranks. Block b is chunk b. If the rank count is no
     power of two, the first ranks form pairs as by :func:`recursive_doubling`.
     """
     fold = Fold.of(size)

@@ -202,11 +202,18 @@ def rabenseifner_half_fold(rank: int, size: int) -> Rounds:
     yield from fold_out(rank, fold, range(fold.power))
 
 
-@built_in("all_reduce", "p", Formula("2*f + 2*x", "2*qp + 2*x", "qp + x", "c", only="n == p"), in_order=False)
+@built_in(
+    "all_reduce",
+    "p",
+    Formula("2*f + 2*x", "2*qp + 2*x", "qp + x", "c", only="n == p"),
+    in_order=False,
+    source="arXiv 2401.09356",
+)
 def swing(rank: int, size: int) -> Rounds:
     """Run a reduce_scatter and an all_gather at distances 1, 1, 3, 5, 11, ... (Swing).
 
-    Source: arXiv 2401.09356. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The largest messages go to the nearest
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks.
+    The largest messages go to the nearest
     ranks; see :mod:`~spmdsim.collectives.algorithms.negabinary`. If the rank count is no power of two, ranks are paired
     as by :func:`rabenseifner`. The order of the operands is not kept.
     """
@@ -234,11 +241,19 @@ def swing(rank: int, size: int) -> Rounds:
     yield from fold_out(rank, fold, chunks)
 
 
-@built_in("all_reduce", "n", Formula("2*c", "2*q", "q", "c"), symmetry="shift", in_order=False)
+@built_in(
+    "all_reduce",
+    "n",
+    Formula("2*c", "2*q", "q", "c"),
+    symmetry="shift",
+    in_order=False,
+    source="arXiv 2410.14234",
+)
 def circulant(rank: int, size: int) -> Rounds:
     """Reduce to block owners and gather, in 2 ceil(log2 n) rounds on any n (Traff).
 
-    Source: arXiv 2410.14234. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Rounds and bytes are the fewest possible.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks.
+    Rounds and bytes are the fewest possible.
     The order of the operands is not kept.
     """
     yield from circulant_reduction(rank, size)

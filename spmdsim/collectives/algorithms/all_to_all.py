@@ -5,7 +5,7 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import negabinary
 from spmdsim.collectives.algorithms.rails import Rails, pad_rounds
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold, powers_below
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 
@@ -70,29 +70,44 @@ def linear(rank: int, size: int) -> Rounds:
 def bruck(rank: int, size: int) -> Rounds:
     """Move blocks along the binary digits of their distance, in ceil(log2 n) rounds.
 
-    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The distance of a block is
-    destination minus source, modulo ``size``. Round k, from 0, moves the blocks whose distance has bit k set by
-    2^k ranks, all in one message. So a block with distance 5 = 4 + 1 passes one other rank.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks: those of :func:`radix_bruck` with radix 2.
     """
-    for k in doublings(size):
-        distances = [j for j in range(size) if j & k]
-        to, source = (rank + k) % size, (rank - k) % size
-        yield [
-            send(to, _resting(rank, size, k, distances)),
-            recv(source, _resting(source, size, k, distances)),
-        ]
+    return radix_bruck(rank, size, radix=2)
+
+
+@built_in("all_to_all", "n*n", Formula("dk", "nzk/n"), symmetry="shift", source="doi 10.1109/71.642949")
+def radix_bruck(rank: int, size: int, radix: int = 4) -> Rounds:
+    """Move blocks along the digits of their distance in any base, in radix - 1 rounds for each digit.
+
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. The distance of a block is destination minus
+    source, modulo ``size``. One round moves all blocks whose distance has a certain digit at a certain place, in one message.
+    In base 2, a block with distance 5 = 4 + 1 passes one other rank. A larger base has more rounds and fewer bytes.
+
+    Args:
+        rank: the rank whose rounds are yielded.
+        size: the number of ranks.
+        radix: the base; 2 or more.
+    """
+    for k in powers_below(size, radix):
+        for step in range(k, min(radix * k, size), k):
+            distances = [j for j in range(size) if j % (radix * k) - j % k == step]
+            to, source = (rank + step) % size, (rank - step) % size
+            yield [
+                send(to, _resting(rank, size, k, distances)),
+                recv(source, _resting(source, size, k, distances)),
+            ]
 
 
 def _resting(rank: int, size: int, k: int, distances: list[int]) -> list[int]:
-    """Return the blocks with the given distances that are on a rank before one round of :func:`bruck`.
+    """Return the blocks with the given distances that are on a rank before the rounds of one digit.
 
     Args:
         rank: the rank.
         size: the number of ranks.
-        k: the number of ranks by which the round moves blocks, a power of two.
+        k: the value of the digit's place, a power of the radix of :func:`radix_bruck`.
         distances: for each block, its destination minus its source, modulo ``size``.
     """
-    # The rounds before have moved a block by the lower bits of its distance.
+    # The rounds before have moved a block by the lower digits of its distance.
     sources = ((rank - distance % k) % size for distance in distances)
     return [source * size + (source + distance) % size for source, distance in zip(sources, distances)]
 
@@ -142,11 +157,12 @@ def _blocks(sources: Chunks, targets: Chunks, size: int) -> list[int]:
     return [source * size + target for source in sources for target in targets]
 
 
-@built_in("all_to_all", "n*n", Formula("f", "f/2", only="n == p"))
+@built_in("all_to_all", "n*n", Formula("f", "f/2", only="n == p"), source="arXiv 2508.17311")
 def bine(rank: int, size: int) -> Rounds:
     """Forward half of the blocks in each of log2 n rounds, at distances 1, 1, 3, 5, ... (Bine).
 
-    Source: arXiv 2508.17311. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. A rank sends its partner all blocks, of all
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks.
+    A rank sends its partner all blocks, of all
     ranks from which it has some, for the ranks that the partner reaches later. If the rank count is no power of two, the
     first ranks form pairs: the even rank sends all its blocks to the odd one, idles, and gets the blocks for it at the end.
     """

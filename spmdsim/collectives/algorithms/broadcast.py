@@ -45,11 +45,12 @@ def binomial(rank: int, size: int, root: int = 0) -> Rounds:
     return knomial(rank, size, root, radix=2)
 
 
-@built_in("broadcast", "1", Formula("c", "c"))
+@built_in("broadcast", "1", Formula("c", "c"), source="arXiv 2508.17311")
 def bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Send down a tree at distances ..., 11, 5, 3, 1, 1 to both sides of the root (Bine).
 
-    Source: arXiv 2508.17311. Yields the rounds (lists of instructions) of a rank. In each round the ranks that have the vector send it. The vector is
+    Yields the rounds (lists of instructions) of a rank.
+    In each round the ranks that have the vector send it. The vector is
     one chunk. If the rank count is no power of two, the first ranks form pairs, of which the even rank sends the vector to
     the odd one at the end.
 

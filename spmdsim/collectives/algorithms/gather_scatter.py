@@ -61,9 +61,9 @@ def scatter_binomial(rank: int, size: int, root: int = 0) -> Rounds:
     return opposite(reversed(list(gather_binomial(rank, size, root))))
 
 
-@built_in("gather", "n", Formula("c", "q", only="n == p"))
+@built_in("gather", "n", Formula("c", "q", only="n == p"), source="arXiv 2508.17311")
 def gather_bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
-    """Send blocks of whole subtrees up the Bine tree to the root (arXiv 2508.17311).
+    """Send blocks of whole subtrees up the Bine tree to the root.
 
     Returns the rounds (lists of instructions) of a rank: those of the scatter in reverse. Block b is chunk b.
 
@@ -75,9 +75,9 @@ def gather_bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
     return opposite(reversed(list(scatter_bine_tree(rank, size, root))))
 
 
-@built_in("scatter", "n", Formula("c", "q", only="n == p"))
+@built_in("scatter", "n", Formula("c", "q", only="n == p"), source="arXiv 2508.17311")
 def scatter_bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
-    """Send blocks of whole subtrees down the Bine tree (arXiv 2508.17311).
+    """Send blocks of whole subtrees down the Bine tree.
 
     Yields the rounds (lists of instructions) of a rank. Block b is chunk b. If the rank count is no power of two, the first
     ranks form pairs, of which the even rank gets both blocks and sends one on.

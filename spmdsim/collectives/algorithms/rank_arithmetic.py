@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
@@ -15,7 +16,35 @@ def power_below(size: int) -> int:
 
 def doublings(size: int) -> Iterable[int]:
     """Return the powers of two 1, 2, 4, ... below ``size``."""
-    return (1 << bit for bit in range((size - 1).bit_length()))
+    return powers_below(size, 2)
+
+
+def powers_below(size: int, radix: int) -> Iterator[int]:
+    """Yield the powers 1, ``radix``, ``radix ** 2``, ... below ``size``.
+
+    >>> list(powers_below(10, 3))
+    [1, 3, 9]
+    """
+    power = 1
+    while power < size:
+        yield power
+        power *= radix
+
+
+@lru_cache(maxsize=1 << 10)
+def torus_shape(size: int, dimensions: int) -> tuple[int, ...]:
+    """Return the extents of a torus of ``size`` ranks, as equal as possible.
+
+    Each extent is the smallest divisor of the remaining ranks that is at least their root. A prime number of ranks gives a
+    ring.
+
+    >>> torus_shape(64, 2), torus_shape(64, 3), torus_shape(12, 2), torus_shape(7, 2)
+    ((8, 8), (4, 4, 4), (4, 3), (7, 1))
+    """
+    if dimensions == 1:
+        return (size,)
+    extent = next(d for d in range(1, size + 1) if size % d == 0 and d**dimensions >= size)
+    return (extent, *torus_shape(size // extent, dimensions - 1))
 
 
 #: Function of the peer's rank, the own new number, the peer's new number, and their distance, that returns the
@@ -159,6 +188,19 @@ def circulant_gather(rank: int, size: int) -> Rounds:
         yield [
             send((rank - distance) % size, around(rank, count, size)),
             recv(source, around(source, count, size)),
+        ]
+
+
+def reduce_backwards(rounds: Iterable[list[Instruction]]) -> Rounds:
+    """Yield the rounds of a reduction that reverses rounds in which each rank receives a chunk once.
+
+    The last round comes first. A rank sends what it received, and reduces what it sent. So a broadcast becomes a reduce, and an
+    all_gather a reduce_scatter.
+    """
+    for moves in reversed(list(rounds)):
+        yield [
+            send(move.peer, move.chunks) if move.receives else recv_reduce(move.peer, move.chunks)
+            for move in moves
         ]
 
 

@@ -6,7 +6,13 @@ from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import broadcast
 from spmdsim.collectives.algorithms.broadcast import count_from_root
 from spmdsim.collectives.algorithms.halving import fold_in, halve, halving_range
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, doublings, star_rounds, tree_rounds
+from spmdsim.collectives.algorithms.rank_arithmetic import (
+    Fold,
+    doublings,
+    reduce_backwards,
+    star_rounds,
+    tree_rounds,
+)
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
 
@@ -292,11 +298,12 @@ def _rabenseifner(rank: int, size: int) -> Rounds:
     yield from fold.meetings(rank, reversed(list(doublings(fold.power))), collect)
 
 
-@built_in("reduce", "1", Formula("c", "c", "c", "c"), in_order=False)
+@built_in("reduce", "1", Formula("c", "c", "c", "c"), in_order=False, source="arXiv 2508.17311")
 def bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
     """Send partial sums up a tree at distances 1, 1, 3, 5, 11, ... (Bine).
 
-    Source: arXiv 2508.17311. Yields the rounds (lists of instructions) of a rank: those of broadcast's tree in reverse. The order of the operands is
+    Yields the rounds (lists of instructions) of a rank:
+    those of broadcast's tree in reverse. The order of the operands is
     not kept.
 
     Args:
@@ -304,5 +311,4 @@ def bine_tree(rank: int, size: int, root: int = 0) -> Rounds:
         size: the number of ranks.
         root: the rank of the result.
     """
-    for moves in reversed(list(broadcast.bine_tree(rank, size, root))):
-        yield [send(move.peer, 0) if move.receives else recv_reduce(move.peer, 0) for move in moves]
+    return reduce_backwards(broadcast.bine_tree(rank, size, root))

@@ -165,20 +165,35 @@ def recursive_doubling(rank: int, size: int) -> Rounds:
     return _fold_and_exchange(rank, fold, size, doublings(fold.power), outside)
 
 
-@built_in("reduce_scatter", "n", Formula("c", "q", "q", "c"), symmetry="shift", in_order=False)
+@built_in(
+    "reduce_scatter",
+    "n",
+    Formula("c", "q", "q", "c"),
+    symmetry="shift",
+    in_order=False,
+    source="arXiv 2410.14234",
+)
 def circulant(rank: int, size: int) -> Rounds:
     """Halve the distance in each of ceil(log2 n) rounds, on any n (Traff).
 
-    Source: arXiv 2410.14234. Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Rounds and bytes are the fewest possible.
+    Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks.
+    Rounds and bytes are the fewest possible.
     """
     return circulant_reduction(rank, size)
 
 
-@built_in("reduce_scatter", "n", Formula("f", "q", "q", "c", only="n == p"), in_order=False)
+@built_in(
+    "reduce_scatter",
+    "n",
+    Formula("f", "q", "q", "c", only="n == p"),
+    in_order=False,
+    source="arXiv 2508.17311",
+)
 def bine(rank: int, size: int) -> Rounds:
     """Exchange halves at distances 1, 1, 3, 5, 11, ... (Bine).
 
-    The largest messages go to the nearest ranks (arXiv 2508.17311). Yields the rounds (lists of instructions) of ``rank`` among ``size`` ranks. Block b is chunk b. If the rank count is no
+    The largest messages go to the nearest ranks. Yields the rounds (lists of instructions) of
+    ``rank`` among ``size`` ranks. Block b is chunk b. If the rank count is no
     power of two, the first ranks form pairs as by :func:`recursive_halving`.
     """
     fold = Fold.of(size)
