@@ -212,11 +212,13 @@ class RepeatedRound:
     Attributes:
         repeat: number of rounds.
         sends: peer and chunks of each send of the first round.
+        totals: the chunks of all sends, and those of all receives, of the first round.
         reduced: the chunks that the first round reduces.
     """
 
     repeat: int
     sends: tuple[tuple[int, OwnChunks], ...]
+    totals: tuple[OwnChunks, OwnChunks]
     reduced: OwnChunks
 
 
@@ -225,7 +227,7 @@ def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
     """Return the rounds of rank 0, with one entry for equal rounds in a row.
 
     Rounds are equal if their instructions have equal kinds, equal peers and equally many chunks, and their
-    first chunks have equal positions in their blocks. For example, a ring all_reduce of 8 ranks has two
+    chunks have equal positions in their blocks. For example, a ring all_reduce of 8 ranks has two
     entries, each for 7 rounds: those that reduce, and those that gather.
 
     Args:
@@ -238,7 +240,10 @@ def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
     last: object = None
     for moves in schedule.rounds(0):
         # Compare a short key, because there may be a hundred thousand rounds.
-        key = [(what, peer, len(chunks), chunks and chunks[0] % inner) for what, peer, chunks, *_ in moves]
+        key = [
+            (what, peer, len(chunks), inner > 1 and [chunk % inner for chunk in chunks])
+            for what, peer, chunks, *_ in moves
+        ]
         if key == last:
             repeats[-1] += 1
             continue
@@ -252,7 +257,10 @@ def _repeated(schedule: Schedule, repeat: int, moves: list[Instruction]) -> Repe
     """Return the entry for a round of rank 0 that is repeated."""
     sends = tuple((move.peer, OwnChunks(schedule, move.chunks)) for move in moves if move.kind == "send")
     reduced = [chunk for move in moves if move.kind in ("reduce", "combine") for chunk in move.chunks]
-    return RepeatedRound(repeat, sends, OwnChunks(schedule, reduced))
+    sent = [chunk for move in moves if move.kind == "send" for chunk in move.chunks]
+    received = [chunk for move in moves if move.receives for chunk in move.chunks]
+    totals = OwnChunks(schedule, sent), OwnChunks(schedule, received)
+    return RepeatedRound(repeat, sends, totals, OwnChunks(schedule, reduced))
 
 
 def _levels(schedule: Schedule) -> tuple[int, ...]:
@@ -282,10 +290,12 @@ def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: st
     for entry in compressed_rounds(schedule):
         sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in entry.sends]
         peers = [peer for peer, _ in entry.sends]
+        # Several messages need not be largest on the same rank.
+        together = max(most_bytes(schedule, nbytes, itemsize, kind, chunks) for chunks in entry.totals)
         yield LinkLoad(
             repeat=entry.repeat,
             reduced=most_bytes(schedule, nbytes, itemsize, kind, entry.reduced),
-            largest=sum(sizes),
+            largest=sum(sizes) if len(peers) < 2 else together,
             count=n * len(peers),
             ports=len(peers),
             uniform_shift=(kind, peers[0]) if len(peers) == 1 else None,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import exp, log
 from typing import Any
 
-from spmdsim.collectives import Schedule, algorithms, make_schedule
+from spmdsim.collectives import Algorithm, Schedule, algorithm, algorithms, make_schedule
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
 from spmdsim.core.notation.layouts import as_integers
@@ -19,7 +19,7 @@ from spmdsim.cost.machine import Machine, require_machine
 from spmdsim.cost.pricing import bound_collective_seconds, price
 from spmdsim.cost.topologies import parse_topology
 from spmdsim.cost.topology import Topology
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import InputError
 from spmdsim.pictured import Pictured, ShortRepr
 from spmdsim.wrong_calls import explained
 
@@ -127,7 +127,7 @@ def predict(
     machine: Machine,
     ranks: Sequence[int],
     sizes: Sequence[int],
-    names: Sequence[str] = (),
+    names: Sequence[str | Algorithm] = (),
     topology: str = "",
     itemsize: int = 1,
     options: dict[str, Any] | None = None,
@@ -144,7 +144,7 @@ def predict(
         machine: the machine; its measured times of the library's own call appear as ``native``.
         ranks: rank counts.
         sizes: message sizes in bytes.
-        names: algorithms, and ``native``; all if empty.
+        names: algorithms, registered ones by name and others as :class:`Algorithm`, and ``native``; all if empty.
         topology: a text as :func:`spmdsim.cost.topologies.parse_topology` reads it; "" for the machine's own levels.
         itemsize: bytes per element; chunks are cut between elements.
         options: options of algorithms, such as ``group``; an algorithm ignores options that it does not have. None for
@@ -152,8 +152,8 @@ def predict(
         events: parameters, in seconds, to simulate events in the LogGOPS model; None for synchronous rounds.
 
     Raises:
-        InputError: If ``ranks`` or ``sizes`` is empty or has impossible numbers, an algorithm is unknown, or the
-            topology does not fit.
+        InputError: If ``ranks`` or ``sizes`` is empty or has impossible numbers, or the topology does not fit.
+        ScheduleError: If an algorithm is unknown.
 
     >>> prediction = predict("all_reduce", Machine.laptop(), [8], [8, 2**20], ["ring", "recursive_doubling"])
     >>> [point.best for point in prediction.points]
@@ -165,29 +165,29 @@ def predict(
         raise InputError(f"predict: ranks must be a list of numbers of 1 or more, got {list(ranks)}")
     if not sizes or min(sizes) < 0:
         raise InputError(f"predict: sizes must be a list of numbers of bytes of 0 or more, got {list(sizes)}")
-    by_name = {entry.name: entry for entry in algorithms(collective)}
-    for name in names:
-        if name not in by_name and name != "native":
-            raise unknown(f"{collective} has no algorithm {name!r}", name, by_name, listed="known are")
+    chosen = [
+        entry if isinstance(entry, Algorithm) else algorithm(collective, entry)
+        for entry in names or algorithms(collective)
+        if entry != "native"
+    ]
     skipped: dict[str, dict[str, list[int]]] = {}  # by algorithm and reason, the rank counts without a price
     points: list[PredictedPoint] = []
     crossovers: list[Crossover] = []
-    chosen = [by_name[name] for name in names or by_name if name in by_name]
     for count in ranks:
         network = parse_topology(topology, count, machine) if topology else None
         pricers: dict[str, Pricer] = {}
         all_options = node_group(machine, count) | (options or {})
-        for algorithm in chosen:
-            known_options = dict(algorithm.options)
+        for entry in chosen:
+            known_options = dict(entry.options)
             own_options = {name: value for name, value in all_options.items() if name in known_options}
-            reason = f"needs {algorithm.condition_words}, not"
-            if algorithm.fits(count, own_options):
-                schedule = make_schedule(algorithm, count, **own_options)
+            reason = f"needs {entry.condition_words}, not"
+            if entry.fits(count, own_options):
+                schedule = make_schedule(entry, count, **own_options)
                 if _is_quick(schedule, machine, network is not None, events is not None, len(sizes)):
-                    pricers[algorithm.name] = _price_function(schedule, machine, network, itemsize, events)
+                    pricers[entry.name] = _price_function(schedule, machine, network, itemsize, events)
                     continue
                 reason = "too many messages to look at each on"
-            skipped.setdefault(algorithm.name, {}).setdefault(reason, []).append(count)
+            skipped.setdefault(entry.name, {}).setdefault(reason, []).append(count)
         if not names or "native" in names:
             pricers |= _native_price_function(collective, machine, count)
         row = [_predict_point(collective, machine, count, size, itemsize, pricers) for size in sizes]
