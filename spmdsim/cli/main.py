@@ -156,7 +156,14 @@ SHARED: dict[str, dict[str, Any]] = {
     for flags, options in (
         value("collective", "", "such as all_reduce"),
         value("algorithm", "", "name of the algorithm (see list), or FILE.py:FUNCTION"),
-        value("--algorithms", "A,B", "only these algorithms; native is the library's own call", default=""),
+        value(
+            "--algorithms",
+            "A,B",
+            "only these algorithms, each a name or FILE.py:FUNCTION; native is the library's own call",
+            default="",
+        ),
+        value("--aggregation", "A", "most blocks of a message, for aggregated trees", whole_number),
+        value("--dimensions", "D", "dimensions of the torus, for rings on tori", whole_number),
         value("--dtype", "", "element type (float32)", default="float32"),
         value("--factor", "", "factor between sizes (4)", finite, default=4),
         value("--group", "G", "ranks per group, for two-level algorithms", whole_number),
@@ -170,6 +177,7 @@ SHARED: dict[str, dict[str, Any]] = {
         value("--itemsize", "B", "bytes per element (1); chunks have whole elements", positive, default=1),
         declare_flag("--json", "print JSON"),
         value("-n", "RANKS", "ranks to start (or to simulate in lock step)", positive),
+        value("--radix", "K", "radix of a tree or of Bruck's algorithm", whole_number),
         value("--ranks", "N", "start N ranks, outside mpirun", positive),
         value("--segments", "S", "number of segments, for pipelined algorithms", whole_number),
         value("--svg", "FILE", "write the picture as one SVG image", writable),

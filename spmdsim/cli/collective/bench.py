@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.cli.collective.schedule_arguments import (
-    checked_options,
+    NUMBER_ARGUMENTS,
+    find_algorithms,
     growing_sizes,
     parse_bytes,
+    set_options,
     split_names,
 )
 from spmdsim.cli.launch import read_hosts
@@ -63,8 +65,7 @@ collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_sca
     "--ranks",
     *HOSTS,
     "--algorithms",
-    "--group",
-    "--segments",
+    *NUMBER_ARGUMENTS,
     value("--machine", "", "machine file for predictions (see calibrate)", default=""),
     "--json",
     *PICTURES,
@@ -161,8 +162,7 @@ def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str,
     """Return the schedules of the requested algorithms, by name in the order of the table.
 
     * With ``--algorithms``: those, in their order.
-    * Without: "native", then all algorithms that support ``size`` ranks with the options ``--group`` and
-      ``--segments``.
+    * Without: "native", then all algorithms that support ``size`` ranks with the options that are set.
 
     "native" is the MPI library's own call, which has no schedule: its value is None. Each schedule gets the options
     that its algorithm has. The root is rank 0.
@@ -176,17 +176,14 @@ def _make_schedules(args: argparse.Namespace, name: str, size: int) -> dict[str,
         InputError: If no algorithm that runs has an option that is set.
         ScheduleError: If a name of ``--algorithms`` is unknown, or its algorithm does not support ``size`` ranks.
     """
-    from spmdsim.collectives import algorithms, make_schedule
-    from spmdsim.collectives.algorithm import algorithm
+    from spmdsim.collectives import make_schedule
 
-    requested_names = split_names(args.algorithms)
-    options = checked_options(args, name, requested_names)
+    requested_names, options = split_names(args.algorithms), set_options(args)
     schedules: dict[str, Schedule | None] = {}
-    for label in requested_names or ["native", *(entry.name for entry in algorithms(name))]:
-        if label == "native":
+    for label, chosen in find_algorithms(args, name, requested_names).items():
+        if chosen is None:
             schedules[label] = None
             continue
-        chosen = algorithm(name, label)
         own_options = {key: option for key, option in options.items() if key in dict(chosen.options)}
         if requested_names or chosen.fits(size, own_options):
             schedules[label] = make_schedule(chosen, size, **own_options)

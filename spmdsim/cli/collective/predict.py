@@ -11,10 +11,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import (
-    checked_options,
+    MAYBE_JUDGED,
+    NUMBER_ARGUMENTS,
+    find_algorithms,
     growing_counts,
     growing_sizes,
     parse_bytes,
+    set_options,
     split_names,
 )
 from spmdsim.cli.main import PICTURES, choice, command, value, varied
@@ -31,6 +34,7 @@ from spmdsim.errors import InputError, many
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
+    from spmdsim.collectives import Algorithm
     from spmdsim.cost import Machine
     from spmdsim.cost.event_simulation import LogGOPS
     from spmdsim.cost.prediction import Prediction
@@ -71,8 +75,7 @@ Machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
     value(
         "--loggops", "L=2e-6,o=1e-6,..", "parameters of the LogGOPS model, in seconds and bytes", default=""
     ),
-    "--group",
-    "--segments",
+    *NUMBER_ARGUMENTS,
     varied("--itemsize", metavar=None),
     value(
         "--links", "ALGORITHM", "show the busiest link of each round on the topology, for the largest size"
@@ -86,6 +89,7 @@ Machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
     *PICTURES,
     "--json",
     help="times at any rank count and size, on a machine or topology; crossovers",
+    **MAYBE_JUDGED,
 )
 def main(args: argparse.Namespace) -> int:
     """Predict and print times of all requested algorithms, rank counts and sizes; return 0.
@@ -109,16 +113,17 @@ def main(args: argparse.Namespace) -> int:
     machine = load_machine(args.machine)
     ranks = growing_counts(args.ranks)
     sizes = _parse_sizes(args, len(ranks) > 1)
-    spec, names = collective(args.collective), split_names(args.algorithms)
-    options = checked_options(args, spec.name, [args.links] if args.links else names)
+    spec, names = collective(args.collective), [args.links] if args.links else split_names(args.algorithms)
+    found, options = find_algorithms(args, spec.name, names), set_options(args)
     if args.links:
-        return _print_links(args, machine, spec.name, ranks[-1], sizes[-1], options)
+        return _print_links(args, machine, found, ranks[-1], sizes[-1], options)
     events = None
     if args.model == "loggops":
         events = _parse_event_parameters(args.loggops, machine)
         _report_ignored_parameters(machine, args.topology)
+    requested = [chosen or name for name, chosen in found.items()] if names else []
     prediction = predict(
-        spec.name, machine, ranks, sizes, names, args.topology, args.itemsize, options, events=events
+        spec.name, machine, ranks, sizes, requested, args.topology, args.itemsize, options, events=events
     )
     if not prediction.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in prediction.left_out.items())
@@ -126,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"no algorithm of {spec.name} can be priced here ({reasons})")
     write_pictures(args, prediction)
     if args.trace:
-        _write_timeline(args.trace, prediction, args.itemsize, options, events)
+        _write_timeline(args.trace, prediction, found, args.itemsize, options, events)
     if args.json:
         emit_json(prediction.to_dict())
         return 0
@@ -195,7 +200,12 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
 
 def _print_links(
-    args: argparse.Namespace, machine: Machine, collective: str, n: int, nbytes: int, options: dict[str, Any]
+    args: argparse.Namespace,
+    machine: Machine,
+    found: dict[str, Algorithm | None],
+    n: int,
+    nbytes: int,
+    options: dict[str, Any],
 ) -> int:
     """Print the busiest link of each round, the one with the most seconds; return 0.
 
@@ -203,26 +213,28 @@ def _print_links(
     are left out. With ``--svg`` or ``--html`` the table is also drawn.
 
     Args:
-        args: the command's arguments: ``links`` (name of the algorithm), ``topology``, ``itemsize``, ``json``, ``svg``
-            and ``html``.
+        args: the command's arguments: ``topology``, ``itemsize``, ``json``, ``svg`` and ``html``.
         machine: the machine. Without ``--topology`` its nodes are the topology; without nodes the network is flat.
-        collective: name of the collective.
+        found: the algorithm by its name; None if it is the library's own call.
         n: number of ranks.
         nbytes: message size.
         options: options of the algorithm, such as ``{"group": 4}``.
 
     Raises:
-        ScheduleError: If the algorithm is unknown, or does not support the number of ranks or an option.
-        InputError: If ``topology`` cannot be read, or does not fit ``n``.
+        ScheduleError: If the algorithm does not support the number of ranks or an option.
+        InputError: If ``topology`` cannot be read, or does not fit ``n``; or if the library's own call is named.
     """
-    from spmdsim.collectives import schedule_of
+    from spmdsim.collectives import make_schedule
     from spmdsim.cost.link_load import hotspots
     from spmdsim.cost.topologies import parse_topology
     from spmdsim.figures.cost_figures import microseconds
     from spmdsim.figures.figures import Figure
 
     network = parse_topology(args.topology or ("nodes" if machine.intra else "flat"), n, machine)
-    links = hotspots(schedule_of(collective, args.links, n, **options), network, nbytes, args.itemsize)
+    (chosen,) = found.values()
+    if chosen is None:
+        raise InputError("--links must name an algorithm, got native, whose messages are unknown")
+    links = hotspots(make_schedule(chosen, n, **options), network, nbytes, args.itemsize)
     columns = ("rounds", "busiest link", "messages", "bytes", "busy (us)", "links in use")
     rows = [
         (
@@ -235,7 +247,7 @@ def _print_links(
         )
         for load in links
     ]
-    title = f"{collective} {args.links} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}"
+    title = f"{chosen.full_name} of {many(nbytes, 'byte')} on {network.name}, {many(n, 'rank')}"
     table = Table(columns, rows, right=(2, 3, 4, 5))
     write_pictures(args, Figure(title, (table,)))
     if args.json:
@@ -312,7 +324,12 @@ def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 
 
 def _write_timeline(
-    path: str, prediction: Prediction, itemsize: int, options: dict[str, Any], events: LogGOPS | None
+    path: str,
+    prediction: Prediction,
+    found: dict[str, Algorithm | None],
+    itemsize: int,
+    options: dict[str, Any],
+    events: LogGOPS | None,
 ) -> None:
     """Write a timeline of the fastest algorithm for the last rank count and size.
 
@@ -321,6 +338,7 @@ def _write_timeline(
     Args:
         path: the file to write, JSON for ui.perfetto.dev.
         prediction: the prediction. Its last point is drawn; the library's own call is skipped.
+        found: the algorithms by name.
         itemsize: bytes of an element.
         options: options of algorithms; the fastest algorithm gets the options that it has.
         events: LogGOPS parameters for an event simulation; None for synchronous rounds.
@@ -329,17 +347,16 @@ def _write_timeline(
         InputError: If only the MPI library's own call was priced, whose messages are unknown.
     """
     from spmdsim.collectives import make_schedule
-    from spmdsim.collectives.algorithm import algorithm
     from spmdsim.cost.topologies import parse_topology
     from spmdsim.figures.timelines import predicted_timeline
 
     point = prediction.points[-1]
-    priced = {name: took for name, took in point.seconds.items() if name != "native"}
-    if not priced:
+    priced = [name for name in sorted(point.seconds, key=point.seconds.__getitem__) if name != "native"]
+    chosen = found[priced[0]] if priced else None
+    if chosen is None:
         raise InputError(
             "--trace draws an algorithm's messages; the library's own call has none that are known"
         )
-    chosen = algorithm(prediction.collective, min(priced, key=priced.__getitem__))
     own_options = {key: value for key, value in options.items() if key in dict(chosen.options)}
     schedule = make_schedule(chosen, point.ranks, **own_options)
     network = (

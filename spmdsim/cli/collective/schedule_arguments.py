@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import choice, value, whole_number
+from spmdsim.cli.main import Argument, choice, value, whole_number
 from spmdsim.cli.output import refuse_options
 from spmdsim.errors import InputError, unknown
 from spmdsim.reading import one_line, require_file
@@ -42,13 +42,23 @@ JUDGES = (
 )
 #: Options of ``command`` for commands that run a user's algorithm.
 JUDGED: dict[str, Any] = {"limits": SECONDS, "program": lambda _: True, "judges": JUDGES}
+#: Options of ``command`` for commands that may run a user's algorithm, as the options ``--algorithms`` or ``--links`` say.
+MAYBE_JUDGED: dict[str, Any] = {
+    "limits": SECONDS,
+    "judges": JUDGES,
+    "program": lambda args: any(".py" in text for text in (args.algorithms, args.links or "")),
+}
+#: Names of the options of algorithms that are numbers.
+NUMBERS = ("segments", "group", "radix", "aggregation", "dimensions")
+#: Arguments of these options.
+NUMBER_ARGUMENTS: tuple[Argument, ...] = tuple(f"--{name}" for name in NUMBERS)
+#: Names of the options that only some algorithms have.
+OPTIONS = (*NUMBERS, "index")
 #: Arguments of commands that make a schedule of an algorithm.
-SCHEDULE = (
+SCHEDULE: tuple[Argument, ...] = (
     value("-n --ranks", "N", "number of ranks (8)", whole_number, default=8),
     value("--root", "R", "root of rooted collectives (0)", whole_number, default=0),
-    "--segments",
-    "--group",
-    value("--radix", "K", "radix of a k-nomial tree", whole_number),
+    *NUMBER_ARGUMENTS,
     choice(
         "--index", ("mpich", "openmpi"), "the first chunk that a rank of the ring sends, by library (mpich)"
     ),
@@ -56,8 +66,6 @@ SCHEDULE = (
 )
 #: Argument of commands that count bytes of a schedule.
 ROUNDING = choice("--rounding", ("balanced", "ceiling"), "division of a vector into chunks of unequal sizes")
-#: Names of the options that only some algorithms have.
-OPTIONS = ("segments", "group", "radix", "index")
 
 
 def build_schedule(args: argparse.Namespace, name: str, options: Iterable[str] = OPTIONS) -> Schedule:
@@ -104,7 +112,7 @@ def refuse_unused_root(args: argparse.Namespace, chosen: Algorithm) -> None:
         )
 
 
-def set_options(args: argparse.Namespace, options: Iterable[str] = ("group", "segments")) -> dict[str, Any]:
+def set_options(args: argparse.Namespace, options: Iterable[str] = NUMBERS) -> dict[str, Any]:
     """Return the options of algorithms that the user set, such as ``{"group": 4}``.
 
     Args:
@@ -114,34 +122,45 @@ def set_options(args: argparse.Namespace, options: Iterable[str] = ("group", "se
     return {name: getattr(args, name) for name in options if getattr(args, name) is not None}
 
 
-def checked_options(args: argparse.Namespace, collective: str, names: Iterable[str]) -> dict[str, Any]:
-    """Return the options that the user set, after checking that an algorithm has each of them.
+def find_algorithms(
+    args: argparse.Namespace, collective: str, names: list[str]
+) -> dict[str, Algorithm | None]:
+    """Return the algorithms that a command runs, by name; refuse options that none of them has.
 
     Args:
-        args: the command's arguments; only ``group`` and ``segments`` are read.
+        args: the command's arguments; only the options of :data:`NUMBERS` are read.
         collective: name of the collective.
-        names: the algorithms that will run; an empty list stands for all algorithms of the collective. Names that do
-            not exist are not refused here.
+        names: the algorithms, each a name or ``FILE.py:FUNCTION``; "native" and all algorithms of the collective if empty.
 
     Returns:
-        The options by name, such as ``{"group": 4}``; {} if none is set.
+        The algorithms by their own names, in the order of ``names``; None for "native", the library's own call.
 
     Raises:
-        InputError: If an option is set that none of these algorithms has.
+        InputError: If an option is set that none of these algorithms has, a user's function cannot be loaded, or two names
+            lead to equal names of algorithms.
+        ScheduleError: If the package has no such algorithm.
         SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import algorithms
 
-    requested = set(names)
-    for option in ("group", "segments"):
-        owners = [entry.name for entry in algorithms(collective) if option in dict(entry.options)]
-        if not owners or (requested and not requested & {*owners}):
+    every = [] if names else algorithms(collective)
+    requested = [
+        None if name == "native" else find_algorithm(collective, name) for name in names or ["native"]
+    ]
+    chosen = {entry.name if entry else "native": entry for entry in (*requested, *every)}
+    if len(chosen) < len({*names}):
+        raise InputError(
+            f"--algorithms must name different algorithms, got {', '.join(names)}; rename your function"
+        )
+    for option in NUMBERS:
+        if not any(entry and option in dict(entry.options) for entry in chosen.values()):
+            owners = [entry.name for entry in algorithms(collective) if option in dict(entry.options)]
             refuse_options(
                 args,
                 f"--{option}",
                 f"algorithms that have it: {', '.join(owners) or f'none of {collective}'}",
             )
-    return set_options(args)
+    return chosen
 
 
 def split_names(text: str) -> list[str]:

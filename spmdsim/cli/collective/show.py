@@ -413,7 +413,7 @@ def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
        such as "2·(n-1)".
     5. Bytes of the largest block that is reduced in each round, summed and written as in 4.
     6. "yes" if operands are combined in rank order, "no" if not, "-" if that is not known.
-    7. Description, with the options.
+    7. Description, with the options and the publication that defines the algorithm.
 
     Cells 3 to 5 are "-" if the algorithm has no formulas.
     """
@@ -424,7 +424,9 @@ def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
     if formula is not None:
         condition = f" if {formula.only}" if formula.only else ""
         costs = (formula.steps + condition, formula.beta, formula.gamma)
-    about = algorithm.about + (f" (options:{options})" if options else "")
+    notes = [f"options:{options}"] if options else []
+    notes += [f"source: {algorithm.source}"] if algorithm.source else []
+    about = algorithm.about + (f" ({'; '.join(notes)})" if notes else "")
     return (algorithm.name, algorithm.condition_words, *(_readable_formula(c) for c in costs), order, about)
 
 
@@ -450,6 +452,7 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
     * "in_order": True if it reduces in rank order; None if unknown;
     * "formula": a dict of the texts "rounds", "beta", "gamma" and "only_if" (None without a condition); None without a
       formula;
+    * "source": the publication that defines it; empty if it is common knowledge;
     * "libraries": a list of the algorithm's names by library.
     """
     form = algorithm.formula
@@ -467,6 +470,7 @@ def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
         "options": dict(algorithm.options),
         "in_order": algorithm.in_order,
         "formula": formula,
+        "source": algorithm.source,
         "libraries": {library: names.split() for library, names in algorithm.libraries},
     }
 
