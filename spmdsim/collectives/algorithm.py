@@ -128,8 +128,9 @@ def _count_digits(size: int, radix: int) -> int:
 
 
 def _count_balanced_digits(size: int) -> int:
-    """Count the digits 1 and -1 in balanced base 3 of the distances of ``size`` ranks, from -size/2 to size/2.
+    """Count the digits 1 and -1 in balanced base 3 of the distances of ``size`` ranks.
 
+    These are the integers from -size/2 to size/2; of -size/2 and size/2 only the latter counts.
     A digit is 0 where the number plus half of the place's value has the digit 0 in base 3.
 
     >>> _count_balanced_digits(3), _count_balanced_digits(5)  # 0, 1, -1; and 2 = 3 - 1, -2 = -3 + 1
