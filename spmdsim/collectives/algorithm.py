@@ -14,7 +14,7 @@ from importlib import import_module
 from itertools import islice
 from typing import Any
 
-from spmdsim.collectives.algorithms.rank_arithmetic import powers_below, torus_shape
+from spmdsim.collectives.factors import powers_below, torus_shape
 from spmdsim.collectives.instructions import BALANCED, Instruction, Rounds
 from spmdsim.collectives.promises import COLLECTIVES, Collective, collective
 from spmdsim.errors import InputError, NoAnswer, ScheduleError, many, unknown

@@ -361,14 +361,14 @@ def test_typical_mistakes_are_found(
 def test_every_option_that_names_algorithms_takes_a_function_of_a_file(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    own, small = f"{OWN_ALGORITHMS}:my_all_reduce", ("-b", "1K", "-e", "1K")
+    function, small = f"{OWN_ALGORITHMS}:my_all_reduce", ("-b", "1K", "-e", "1K")
     commands = [
-        ("predict", "all_reduce", "-n", "4", *small, "--algorithms", f"{own},ring"),
-        ("predict", "all_reduce", "-n", "4", *small, "--topology", "ring", "--links", own),
-        ("show", "all_reduce", own, "-n", "4"),
-        ("diff", "all_reduce", own, "ring", "-n", "4"),
-        ("export", "all_reduce", own, "-n", "4"),
-        ("check", own, "-n", "4"),
+        ("predict", "all_reduce", "-n", "4", *small, "--algorithms", f"{function},ring"),
+        ("predict", "all_reduce", "-n", "4", *small, "--topology", "ring", "--links", function),
+        ("show", "all_reduce", function, "-n", "4"),
+        ("diff", "all_reduce", function, "ring", "-n", "4"),
+        ("export", "all_reduce", function, "-n", "4"),
+        ("check", function, "-n", "4"),
     ]
     for words in commands:
         code, text = run_collective(capsys, *words)

@@ -316,15 +316,15 @@ def test_numpy_integers_are_chunks_and_peers() -> None:
 
 def test_names_in_formulas_have_their_defined_values() -> None:
     balanced = {
-        sum(3**place * digit for place, digit in enumerate(some)): sum(map(abs, some))
-        for some in itertools.product((-1, 0, 1), repeat=4)
+        sum(3**k * digit for k, digit in enumerate(number)): sum(map(abs, number))
+        for number in itertools.product((-1, 0, 1), repeat=4)
     }
     for size, group, segments in itertools.product(range(1, 34), (1, 2, 3, 5, 8), (1, 7)):
         floor = max(k for k in range(9) if 2**k <= size)
         groups = math.ceil(size / group)
         powers = {2**k: k for k in range(9)}
         radix = group + 1
-        digits = [[number // radix**place % radix for place in range(9)] for number in range(size)]
+        digits = [[number // radix**k % radix for k in range(9)] for number in range(size)]
         extents = min((max(d, size // d), min(d, size // d)) for d in range(1, size + 1) if size % d == 0)
         named = {
             "n": size, "p": 2**floor, "f": floor, "c": min(k for k in range(9) if 2**k >= size), "x": int(size not in powers),
@@ -332,7 +332,7 @@ def test_names_in_formulas_have_their_defined_values() -> None:
             "cg": min(k for k in range(9) if 2**k >= group), "fh": max(k for k in range(9) if 2**k <= groups),
             "xh": int(groups not in powers), "bits": sum(bin(number).count("1") for number in range(size)),
             "r": int(segments == 7), "k": radix, "nzk": sum(map(bool, itertools.chain.from_iterable(digits))),
-            "dk": sum(sum(map(bool, some)) == 1 for some in digits), "c3": min(k for k in range(9) if 3**k >= size),
+            "dk": sum(sum(map(bool, row)) == 1 for row in digits), "c3": min(k for k in range(9) if 3**k >= size),
             "a": min(int(math.log2(segments)), (size - 1).bit_length()), "d": 2, "t": sum(extents) - 2,
             "nz3": sum(balanced[j if 2 * j <= size else j - size] for j in range(size)),
             "tq": sum(Fraction(extent - 1, extent) for extent in extents),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spmdsim.collectives import Algorithm, Schedule, algorithms, count, schedule_of, verify
-from spmdsim.collectives.algorithms.rank_arithmetic import torus_shape
+from spmdsim.collectives.factors import torus_shape
 from spmdsim.cost import Machine
 from spmdsim.cost.link_load import hotspots
 from spmdsim.cost.topologies import parse_topology
@@ -91,7 +91,7 @@ def test_aggregated_trees_trade_rounds_for_blocks_per_message(aggregation: int) 
 
 @pytest.mark.parametrize("radix", [2, 3, 4, 8])
 def test_bruck_of_any_radix_has_its_rounds_and_blocks(radix: int) -> None:
-    """At most (r - 1) ceil(log_r n) rounds, of n / r blocks on a power of r: Bruck and others (1997), section 3.2."""
+    """At most (r - 1) ceil(log_r n) rounds, of n / r blocks: Bruck and others (1997)."""
     for size in ALL_SIZES:
         rounds = sum((size - 1) // radix**x >= z for x in range(6) for z in range(1, radix))
         assert rounds <= (radix - 1) * log(size, radix)
@@ -127,7 +127,7 @@ def swing_distance(step: int) -> int:
 
 @pytest.mark.parametrize("size", POWERS[1:])
 def test_swing_and_bine_share_links_of_a_ring_among_few_messages(size: int) -> None:
-    """A link of the step with distance d carries (d + 1) / 2 messages: two thirds of a binomial exchange or less."""
+    """A link carries (d + 1) / 2 messages in the step with distance d."""
     nbytes, steps = 64 * size, log(size, 2)
     # In the last step, distances are taken to the nearer side.
     distances = [min(swing_distance(s), size - swing_distance(s)) for s in range(steps)]
@@ -180,7 +180,7 @@ def test_rings_on_tori_use_neighbouring_links_only(dimensions: int) -> None:
 
 @pytest.mark.parametrize("segments", [1, 3, 20])
 def test_two_trees_send_and_receive_once_per_round(segments: int) -> None:
-    """At most two rounds for each segment of a tree and for each level: Sanders and others (2009), section 3."""
+    """At most two rounds per segment of a tree and per level: Sanders and others (2009)."""
     for size in ALL_SIZES[1:]:
         for name in "broadcast", "reduce":
             schedule = schedule_of(name, "two_trees", size, segments=segments)

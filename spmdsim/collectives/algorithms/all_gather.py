@@ -10,9 +10,9 @@ from spmdsim.collectives.algorithms.rank_arithmetic import (
     around,
     circulant_gather,
     doublings,
-    powers_below,
     ring_rounds,
 )
+from spmdsim.collectives.factors import powers_below
 from spmdsim.collectives.instructions import Instruction, Rounds, recv, send
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from spmdsim.collectives.algorithm import Formula, built_in
 from spmdsim.collectives.algorithms import negabinary
 from spmdsim.collectives.algorithms.rails import Rails, pad_rounds
-from spmdsim.collectives.algorithms.rank_arithmetic import Fold, powers_below
+from spmdsim.collectives.algorithms.rank_arithmetic import Fold
+from spmdsim.collectives.factors import powers_below
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 

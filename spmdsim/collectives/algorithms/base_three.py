@@ -7,7 +7,8 @@ a rank knows, and the longest path on a ring is a third of that of Bruck's algor
 from __future__ import annotations
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms.rank_arithmetic import around, powers_below, reduce_backwards
+from spmdsim.collectives.algorithms.rank_arithmetic import around, reduce_backwards
+from spmdsim.collectives.factors import powers_below
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, send
 
 TRIVANCE, RETRI = "arXiv 2602.17254", "arXiv 2605.26930"

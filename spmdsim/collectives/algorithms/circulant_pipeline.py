@@ -58,24 +58,24 @@ def received_blocks(v: int, size: int) -> tuple[int, ...]:
     """
     skips = [*near_skips(size), size, 2 * size]
     q, target = len(skips) - 2, size + v
-    used, found = {base_block(v, size)}, list[int]()
+    used, indices = {base_block(v, size)}, list[int]()
 
     def search(start: int, limit: int, first: int) -> None:
         """Append the first distances of the paths from ``start`` that end nearest below the target."""
         for k in range(first, -1, -1):
             end = start + skips[k]
-            if k in used or len(found) == q or not end <= target - skips[len(found)] or end >= limit:
+            if k in used or len(indices) == q or not end <= target - skips[len(indices)] or end >= limit:
                 continue
-            if end <= target - skips[len(found) + 1]:
+            if end <= target - skips[len(indices) + 1]:
                 search(end, limit, k)
-            if len(found) == q or start > target - skips[len(found) + 1]:
+            if len(indices) == q or start > target - skips[len(indices) + 1]:
                 return
             limit = end
-            found.append(k)
+            indices.append(k)
             used.add(k)
 
     search(0, 2 * size, q)
-    return tuple(base_block(v, size) if k == q else k - q for k in found)
+    return tuple(base_block(v, size) if k == q else k - q for k in indices)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeAlias
 
+from spmdsim.collectives.factors import powers_below
 from spmdsim.collectives.instructions import Chunks, Instruction, Rounds, recv, recv_reduce, send
 
 
@@ -17,34 +17,6 @@ def power_below(size: int) -> int:
 def doublings(size: int) -> Iterable[int]:
     """Return the powers of two 1, 2, 4, ... below ``size``."""
     return powers_below(size, 2)
-
-
-def powers_below(size: int, radix: int) -> Iterator[int]:
-    """Yield the powers 1, ``radix``, ``radix ** 2``, ... below ``size``.
-
-    >>> list(powers_below(10, 3))
-    [1, 3, 9]
-    """
-    power = 1
-    while power < size:
-        yield power
-        power *= radix
-
-
-@lru_cache(maxsize=1 << 10)
-def torus_shape(size: int, dimensions: int) -> tuple[int, ...]:
-    """Return the extents of a torus of ``size`` ranks, as equal as possible.
-
-    Each extent is the smallest divisor of the remaining ranks that is at least their root. A prime number of ranks gives a
-    ring.
-
-    >>> torus_shape(64, 2), torus_shape(64, 3), torus_shape(12, 2), torus_shape(7, 2)
-    ((8, 8), (4, 4, 4), (4, 3), (7, 1))
-    """
-    if dimensions == 1:
-        return (size,)
-    extent = next(d for d in range(1, size + 1) if size % d == 0 and d**dimensions >= size)
-    return (extent, *torus_shape(size // extent, dimensions - 1))
 
 
 #: Function of the peer's rank, the own new number, the peer's new number, and their distance, that returns the

@@ -14,7 +14,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from spmdsim.collectives.algorithm import Formula, built_in
-from spmdsim.collectives.algorithms.rank_arithmetic import reduce_backwards, torus_shape
+from spmdsim.collectives.algorithms.rank_arithmetic import reduce_backwards
+from spmdsim.collectives.factors import torus_shape
 from spmdsim.collectives.instructions import Rounds, recv, send
 
 SOURCE = "doi 10.1145/2145816.2145823"

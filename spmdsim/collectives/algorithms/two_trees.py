@@ -68,12 +68,12 @@ def _colour_edges(size: int) -> dict[tuple[int, int], int]:
     two of either kind.
     """
     colours: dict[tuple[int, int], int] = {}
-    pending = [((tree, child), 0) for child in range(1, size) for tree in TREES]
-    while pending:
-        edge, colour = pending.pop()
+    uncoloured = [((tree, child), 0) for child in range(1, size) for tree in TREES]
+    while uncoloured:
+        edge, colour = uncoloured.pop()
         if edge not in colours:
             colours[edge] = colour
-            pending += [(neighbour, 1 - colour) for neighbour in _adjacent_edges(*edge, size)]
+            uncoloured += [(neighbour, 1 - colour) for neighbour in _adjacent_edges(*edge, size)]
     return colours
 
 
