@@ -254,7 +254,10 @@ def compressed_rounds(schedule: Schedule) -> tuple[RepeatedRound, ...]:
 
 
 def _repeated(schedule: Schedule, repeat: int, moves: list[Instruction]) -> RepeatedRound:
-    """Return the entry for a round of rank 0 that is repeated."""
+    """Return the entry for ``repeat`` equal rounds of rank 0 in a row.
+
+    ``moves`` are the instructions of the first of these rounds of ``schedule``.
+    """
     sends = tuple((move.peer, OwnChunks(schedule, move.chunks)) for move in moves if move.kind == "send")
     reduced = [chunk for move in moves if move.kind in ("reduce", "combine") for chunk in move.chunks]
     sent = [chunk for move in moves if move.kind == "send" for chunk in move.chunks]
@@ -291,11 +294,11 @@ def _derive_from_rank_0(schedule: Schedule, nbytes: int, itemsize: int, kind: st
         sizes = [most_bytes(schedule, nbytes, itemsize, kind, chunks) for _, chunks in entry.sends]
         peers = [peer for peer, _ in entry.sends]
         # Several messages need not be largest on the same rank.
-        together = max(most_bytes(schedule, nbytes, itemsize, kind, chunks) for chunks in entry.totals)
+        rank_bytes = max(most_bytes(schedule, nbytes, itemsize, kind, chunks) for chunks in entry.totals)
         yield LinkLoad(
             repeat=entry.repeat,
             reduced=most_bytes(schedule, nbytes, itemsize, kind, entry.reduced),
-            largest=sum(sizes) if len(peers) < 2 else together,
+            largest=sum(sizes) if len(peers) < 2 else rank_bytes,
             count=n * len(peers),
             ports=len(peers),
             uniform_shift=(kind, peers[0]) if len(peers) == 1 else None,
