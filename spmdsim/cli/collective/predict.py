@@ -114,14 +114,14 @@ def main(args: argparse.Namespace) -> int:
     ranks = growing_counts(args.ranks)
     sizes = _parse_sizes(args, len(ranks) > 1)
     spec, names = collective(args.collective), [args.links] if args.links else split_names(args.algorithms)
-    found, options = find_algorithms(args, spec.name, names), set_options(args)
+    chosen_algorithms, options = find_algorithms(args, spec.name, names), set_options(args)
     if args.links:
-        return _print_links(args, machine, found, ranks[-1], sizes[-1], options)
+        return _print_links(args, machine, chosen_algorithms, ranks[-1], sizes[-1], options)
     events = None
     if args.model == "loggops":
         events = _parse_event_parameters(args.loggops, machine)
         _report_ignored_parameters(machine, args.topology)
-    requested = [chosen or name for name, chosen in found.items()] if names else []
+    requested = [chosen or name for name, chosen in chosen_algorithms.items()] if names else []
     prediction = predict(
         spec.name, machine, ranks, sizes, requested, args.topology, args.itemsize, options, events=events
     )
@@ -131,7 +131,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(f"no algorithm of {spec.name} can be priced here ({reasons})")
     write_pictures(args, prediction)
     if args.trace:
-        _write_timeline(args.trace, prediction, found, args.itemsize, options, events)
+        _write_timeline(args.trace, prediction, chosen_algorithms, args.itemsize, options, events)
     if args.json:
         emit_json(prediction.to_dict())
         return 0
@@ -202,7 +202,7 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 def _print_links(
     args: argparse.Namespace,
     machine: Machine,
-    found: dict[str, Algorithm | None],
+    chosen_algorithms: dict[str, Algorithm | None],
     n: int,
     nbytes: int,
     options: dict[str, Any],
@@ -215,7 +215,7 @@ def _print_links(
     Args:
         args: the command's arguments: ``topology``, ``itemsize``, ``json``, ``svg`` and ``html``.
         machine: the machine. Without ``--topology`` its nodes are the topology; without nodes the network is flat.
-        found: the algorithm by its name; None if it is the library's own call.
+        chosen_algorithms: the algorithm by its name; None if it is the library's own call.
         n: number of ranks.
         nbytes: message size.
         options: options of the algorithm, such as ``{"group": 4}``.
@@ -231,7 +231,7 @@ def _print_links(
     from spmdsim.figures.figures import Figure
 
     network = parse_topology(args.topology or ("nodes" if machine.intra else "flat"), n, machine)
-    (chosen,) = found.values()
+    (chosen,) = chosen_algorithms.values()
     if chosen is None:
         raise InputError("--links must name an algorithm, got native, whose messages are unknown")
     links = hotspots(make_schedule(chosen, n, **options), network, nbytes, args.itemsize)
@@ -326,7 +326,7 @@ def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 def _write_timeline(
     path: str,
     prediction: Prediction,
-    found: dict[str, Algorithm | None],
+    chosen_algorithms: dict[str, Algorithm | None],
     itemsize: int,
     options: dict[str, Any],
     events: LogGOPS | None,
@@ -338,7 +338,7 @@ def _write_timeline(
     Args:
         path: the file to write, JSON for ui.perfetto.dev.
         prediction: the prediction. Its last point is drawn; the library's own call is skipped.
-        found: the algorithms by name.
+        chosen_algorithms: the algorithms by name.
         itemsize: bytes of an element.
         options: options of algorithms; the fastest algorithm gets the options that it has.
         events: LogGOPS parameters for an event simulation; None for synchronous rounds.
@@ -352,7 +352,7 @@ def _write_timeline(
 
     point = prediction.points[-1]
     priced = [name for name in sorted(point.seconds, key=point.seconds.__getitem__) if name != "native"]
-    chosen = found[priced[0]] if priced else None
+    chosen = chosen_algorithms[priced[0]] if priced else None
     if chosen is None:
         raise InputError(
             "--trace draws an algorithm's messages; the library's own call has none that are known"
