@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spmdsim.cli.main import PICTURES, command, value
-from spmdsim.cli.output import say, write_pictures
+from spmdsim.cli.output import write_pictures
+from spmdsim.printing import say
 
 EXAMPLES = """\
 examples:

@@ -6,7 +6,8 @@ import argparse
 
 from spmdsim.cli.launch import read_hosts
 from spmdsim.cli.main import HOSTS, PICTURES, command, declare_flag
-from spmdsim.cli.output import emit_json, say, write_pictures
+from spmdsim.cli.output import emit_json, write_pictures
+from spmdsim.printing import say
 from spmdsim.tables import Table
 
 EXAMPLES = """\

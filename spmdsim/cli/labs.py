@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spmdsim.cli.main import CommandGroup, command, declare_flag, positive, value, whole_number
-from spmdsim.cli.output import emit_json, refuse_options, remark, require_folder, say
+from spmdsim.cli.output import emit_json, refuse_options, remark, require_folder
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import is_root
+from spmdsim.printing import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

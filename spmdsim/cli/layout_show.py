@@ -10,13 +10,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.output import console, emit_json, say, wants_pictures, write_pictures
+from spmdsim.cli.output import emit_json, wants_pictures, write_pictures
 from spmdsim.core import Layout
 from spmdsim.errors import InputError, many
 from spmdsim.figures.grid_figures import layout_figure, layout_words
 from spmdsim.figures.layout_picture import box_text
 from spmdsim.layout.addends import PartialReduction, ownership_words, partial_reduction
 from spmdsim.layout.explain import Derivation, RankShard, describe_rank_shard, ranks_text
+from spmdsim.printing import console, say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import PICTURES, choice, command, several, value, whole_number, written_layout
-from spmdsim.cli.output import emit_json, refuse_options, say, write_pictures
+from spmdsim.cli.output import emit_json, refuse_options, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
 from spmdsim.layout.element_type import element_type
+from spmdsim.printing import say
 
 if TYPE_CHECKING:
     from spmdsim.core import Layout, Mesh

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from spmdsim import printing
 from spmdsim.cli import output
 from spmdsim.cli.launch import create_world, start_ranks
 from spmdsim.cli.main import (
@@ -202,7 +203,7 @@ def _list_faults(as_json: bool) -> int:
         output.emit_json({fault.name: fault.about for fault in FAULTS.values()})
     else:
         rows = [(fault.name, fault.about) for fault in FAULTS.values()]
-        output.say(Table(("kind", "what goes wrong"), rows))
+        printing.say(Table(("kind", "what goes wrong"), rows))
     return 0
 
 
@@ -402,7 +403,7 @@ def _report_outcomes(
     else:
         _print_outcomes(outcomes, world, args, text_note)
         if noise:
-            output.say(noise)
+            printing.say(noise)
 
 
 def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namespace, text_note: str) -> None:
@@ -430,21 +431,21 @@ def _print_outcomes(outcomes: list[Outcome], world: World, args: argparse.Namesp
     if rows and (all_columns or is_summary):
         columns = tuple(rows[0])
     numbers = [k for k, name in enumerate(columns) if name in NUMBERS]
-    output.say(Table(columns, [[row[name] for name in columns] for row in rows], right=numbers), "")
+    printing.say(Table(columns, [[row[name] for name in columns] for row in rows], right=numbers), "")
     if args.verbose:
         for outcome in outcomes:
             _show_slices(outcome)
     for outcome in outcomes:
         if outcome.verdict.word != "ok":
             case = outcome.case
-            output.say(f"{case.op}, {case.strategy} on {case.mesh}: {outcome.verdict.details}")
+            printing.say(f"{case.op}, {case.strategy} on {case.mesh}: {outcome.verdict.details}")
     if text_note and any(outcome.case.op == "embedding" for outcome in outcomes):
-        output.say(text_note)
-    output.say(f"{_count_text(outcomes, world)}; bytes are those of the busiest rank")
+        printing.say(text_note)
+    printing.say(f"{_count_text(outcomes, world)}; bytes are those of the busiest rank")
     if world.nodes.line:
-        output.say(world.nodes.line)
+        printing.say(world.nodes.line)
     if is_summary:
-        output.say(
+        printing.say(
             "one row for each operator and mesh; --all shows each case, --wide its layouts, times and errors, too"
         )
 
@@ -494,11 +495,11 @@ def _report_faults(outcomes: list[Outcome], world: World) -> None:
         ]
         for o in outcomes
     ]  # fmt: skip
-    output.say(Table(columns, rows), "")
+    printing.say(Table(columns, rows), "")
     words = [outcome.word for outcome in outcomes]
     ineffective, missed = words.count("no effect"), words.count("MISSED")
     effective = len(words) - ineffective
-    output.say(
+    printing.say(
         f"{effective - missed} of "
         f"{many(effective, 'fault that changes a result is', 'faults that change a result are')} noticed, {missed} "
         f"MISSED; {many(ineffective, 'has', 'have')} no effect; {many(world.size, 'rank')} ({type(world).__name__})"
@@ -594,4 +595,4 @@ def _show_slices(outcome: Outcome) -> None:
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]
     rows = [[rank, *map(box_text, boxes)] for rank, boxes in enumerate(outcome.slices)]
     title = f"{outcome.case.op}: {outcome.case.strategy} on {outcome.case.mesh}; {outcome.verdict}"
-    output.say("", Table(("rank", *names), rows, title, right=(0,)), "")
+    printing.say("", Table(("rank", *names), rows, title, right=(0,)), "")

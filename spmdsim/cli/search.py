@@ -15,13 +15,13 @@ from spmdsim.cli.output import (
     collect_write_error,
     emit_json,
     refuse_options,
-    say,
     writable,
     write_pictures,
 )
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many
 from spmdsim.launcher import detect, is_root
+from spmdsim.printing import say
 from spmdsim.reading import literal
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from spmdsim import printing
 from spmdsim.cli import output
 from spmdsim.cli.launch import create_world, start_ranks
 from spmdsim.cli.main import (
@@ -180,12 +181,12 @@ def _print_setup(args: argparse.Namespace, world: World, images: Images, network
     """
     from spmdsim.figures.layout_picture import box_text
 
-    output.say(
+    printing.say(
         f"{images.name}: {many(images.count, 'image')}; batch {args.batch}, rate {args.rate:g}, {args.strategies} strategies "
         f"on {many(world.size, 'rank')} ({type(world).__name__})"
     )
     if network.adaptation:
-        output.say(network.adaptation)
+        printing.say(network.adaptation)
     mesh = network.input_layout.mesh
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {"input x": ((args.batch, 784), network.input_layout)}
     shapes |= {f"{name}_weight": (p.shape, p.layout) for name, p in network.named_parameters()}
@@ -194,7 +195,7 @@ def _print_setup(args: argparse.Namespace, world: World, images: Images, network
         slices = [box_text(layout.bounds(shape, rank)) for shape, layout in shapes.values()]
         rows.append([rank, mesh.coords(rank), *slices])
     title = f"device {mesh.axes} and slices"
-    output.say(Table(("rank", "device", *shapes), rows, title, right=(0,)), "")
+    printing.say(Table(("rank", "device", *shapes), rows, title, right=(0,)), "")
 
 
 def _train(args: argparse.Namespace, world: World, images: Images, network: Network) -> dict[str, Any]:
@@ -247,7 +248,7 @@ def _train(args: argparse.Namespace, world: World, images: Images, network: Netw
             differences.append(abs(loss - reference_loss))
             comparison_text = f", one process in {WIDER[args.dtype]} differs by {differences[-1]:.1e}"
         if (i % args.every == 0 or not math.isfinite(loss)) and not args.json:
-            output.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{comparison_text}")
+            printing.say(f"epoch: {epoch} step: {i}, loss is {loss:.7f}{comparison_text}")
     _write_step(args, world, trace, losses)
     report = {"ranks": world.size, "strategies": args.strategies, "losses": losses, "ok": True}
     if reference is not None:
@@ -375,7 +376,7 @@ def _compare_with_reference(
     }
     ok = all(verdicts.values())
     if not args.json:
-        output.say(
+        printing.say(
             *[f"{name}: {verdict}" for name, verdict in verdicts.items()],
             "the run equals the single process" if ok else "the run DIFFERS from the single process",
         )

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.main import command, declare_flag, positive, several, value
-from spmdsim.cli.output import refuse_options, remark, require_writable_file, say
+from spmdsim.cli.output import refuse_options, remark, require_writable_file
 from spmdsim.errors import InputError, many
+from spmdsim.printing import say
 from spmdsim.reading import require_file
 from spmdsim.settings import TUNE
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from spmdsim import printing
 from spmdsim.figures.figures import WIDTH, figure
 from spmdsim.wrong_calls import explained
 
@@ -50,14 +51,12 @@ def show(what: object, shape: Sequence[int] | None = None) -> None:
           | ranks 0,2 | ranks 1,3 |
           +-----------+-----------+
     """
-    from spmdsim.cli.output import console, say
-
-    out = console()
+    out = printing.console()
     picture = figure(what, shape)
     if out.is_jupyter:
         _display_html(picture.html)
     else:
-        say(*picture.words(min(out.width, WIDTH)))
+        printing.say(*picture.words(min(out.width, WIDTH)))
 
 
 def _display_html(html: str) -> None:

@@ -383,7 +383,7 @@ def test_notebooks_get_the_picture_by_show(monkeypatch):
     from rich.console import Console
 
     shown: list[str] = []
-    monkeypatch.setattr("spmdsim.cli.output.console", lambda: Console(force_jupyter=True, file=io.StringIO()))
+    monkeypatch.setattr("spmdsim.printing.console", lambda: Console(force_jupyter=True, file=io.StringIO()))
     monkeypatch.setattr(sys.modules["spmdsim.figures.show"], "_display_html", shown.append)
     show(MESH)
     assert shown == [figure(MESH).html]

@@ -14,6 +14,7 @@ import pytest
 from fake_mpi import MPICH, OPEN_MPI, FakeMpi
 from processes import run_python
 
+from spmdsim import printing
 from spmdsim.cli import output
 from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.launch.mpi import count_cores
@@ -60,12 +61,12 @@ def test_one_rank_explains(capsys, rank):
     rank(3)
     with pytest.raises(SystemExit):
         build_parser(None).parse_args(["--help"])
-    output.say("hello")
+    printing.say("hello")
     output.emit_json({})
-    output.console().print("hello")
+    printing.console().print("hello")
     assert capsys.readouterr().out == ""
     rank(0)
-    output.say("hello")
+    printing.say("hello")
     assert capsys.readouterr().out == "hello\n"
 
 
@@ -91,7 +92,7 @@ def test_json_knows_numpy(capsys):
 
 
 def test_tables_are_not_cut_in_a_file(capsys):
-    output.say(Table(["name"], [["x" * 150], ["[1] as it is"]]))
+    printing.say(Table(["name"], [["x" * 150], ["[1] as it is"]]))
     text = capsys.readouterr().out
     assert "x" * 150 in text
     assert "[1] as it is" in text

@@ -22,15 +22,9 @@ from spmdsim.cli.collective.schedule_arguments import (
 )
 from spmdsim.cli.launch import read_hosts
 from spmdsim.cli.main import HOSTS, PICTURES, command, finite, natural, positive, value, varied
-from spmdsim.cli.output import (
-    emit_json,
-    line_columns,
-    remark,
-    say,
-    wants_pictures,
-    write_pictures,
-)
+from spmdsim.cli.output import emit_json, remark, wants_pictures, write_pictures
 from spmdsim.errors import InputError, many
+from spmdsim.printing import line_columns, say
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,15 +15,9 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
 from spmdsim.cli.launch import read_hosts
 from spmdsim.cli.main import HOSTS, PICTURES, command, finite, value, varied
-from spmdsim.cli.output import (
-    emit_json,
-    remark,
-    say,
-    writable,
-    write_file,
-    write_pictures,
-)
+from spmdsim.cli.output import emit_json, remark, writable, write_file, write_pictures
 from spmdsim.errors import InputError, many
+from spmdsim.printing import say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     refuse_unused_root,
 )
 from spmdsim.cli.main import PICTURES, command, declare_flag, value, varied, whole_number
-from spmdsim.cli.output import emit_json, say, wants_pictures, write_pictures
+from spmdsim.cli.output import emit_json, wants_pictures, write_pictures
 from spmdsim.errors import InputError
+from spmdsim.printing import say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

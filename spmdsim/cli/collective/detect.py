@@ -15,8 +15,9 @@ from zlib import crc32
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
 from spmdsim.cli.launch import read_hosts
 from spmdsim.cli.main import HOSTS, choice, command, declare_flag, value, varied, whole_number
-from spmdsim.cli.output import emit_json, refuse_options, say
+from spmdsim.cli.output import emit_json, refuse_options
 from spmdsim.errors import InputError, many
+from spmdsim.printing import say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

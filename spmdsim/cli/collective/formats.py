@@ -13,8 +13,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     refuse_unused_chunks,
 )
 from spmdsim.cli.main import amount, choice, command, value
-from spmdsim.cli.output import emit_json, refuse_options, remark, require_writable_file, say, write_file
+from spmdsim.cli.output import emit_json, refuse_options, remark, require_writable_file, write_file
 from spmdsim.errors import ScheduleError, many
+from spmdsim.printing import say
 from spmdsim.reading import read_text, readable
 
 EXPORT_EXAMPLES = """\

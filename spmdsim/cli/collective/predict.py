@@ -21,16 +21,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     split_names,
 )
 from spmdsim.cli.main import PICTURES, choice, command, value, varied
-from spmdsim.cli.output import (
-    emit_json,
-    refuse_options,
-    remark,
-    say,
-    writable,
-    write_file,
-    write_pictures,
-)
+from spmdsim.cli.output import emit_json, refuse_options, remark, writable, write_file, write_pictures
 from spmdsim.errors import InputError, many
+from spmdsim.printing import say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:

@@ -21,15 +21,9 @@ from spmdsim.cli.collective.schedule_arguments import (
     refuse_unused_chunks,
 )
 from spmdsim.cli.main import PICTURES, command, declare_flag, several, value, varied
-from spmdsim.cli.output import (
-    emit_json,
-    line_columns,
-    refuse_options,
-    say,
-    wants_pictures,
-    write_pictures,
-)
+from spmdsim.cli.output import emit_json, refuse_options, wants_pictures, write_pictures
 from spmdsim.errors import many
+from spmdsim.printing import line_columns, say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
@@ -161,7 +155,7 @@ def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
         args: the command's arguments: ``only`` (a list of sections; [] selects all), ``bytes`` and ``itemsize``.
 
     Returns:
-        Texts, ``rich`` texts and tables, for :func:`~spmdsim.cli.output.say`.
+        Texts, ``rich`` texts and tables, for :func:`~spmdsim.printing.say`.
     """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.figures.schedule_figures import highlight, message_lines, state_legend, state_lines
