@@ -176,6 +176,85 @@ def test_a_slow_process_gets_one_request(monkeypatch):
             slow.accept()
 
 
+def test_only_nodes_of_the_named_ranks_are_asked(monkeypatch):
+    monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.ANSWERS", 0.02)
+    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+        ports = [server.getsockname()[1] for server in (first, second)]
+        nodes = [
+            OtherNode((1 + n, 3 + n), [Address(("127.0.0.1",), port, SECRET)], 0)
+            for n, port in enumerate(ports)
+        ]
+        asking = Courier()
+        copies = asking.follow(nodes)
+        board = SharedBoard([make_area() for _ in range(5)], range(5), 0, copies, asking.refresh)
+        board.refresh([])
+        board.refresh([4])
+        with second.accept()[0] as connection:
+            assert connection.recv(100) == SECRET + b"?"
+        first.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            first.accept()
+
+
+@pytest.fixture
+def trio():
+    """Return the boards of three ranks on three nodes, and the places for which the first one asks."""
+    couriers, boards, asked = [Courier() for _ in range(3)], [], []
+
+    def refresh_first(board, places):
+        """Refresh the first board, and remember for which places; () stands for all."""
+        asked.append(tuple(places or ()))
+        couriers[0].refresh(board, places)
+
+    for me, courier in enumerate(couriers):
+        copies = courier.follow([OtherNode((k,), [couriers[k].address], 0) for k in range(3) if k != me])
+        refresh = courier.refresh if me else refresh_first
+        boards.append(SharedBoard([make_area() for _ in range(3)], range(3), me, copies, refresh))
+        courier.serve(boards[me])
+    return boards, asked
+
+
+def test_a_comparison_asks_the_nodes_of_its_group_once(trio):
+    boards, asked = trio
+    pair = [log_on(board, members=(0, 1)) for board in boards[:2]]
+    everyone = [log_on(board) for board in boards]
+    for log in (*pair, *everyone):
+        call(log)
+    asked.clear()
+    for _ in range(3):
+        pair[0].compare()
+    assert asked == [(1,)] and pair[0].compared == 1
+    for _ in range(3):
+        everyone[0].compare()
+    assert asked == [(1,), (1, 2)] and everyone[0].compared == 1
+
+
+def test_a_rank_that_waits_asks_the_nodes_of_those_that_have_not_come(trio, monkeypatch):
+    monkeypatch.setattr("spmdsim.worlds.agreement.call_log.LOOK", 60.0)
+    boards, asked = trio
+    logs = [log_on(board) for board in boards]
+    call(logs[0])
+    call(logs[1])
+    asked.clear()
+    late = threading.Timer(0.1, call, [logs[2]])
+    late.start()
+    logs[0].wait_for(0, logs[0].far)
+    late.join()
+    assert asked[0] == (1, 2) and {*asked[1:]} == {(2,)}
+
+
+def test_a_rank_that_waits_long_asks_all_nodes(trio):
+    boards, asked = trio
+    pair = [log_on(board, members=(0, 1)) for board in boards[:2]]
+    call(pair[0])
+    asked.clear()
+    late = threading.Timer(0.4, call, [pair[1]])
+    late.start()
+    pair[0].wait_for(0, pair[0].far)
+    late.join()
+    assert {*asked} == {(1,), ()}
+
+
 def test_a_process_answers_all_nodes_in_one_thread():
     """Also while a client receives nothing of its reply."""
     threads, works = {*threading.enumerate()}, Courier()

@@ -279,8 +279,12 @@ class CallLog(GroupLog):
         all calls but the last 128, which leaves a margin. For example, after 200 calls each must have compared at least
         72.
         """
+        return all(self._has_space_for(place) for place in self.others)
+
+    def _has_space_for(self, place: int) -> bool:
+        """Return True if the next :data:`EVERY` (64) calls overwrite no call that one rank must compare."""
         least = self.number - layout.RING + 2 * EVERY
-        return least <= 0 or all(self._count_compared(place) >= least for place in self.others)
+        return least <= 0 or self._count_compared(place) >= least
 
     def _count_compared(self, place: int) -> int:
         """Return the number of this group's calls that a rank has compared with all ranks.
@@ -304,7 +308,7 @@ class CallLog(GroupLog):
         Raises:
             DisagreementError: If calls or reads differ. This rank claims on the board that it reports the reason.
         """
-        self.board.refresh()
+        self.board.refresh(self._list_behind())
         number = self.find_difference()
         if number is not None:
             self.publish_tensor(number)
@@ -319,6 +323,17 @@ class CallLog(GroupLog):
             self._raise(text)
         if self.have_begun(self.number - 1, self.far):  # else copies are older than the data that came
             self.compared = self.number
+
+    def _list_behind(self) -> list[int]:
+        """Return the places of ranks on other nodes whose copies a comparison has to renew.
+
+        - A copy lacks calls that this rank has made, or has another one.
+        - In a copy, the rank has not compared enough calls for the log to have space (:meth:`has_space`).
+        - This rank doubts a read: all ranks of the group on other nodes.
+        """
+        if self.reads.has_doubts:
+            return self.far
+        return [p for p in self.far if self._compared[p] < self.number or not self._has_space_for(p)]
 
     def compare_and_make_space(self) -> None:
         """Compare all calls so far, and wait until the log has space for :data:`EVERY` (64) more calls.
@@ -410,8 +425,9 @@ class CallLog(GroupLog):
         """Wait until ``is_over()`` is true; compare all calls meanwhile.
 
         - In the first :data:`AWAKE` (0.005) seconds, yield the processor between polls.
-        - Later, sleep :data:`NAP` (0.0005) seconds between polls. Every :data:`LOOK` (0.25) seconds compare all calls,
-          and look for ranks that wait for one another.
+        - Later, sleep :data:`NAP` (0.0005) seconds between polls. Every :data:`LOOK` (0.25) seconds ask all other nodes,
+          compare all calls, and look for ranks that wait for one another.
+        - A poll asks only the nodes with ranks that have not come, as far as their copies show.
         - After the deadline, raise an error. If a host cannot be reached, raise it :data:`LOST_SECONDS` (15) seconds
           later: the thread of :mod:`~.wait_watch` ends the job before, because these ranks cannot agree on one report
           by MPI.
@@ -429,8 +445,7 @@ class CallLog(GroupLog):
         try:
             while True:
                 now = time.monotonic()
-                if self.far:
-                    self.board.refresh()
+                self.board.refresh([place for place in self.far if self.count_begun(place) <= number])
                 # Look after the refresh: this process may not have run for a long time.
                 if is_over():
                     return
@@ -439,6 +454,7 @@ class CallLog(GroupLog):
                     continue
                 if now > look:
                     look = now + LOOK
+                    self.board.refresh()
                     self.compare()
                     if self.board.me in find_stuck_ranks_twice(self.board):
                         self._raise(describe_absence(self, number, NEVER))

@@ -1,8 +1,8 @@
 """Copies of the logs of other nodes, over TCP.
 
-A process asks other nodes whenever it reads their logs, all of them at once. It does not ask by MPI: a rank that is
-inside of a collective, that was stopped, or that has died must be readable, too. Each process has a thread that answers
-for all ranks of its node (:mod:`~.log_server`).
+A process asks other nodes when it reads their logs: those whose ranks it waits for, all of them at once. It does not
+ask by MPI: a rank that is inside of a collective, that was stopped, or that has died must be readable, too. Each process
+has a thread that answers for all ranks of its node (:mod:`~.log_server`).
 
 A process that is slow answers late: its connection stays open, and its reply is read whenever it comes. The system
 closes connections to a host that is not reachable any more.
@@ -14,7 +14,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from threading import Lock
 
@@ -81,20 +81,22 @@ class Courier:
                 return problems[0].problem if problems else None
             time.sleep(0.01)
 
-    def refresh(self, board: SharedBoard) -> None:
-        """Bring the copies of all other nodes up to date; never raises.
+    def refresh(self, board: SharedBoard, places: Collection[int] | None = None) -> None:
+        """Bring the copies of other nodes up to date; never raises.
 
-        Ask all nodes at once, and block until each has answered, at most :data:`ANSWERS` (1) seconds. A node that has
+        Ask the nodes at once, and block until each has answered, at most :data:`ANSWERS` (1) seconds. A node that has
         not answered is not asked again for :data:`RESTS` (1) seconds, so that it does not block every call. Its late
         reply is read at the next call. Threads take turns.
 
         Args:
             board: the board with the copies of the nodes' areas.
+            places: the places of ranks whose nodes are asked; None for all other nodes.
         """
         with self._lock:
             end = time.monotonic() + ANSWERS
             for node in self._nodes:
-                node.ask()
+                if places is None or not node.places.isdisjoint(places):
+                    node.ask()
             while self._receive_replies(board, end):
                 pass
             for node in self._nodes:
@@ -210,7 +212,7 @@ class OtherNode:
     """
 
     def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
-        self.places = tuple(places)
+        self.places = frozenset(places)
         turn = first % len(addresses)
         processes = [*addresses[turn:], *addresses[:turn]]
         self._endpoints = [(host, address) for address in processes for host in address.hosts]
@@ -323,7 +325,7 @@ class OtherNode:
         """Return words such as "no answer at 10.0.0.2:4711 (timed out)", for one process of the node."""
         index = next(iter([*self._failed, *self._connections]), None)
         if index is None:
-            return f"no address of rank {self.places[0]}'s node is known"
+            return f"no address of rank {min(self.places)}'s node is known"
         host, address = self._endpoints[index]
         error = self._failed.get(index)
         why = "timed out" if error is None else getattr(error, "strerror", None) or error

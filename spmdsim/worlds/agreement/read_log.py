@@ -105,6 +105,11 @@ class ReadLog:
         )
         self._write(key, provenance_number, value)
 
+    @property
+    def has_doubts(self) -> bool:
+        """True if this rank doubts a neighbour's read, and waits for the neighbour's doubt."""
+        return bool(self._doubted)
+
     def find_disagreement(self, at_end: bool = False) -> str | None:
         """Compare this rank's reads with those of both neighbours; return the first disagreement in words.
 
@@ -164,7 +169,7 @@ class ReadLog:
         self._log.publish_ancestors(read.provenance_number)
         self._write(_doubt_key(read.key, provenance_number), provenance_number, 0)
         self._doubted.append((read, place, provenance_number))
-        self._board.refresh()
+        self._board.refresh([place])
 
     def _write(self, key: int, provenance_number: int, value: int) -> None:
         """Write an entry to the board: a read, or a doubt about a neighbour's read.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import FrameType
 from typing import NamedTuple
 
@@ -108,7 +108,7 @@ class SharedBoard:
         members: the ranks' numbers in ``MPI.COMM_WORLD``, sorted. A rank's index in it is its place.
         me: this rank's place.
         far: the places of ranks on other nodes.
-        refresh: updates their copies on a board.
+        refresh: updates their copies on a board; its second argument is that of :meth:`refresh`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class SharedBoard:
         members: Sequence[int],
         me: int,
         far: frozenset[int] = frozenset(),
-        refresh: Callable[[SharedBoard], None] = lambda board: None,
+        refresh: Callable[[SharedBoard, Collection[int] | None], None] = lambda board, places: None,
     ) -> None:
         self.members, self.me, self.far = tuple(members), me, far
         self.areas, self.numbers = tuple(areas), areas[me]
@@ -311,9 +311,14 @@ class SharedBoard:
 
     # -- all ranks read -----------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """Bring the copies of other nodes' areas up to date, as far as those nodes answer."""
-        self._refresh(self)
+    def refresh(self, places: Collection[int] | None = None) -> None:
+        """Bring the copies of other nodes' areas up to date, as far as those nodes answer.
+
+        Args:
+            places: the places of ranks whose nodes are asked; None for all. Nothing is asked if they are empty.
+        """
+        if places is None or places:
+            self._refresh(self, places)
 
     def write_copy(self, place: int, index: int, data: bytes) -> None:
         """Write bytes into a rank's area, from the number at ``index`` on.
