@@ -23,6 +23,7 @@ echo '{error}' >&2
 echo '{library}|1.2.3'
 echo 4.1
 echo a description
+echo False
 exit {code}
 """
 #: Run a command with the launchers and the Python of a folder.

@@ -35,6 +35,7 @@ from mpi4py import MPI
 print(MPI.get_vendor()[0], ".".join(map(str, MPI.get_vendor()[1])), sep="|")
 print("%d.%d" % MPI.Get_version())
 print(MPI.Get_library_version().splitlines()[0].strip())
+print("pmix" in MPI.Get_library_version().lower())
 """
 """Run in a process of its own: loading MPI into this one would fix its settings too early."""
 #: The binary interface of the library that each launcher's ranks need.
@@ -76,12 +77,14 @@ class Library:
         version: its version, such as "5.0.3".
         standard: the version of the MPI standard.
         text: the first line of its own description.
+        names_pmix: True if its description names PMIx, as that of an MPICH does which is built with PMIx.
     """
 
     vendor: str
     version: str
     standard: str
     text: str
+    names_pmix: bool
 
     def __str__(self) -> str:
         return f"{self.vendor} {self.version} (MPI {self.standard})"
@@ -182,11 +185,11 @@ def find_library() -> Library:
     except subprocess.TimeoutExpired:
         raise WorldError(describe_import_failure(f"loading it takes more than {LOAD_SECONDS} s")) from None
     lines = result.stdout.splitlines()
-    if result.returncode or len(lines) < 3:
+    if result.returncode or len(lines) < 4:
         raise WorldError(describe_import_failure(result.stderr))
     vendor, version = lines[0].split("|")
-    standard, description = lines[1:3]
-    return Library(vendor, version, standard, description)
+    standard, description, names_pmix = lines[1:4]
+    return Library(vendor, version, standard, description, names_pmix == "True")
 
 
 def describe_import_failure(error: str) -> str:
@@ -410,20 +413,26 @@ def prepare(environ: MutableMapping[str, str] | None = None) -> Launched | None:
 def check_launcher(job: Launched | None) -> None:
     """Raise WorldError if the launcher belongs to another MPI than mpi4py's library.
 
-    With such a launcher, MPI would start every rank as a job of one rank, or fail with an error of its own. Nothing is
-    checked in these cases:
+    With such a launcher, MPI would start every rank as a job of one rank, or fail with an error of its own. Slurm starts
+    ranks of any library, but with PMIx none of an MPICH that is not built with it. Nothing is checked in these cases:
 
     - The job has one rank, or there is no job.
-    - The launcher starts ranks of any library, as Slurm's does.
     - mpi4py is built for one MPI only.
 
     Args:
         job: the job, as the launcher describes it; None outside of a launcher.
     """
-    if job is None or job.size == 1 or job.launcher not in FAMILIES:
+    if job is None or job.size == 1:
         return
     family = find_binary_interface()
-    if family not in FAMILIES.values() or family == FAMILIES[job.launcher]:
+    if job.launcher == "Slurm" and "PMIX_NAMESPACE" in os.environ and family == "mpich":
+        library = find_library()
+        if not library.names_pmix:
+            raise WorldError(
+                f"srun started {many(job.size, 'rank')} with PMIx, but {library} is built without it: "
+                f"{advise_start(job, library.vendor)}"
+            )
+    if job.launcher not in FAMILIES or family not in FAMILIES.values() or family == FAMILIES[job.launcher]:
         return
     vendor = next(vendor for vendor, name in FAMILIES.items() if name == family)
     raise WorldError(

@@ -109,7 +109,7 @@ def test_srun_with_the_plugin_of_the_mpi(run_command, program, launcher):
 
 
 def test_srun_with_another_plugin_names_the_right_one(run_command, program, launcher):
-    # MPICH itself aborts with pmix: "unsupported PMI version PMIx".
+    # MPICH itself aborts in a program with pmix: "unsupported PMI version PMIx".
     for plugin in ("none", "pmi2") if launcher.vendor == "Open MPI" else ("none",):
         result = run_command(["srun", "-N2", "-n4", f"--mpi={plugin}", sys.executable, str(program)])
         assert result.returncode != 0
@@ -117,6 +117,14 @@ def test_srun_with_another_plugin_names_the_right_one(run_command, program, laun
         assert len(lines) == 1, result.stderr
         assert lines[0].endswith(f"start with `srun --mpi={find_slurm_plugin(launcher.vendor)} -n 4`")
         assert "Traceback" not in result.stderr
+
+
+def test_commands_with_pmix_name_the_plugin_of_mpich(run_command, launcher):
+    command = [sys.executable, "-m", "spmdsim", "run", "--only", "linear", "--mesh", "dp=2,tp=2"]
+    result = run_command(["srun", "-N2", "-n4", "--mpi=pmix", *command])
+    words = "error: srun started 4 ranks with PMIx, but MPICH"
+    assert result.stderr.count(words) == (launcher.vendor == "MPICH"), result.stderr
+    assert (result.returncode == 0) == (launcher.vendor == "Open MPI")
 
 
 @pytest.mark.parametrize("start", ["launch", "srun"])

@@ -185,6 +185,19 @@ def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(family, code, va
     assert (message in result.stderr) == (code == 2) and bool(result.stdout) == (code == 0)
 
 
+@pytest.mark.parametrize("names_pmix, code", [(False, 2), (True, 0)])
+def test_ranks_with_pmix_of_an_mpich_without_it_name_the_plugin(names_pmix, code):
+    program = f"""\
+from spmdsim.launch import mpi
+mpi.find_library = lambda: mpi.Library("MPICH", "5.0.2", "5.0", "MPICH", {names_pmix})
+{RANK}"""
+    variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "PMIX_NAMESPACE": "slurm.1"}
+    result = run_python("-c", program, "mpich", **variables)
+    assert result.returncode == code, result.stderr
+    message = "error: srun started 8 ranks with PMIx, but MPICH 5.0.2 (MPI 5.0) is built without it: "
+    assert (f"{message}start with `srun --mpi=pmi2 -n 8`" in result.stderr) == (code == 2)
+
+
 def test_a_plugin_of_another_mpi_is_replaced_in_the_message():
     variables = {"PMI_RANK": "0", "PMI_SIZE": "8", "SLURM_STEP_NUM_TASKS": "8"}
     result = run_python("-c", RANK, "openmpi", **variables)
