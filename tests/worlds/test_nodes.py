@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -156,6 +157,23 @@ def test_a_late_reply_is_read(monkeypatch):
     slow.far = frozenset({0})
     work.serve(slow)
     assert asking.reach(board) is None
+    assert read_all(board, 1) == read_all(slow, 1)
+
+
+def test_late_replies_of_two_processes_of_a_node_are_read_at_once(monkeypatch):
+    monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.ANSWERS", 0.05)
+    monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.RESTS", 0.0)
+    slow = SharedBoard([make_area() for _ in range(3)], (0, 1, 2), 1, frozenset({0}))
+    call(log_on(slow))
+    works, asking = [Courier(), Courier()], Courier()
+    copies = asking.follow([OtherNode((1, 2), [work.address for work in works], 0)])
+    board = SharedBoard([make_area() for _ in range(3)], (0, 1, 2), 0, copies, asking.refresh)
+    for _ in works:
+        board.refresh()
+    for work in works:
+        work.serve(slow)
+    time.sleep(0.3)  # both replies have come
+    board.refresh()
     assert read_all(board, 1) == read_all(slow, 1)
 
 

@@ -267,13 +267,16 @@ class OtherNode:
         - If the connection fails: close it, and connect to the next process.
         - If the reply is complete: write it, and close the connections to all other processes, because their replies
           would be older.
+        - If a reply of another process has closed the connection meanwhile: do nothing.
         - Otherwise keep what has come.
 
         Args:
-            connection: one of :meth:`connections`.
+            connection: one that :meth:`connections` has returned.
             board: the board with the copies of the node's areas.
         """
-        index = next(index for index, other in self._connections.items() if other is connection)
+        index = next((index for index, other in self._connections.items() if other is connection), None)
+        if index is None:
+            return
         try:
             reply = connection.exchange()
         except (OSError, EOFError) as error:
