@@ -425,14 +425,14 @@ def _format_row(algorithm: Algorithm) -> tuple[str, ...]:
 
 
 def _readable_formula(expression: str) -> str:
-    """Return a formula of costs without its guard for a single rank, with "·" for products.
+    """Return a formula of costs without its guard for a single rank, with "·" and "^" as operators.
 
-    >>> _readable_formula("(n-2+s if n > 1 else 0)")
-    'n-2+s'
+    >>> _readable_formula("(n-2+s if n > 1 else 0)"), _readable_formula("2*2**c")
+    ('n-2+s', '2·2^c')
     """
     if expression.startswith("(") and expression.endswith("if n > 1 else 0)"):
         expression = expression[1:].partition(" if ")[0]
-    return expression.replace("*", "·")
+    return expression.replace("**", "^").replace("*", "·")
 
 
 def _algorithm_facts(algorithm: Algorithm) -> dict[str, object]:
