@@ -34,7 +34,7 @@ class EnlargedNode(MoveNode):
             gradients: the gradients of the result: a list of one list.
 
         Returns:
-            A list of one list, the gradients of the operand; see :meth:`spmdsim.core.tape.Node.pull`.
+            A list of one list, the gradients of the operand; see :meth:`spmdsim.core.tensor.Node.pull`.
         """
         small, mesh, dual = self.world, self.meta.layout.mesh, self.meta.layout.dual()
         returned = []
