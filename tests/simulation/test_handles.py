@@ -168,3 +168,49 @@ def test_datatypes_are_found_by_class_and_digits() -> None:
 
     expected = ((8, [15, 300], True, False), (4, True), True, (True, False), True)
     assert run(program) == (expected,)
+
+
+def test_null_handles_and_unknown_keys_are_refused() -> None:
+    def program(comm: Any) -> list[str]:
+        """Return the classes of the errors for null handles and for KEYVAL_INVALID."""
+        from mpi4py import MPI
+
+        calls = (
+            lambda: comm.Get_attr(MPI.KEYVAL_INVALID),
+            lambda: MPI.Comm().Get_errhandler(),
+            lambda: MPI.Win().Call_errhandler(MPI.ERR_TAG),
+            lambda: MPI.Session().Set_errhandler(MPI.ERRORS_RETURN),
+            lambda: MPI.Status().Get_count(MPI.DATATYPE_NULL),
+            MPI.Request().Cancel,
+            MPI.Errhandler().Free,
+        )
+        classes = []
+        for call in calls:
+            with pytest.raises(MPI.Exception) as caught:
+                call()
+            classes.append(caught.value.error_name)
+        with pytest.raises(ValueError, match="pickle"):
+            pickle.dumps(comm.Get_group())
+        return classes
+
+    expected = "ERR_KEYVAL ERR_COMM ERR_WIN ERR_SESSION ERR_TYPE ERR_REQUEST ERR_ARG"
+    assert run(program) == (expected.split(),)
+
+
+def test_a_class_of_the_program_may_replace_wait_and_test() -> None:
+    def program(comm: Any) -> Any:
+        """Return what a subclass of Request gives for calls that it did not replace."""
+        from mpi4py import MPI
+
+        class Named(MPI.Request):
+            def wait(self) -> str:
+                return "waited"
+
+            def test(self) -> str:
+                return "tested"
+
+        request = Named(comm.Isend(np.zeros(1), 0))
+        comm.Recv(np.zeros(1), 0)
+        return request.test(), request.Test(), request.wait(), request.Wait(), MPI.MESSAGE_NO_PROC.Recv(None)
+
+    assert run(program) == (("tested", True, "waited", True, None),)

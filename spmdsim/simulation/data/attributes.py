@@ -46,7 +46,9 @@ class AttributeHolder:
         return KEYVAL_INVALID
 
     def Get_attr(self, keyval: int) -> Any:
-        """Return the attribute of a key, or None."""
+        """Return the attribute of a key, or None; raise an MPI error for KEYVAL_INVALID."""
+        if keyval == KEYVAL_INVALID:
+            raise MPIError("ERR_KEYVAL", "Get_attr: keyval must not be KEYVAL_INVALID")
         return (self._attributes or {}).get(keyval)
 
     def Set_attr(self, keyval: int, attrval: Any) -> None:

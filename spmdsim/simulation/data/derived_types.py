@@ -93,7 +93,7 @@ class Datatype(TypeContents, TypeLookups, AttributeHolder, Handle):
     def __bool__(self) -> bool:
         return self.word != "DATATYPE_NULL"
 
-    def _check(self) -> Datatype:
+    def require_type(self) -> Datatype:
         """Return this type; raise an MPI error if it is null."""
         if not self:
             raise MPIError("ERR_TYPE", "the datatype is DATATYPE_NULL")
@@ -169,13 +169,13 @@ class Datatype(TypeContents, TypeLookups, AttributeHolder, Handle):
 
     def Commit(self) -> Datatype:
         """Allow the type in messages."""
-        self._check()
+        self.require_type()
         self.committed = True
         return self
 
     def require_committed(self) -> Datatype:
         """Return this type; raise an MPI error if messages must not use it."""
-        self._check()
+        self.require_type()
         if not self.committed:
             raise MPIError("ERR_TYPE", f"{self} must be committed; call Commit() first")
         return self
@@ -194,7 +194,7 @@ class Datatype(TypeContents, TypeLookups, AttributeHolder, Handle):
 
     def Dup(self) -> Datatype:
         """Return a new type with equal contents; the copy functions of keys decide on attributes."""
-        duplicate = Datatype(self._check())
+        duplicate = Datatype(self.require_type())
         duplicate._number = 0
         self._copy_attributes(duplicate)
         duplicate.label = f"Dup {self.name}"

@@ -10,6 +10,7 @@ import numpy as np
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import datatype_of
 from spmdsim.simulation.data.handles import Handle
+from spmdsim.simulation.data.memory import buffer
 from spmdsim.simulation.data.open_handles import add_handle, remove_handle
 
 
@@ -62,7 +63,7 @@ class Op(Handle):
         if self._function is not None and self:
             return self._function(x, y, None)
         if self._objects is None:
-            raise MPIError("ERR_OP", "OP_NULL reduces nothing")
+            raise ValueError("OP_NULL reduces nothing")
         return self._objects(x, y)
 
     def comparison_key(self) -> Any:
@@ -160,9 +161,9 @@ class Op(Handle):
         right.write(self.combine(left.read(), right.read()))
 
 
-def _memory_view(array: Any) -> memoryview:
-    """Return the bytes of an array; an array without elements has no view of its own."""
-    return memoryview(array.view(np.uint8)) if array.size else memoryview(bytearray())
+def _memory_view(array: Any) -> buffer:
+    """Return the bytes of an array, as mpi4py gives them to a function of the program."""
+    return buffer.frombuffer(array)
 
 
 def _keep_dtype(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

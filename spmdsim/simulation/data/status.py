@@ -60,7 +60,7 @@ class Status:
 
         It is 0 for a datatype without elements.
         """
-        size = datatype.Get_size()
+        size = datatype.require_type().Get_size()
         if size == 0:
             return 0
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
@@ -71,12 +71,12 @@ class Status:
         It is UNDEFINED if the message does not have a whole number of elements. A pair is one element, as in Open
         MPI.
         """
-        size = count_data_bytes(datatype.dtype)
+        size = count_data_bytes(datatype.require_type().dtype)
         return self.nbytes // size if self.nbytes % size == 0 else UNDEFINED
 
     def Set_elements(self, datatype: Datatype, count: int) -> None:
         """Set the size of the message to that of ``count`` values of a datatype."""
-        self.nbytes = datatype.Get_size() * count
+        self.nbytes = datatype.require_type().Get_size() * count
 
     def Is_cancelled(self) -> bool:
         """Return True if the request was cancelled."""

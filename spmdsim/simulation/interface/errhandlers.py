@@ -33,7 +33,9 @@ class Errhandler(Handle):
         return errhandler
 
     def Free(self) -> None:
-        """Free the error handler: the handle becomes null."""
+        """Free the error handler: the handle becomes null. Raises an MPI error for a null handle."""
+        if not self:
+            raise MPIError("ERR_ARG", "Free: the error handler must not be ERRHANDLER_NULL")
         if self._owner is not None:
             handlers = _created[self._owner]
             handlers[:] = [handler for handler in handlers if handler != self]
@@ -50,6 +52,9 @@ class ErrhandlerHolder:
     """A handle of an object with an error handler."""
 
     _errhandler: Errhandler = ERRORS_RETURN
+
+    def _check_usable(self) -> None:
+        """Raise an MPI error if the handle is null; a null file has an error handler."""
 
     @classmethod
     def Create_errhandler(cls, errhandler_fn: Callable[[Any, int], None]) -> Errhandler:
@@ -73,15 +78,18 @@ class ErrhandlerHolder:
 
     def Get_errhandler(self) -> Errhandler:
         """Return the error handler."""
+        self._check_usable()
         return Errhandler(self._errhandler)
 
     def Set_errhandler(self, errhandler: Errhandler) -> None:
         """Set the error handler, which ``Call_errhandler`` calls; errors of MPI calls raise exceptions."""
+        self._check_usable()
         if not errhandler:
             raise MPIError("ERR_ARG", "errhandler must not be ERRHANDLER_NULL")
         self._errhandler = Errhandler(errhandler)
 
     def Call_errhandler(self, errorcode: int) -> None:
         """Call the function of the error handler; do nothing for an error handler of MPI."""
+        self._check_usable()
         if self._errhandler._function is not None:
             self._errhandler._function(self, errorcode)

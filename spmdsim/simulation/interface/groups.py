@@ -52,10 +52,6 @@ class Group(Handle):
     def __bool__(self) -> bool:
         return self._members is not None
 
-    def _contents(self) -> tuple[Any, ...]:
-        """Return a function and its arguments that create an equal group."""
-        return type(self).make, (self.members,)
-
     def Get_size(self) -> int:
         """Return the number of ranks."""
         return len(self.members)

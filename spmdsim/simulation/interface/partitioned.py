@@ -74,14 +74,14 @@ class PartitionedSend(_Partitioned):
         if self._missing:
             raise MPIError("ERR_REQUEST", f"partitions {sorted(self._missing)} must be ready; call Pready")
 
-    def wait(self, status: Status | None = None) -> Any:
+    def _wait(self, status: Status | None) -> Any:
         """Wait until the message has left; all partitions must be ready."""
         self._check_ready()
-        return super().wait(status)
+        return super()._wait(status)
 
-    def test(self, status: Status | None = None) -> tuple[bool, Any]:
+    def _test(self, status: Status | None) -> tuple[bool, Any]:
         """Return True if the message has left; False as long as a partition is not ready."""
-        return (False, None) if self._missing else super().test(status)
+        return (False, None) if self._missing else super()._test(status)
 
 
 class PartitionedReceive(_Partitioned):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -424,7 +425,7 @@ class PointToPoint:
         A message that was sent from a buffer ends the run with a finding.
 
         Args:
-            buf: not used: mpi4py has it.
+            buf: not used: mpi4py has it. A warning says so.
             source: rank of the sender, ANY_SOURCE or PROC_NULL.
             tag: the tag, or ANY_TAG.
             status: filled with source, tag and size of the message; None: not wanted.
@@ -432,6 +433,8 @@ class PointToPoint:
         Raises:
             MPIError: If ``source`` is no rank, or the tag is negative.
         """
+        if buf is not None:
+            warnings.warn("recv: the argument buf is deprecated", UserWarning, stacklevel=2)
         return self._receive(OBJECT_TARGET, source, tag, status, "recv", _frame(1))
 
     def sendrecv(

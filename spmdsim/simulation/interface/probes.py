@@ -130,8 +130,6 @@ class ProbeMethods:
 class Matched(Handle):
     """A message that a matching probe reserved: only its handle can receive it (``MPI.Message``)."""
 
-    is_permanent = False  # True for MESSAGE_NO_PROC, which can be received repeatedly
-
     _comm: Any = None
     _message: Any = None
 
@@ -193,7 +191,7 @@ class Matched(Handle):
             no message.
         """
         message = self._message
-        if not self.is_permanent:
+        if "_predefined_name" not in self.__dict__:
             self._message = None
         if message is None or message is _NULL_MESSAGE:
             return PROC_NULL, ANY_TAG
@@ -216,7 +214,7 @@ class Matched(Handle):
             status: filled with source, tag and size of the message; None: not wanted.
         """
         source, tag = self._put_back()
-        self._receiving_comm()._receive(receive_buffer(buf), source, tag, status, "Recv", _frame(1))
+        self._receiving_comm()._receive(receive_buffer(buf, source), source, tag, status, "Recv", _frame(1))
 
     def recv(self, status: Status | None = None) -> Any:
         """Receive and return the message as a Python object; the handle then has no message.
@@ -237,7 +235,9 @@ class Matched(Handle):
         """
         source, tag = self._put_back()
         return Request(
-            operation=self._receiving_comm()._post(receive_buffer(buf), source, tag, "Irecv", _frame(1))
+            operation=self._receiving_comm()._post(
+                receive_buffer(buf, source), source, tag, "Irecv", _frame(1)
+            )
         )
 
     def irecv(self) -> Request:

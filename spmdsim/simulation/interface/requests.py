@@ -33,7 +33,7 @@ class Request(Handle):
         self = super().__new__(cls, request)
         if operation is not None:
             self.operation = operation
-            operation.task.active[id(self)] = self
+            operation.task.active[id(operation)] = self
             operation.task.scheduler.return_to_program()
         return self
 
@@ -51,7 +51,7 @@ class Request(Handle):
         Args:
             status: filled as in ``wait``; None: not wanted.
         """
-        self.wait(status)
+        self._wait(status)
         return True
 
     def wait(self, status: Status | None = None) -> Any:
@@ -67,6 +67,10 @@ class Request(Handle):
         Returns:
             The object of a lower-case receive or collective. None for buffers, sends and barriers.
         """
+        return self._wait(status)
+
+    def _wait(self, status: Status | None) -> Any:
+        """Block, fill ``status`` and return as ``wait`` does, which a class of the program may replace."""
         operation = self.operation
         if operation is None:
             return _fill_null_status(status)
@@ -86,7 +90,7 @@ class Request(Handle):
         Args:
             status: filled as in ``wait`` if the operation is complete; None: not wanted.
         """
-        return self.test(status)[0]
+        return self._test(status)[0]
 
     def test(self, status: Status | None = None) -> tuple[bool, Any]:
         """Return True if the operation is complete, and its object; (False, None) if it is not.
@@ -100,6 +104,10 @@ class Request(Handle):
         Returns:
             True if the operation is complete; the object that ``wait`` would return, or None.
         """
+        return self._test(status)
+
+    def _test(self, status: Status | None) -> tuple[bool, Any]:
+        """Fill ``status`` and return as ``test`` does, which a class of the program may replace."""
         operation = self.operation
         if operation is None:
             return True, _fill_null_status(status)
@@ -134,11 +142,16 @@ class Request(Handle):
     get_status = Get_status
 
     def Cancel(self) -> None:
-        """Cancel a receive that has not matched a message; do nothing for other operations and null requests.
+        """Cancel a receive that has not matched a message; do nothing for other operations.
 
         A cancelled receive is complete. The status of its wait says that it is cancelled.
+
+        Raises:
+            MPIError: If the request is null (ERR_REQUEST).
         """
         operation = self.operation
+        if not self:
+            raise MPIError("ERR_REQUEST", "Cancel: the request must not be REQUEST_NULL")
         if hasattr(operation, "cancel"):
             operation.cancel()
         elif isinstance(operation, Receive) and not operation.done:
@@ -159,7 +172,7 @@ class Request(Handle):
     def free(self) -> None:
         """Free the request if it is not null; the operation continues."""
         if self.operation is not None:
-            self.operation.task.active.pop(id(self), None)
+            self.operation.task.active.pop(id(self.operation), None)
             self.operation = None
 
     def _take(self, status: Status | None) -> Any:
@@ -170,7 +183,7 @@ class Request(Handle):
         """
         operation, self.operation = self.operation, None
         task = operation.task
-        task.active.pop(id(self), None)
+        task.active.pop(id(operation), None)
         task.scheduler.enter_call(task)
         result = take_result(operation, status)
         task.scheduler.return_to_program()
@@ -447,7 +460,7 @@ class Prequest(Request):
         if self.operation is not None:
             raise MPIError("ERR_REQUEST", "the request is active; wait for it before it is started again")
         self.operation = operation = self._begin()
-        operation.task.active[id(self)] = self
+        operation.task.active[id(operation)] = self
 
     @classmethod
     def Startall(cls, requests: Sequence[Prequest]) -> None:

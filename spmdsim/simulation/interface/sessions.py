@@ -43,6 +43,10 @@ class Session(ErrhandlerHolder, Handle):
             raise MPIError("ERR_SESSION", "the session is SESSION_NULL")
         return self._task
 
+    def _check_usable(self) -> None:
+        """Raise an MPI error for a null handle."""
+        self._check()
+
     def Finalize(self) -> None:
         """End the session: the handle becomes null."""
         self._check()

@@ -142,6 +142,10 @@ class Comm(
             f"a communicator has no {name!r}" + f"; did you mean {suggestion!r}?" * bool(suggestion)
         )
 
+    def _check_usable(self) -> None:
+        """Raise an MPI error for a null handle."""
+        self._end.running()
+
     def Get_rank(self) -> int:
         """Return the caller's rank."""
         self._end.running()

@@ -319,12 +319,6 @@ class StandIn:
 _FUNCTIONS = [name for name in vars(StandIn) if name[0].isupper() or name == "get_vendor"]
 
 
-def _make_no_proc() -> Matched:
-    matched = Matched.from_proc_null()
-    matched.is_permanent = True
-    return matched
-
-
 def _predefined_handles() -> dict[str, Any]:
     """Return {name: handle} of the null handles and the other handles that MPI predefines for all ranks."""
     return {
@@ -335,7 +329,7 @@ def _predefined_handles() -> dict[str, Any]:
         "GROUP_EMPTY": GROUP_EMPTY,
         "GROUP_NULL": GROUP_NULL,
         "MESSAGE_NULL": Matched(),
-        "MESSAGE_NO_PROC": _make_no_proc(),
+        "MESSAGE_NO_PROC": Matched.from_proc_null(),
         "INFO_NULL": INFO_NULL,
         "INFO_ENV": INFO_ENV,
         "WIN_NULL": WIN_NULL,

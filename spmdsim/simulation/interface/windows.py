@@ -39,6 +39,10 @@ class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
     def __bool__(self) -> bool:
         return self._window is not None
 
+    def _check_usable(self) -> None:
+        """Raise an MPI error for a null handle."""
+        _ = self._state
+
     # ------------------------------------------------------------------ new windows
 
     @classmethod
