@@ -9,6 +9,7 @@ from math import exp, log
 from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithm, algorithms, make_schedule
+from spmdsim.collectives.algorithm import evaluate_expression
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
 from spmdsim.core.notation.layouts import as_integers
@@ -278,8 +279,7 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
     """Return True if a schedule can be priced at several sizes in a short time.
 
     A schedule is quick if a closed form (a formula) is enough for its price. Otherwise the number of messages
-    to look at is limited. A rank counts as sending m messages in a round: 1 if the algorithm has one port, else
-    one to each rank.
+    to look at is limited. A rank counts as sending m messages in a round, one for each port of the algorithm.
 
     * If ranks differ or events are simulated: rounds * ranks * m * sizes is at most :data:`_AFFORDABLE`.
     * If all ranks behave like rank 0, and only its messages matter: rounds * m is at most :data:`_AFFORDABLE`.
@@ -299,7 +299,7 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
     n = schedule.size
     form = closed_form_of(schedule)
     symmetric = bool(symmetry_of(schedule)) and not events
-    each = n if schedule.algorithm.ports != "1" else 1
+    each = max(1, int(evaluate_expression(schedule.algorithm.ports, n, dict(schedule.options))))
     # One rank represents all in a symmetric algorithm. But several messages of a rank are priced one by one if their
     # sizes or nodes matter, and so is each message if consecutive ranks do not fill the nodes.
     by_message = network or (each > 1 and bool(machine.pieces or machine.intra))

@@ -149,19 +149,26 @@ def test_algorithms_that_cannot_be_priced_are_left_out_with_their_reason() -> No
     for machine in Machine.cluster(), UNEVEN[1]:
         by_messages = predict("all_to_all", machine, [1 << 14], [1 << 20], ["linear"])
         assert "too many messages" in by_messages.left_out["linear"]
-    doubled = [2**k for k in range(1, 13)]
+    doubled = [2**k for k in range(1, 18)]
     several = predict("all_reduce", Machine.laptop(), doubled, [1 << 20], ["double_binary_tree"])
     absent = [point.ranks for point in several.points if not point.seconds]
-    assert absent == [128, 256, 512, 1024, 2048, 4096]
-    expected = "too many messages to look at each on 128, 256, 512, ..., 4096 ranks"
+    assert absent == [2**k for k in range(12, 18)]
+    expected = "too many messages to look at each on 4096, 8192, 16384, ..., 131072 ranks"
     assert several.left_out == {"double_binary_tree": expected}
 
 
 def test_the_command_prints_the_ranks_on_which_an_algorithm_is_left_out(capsys) -> None:
-    words = ("-n", "64,128,256", "-b", "1M", "--algorithms", "ring,double_binary_tree")
+    words = ("-n", "64,4096,8192", "-b", "1M", "--algorithms", "ring,double_binary_tree")
     assert main(["collective", "predict", "all_reduce", *words]) == 0
-    line = "left out: double_binary_tree: too many messages to look at each on 128, 256 ranks\n"
+    line = "left out: double_binary_tree: too many messages to look at each on 4096, 8192 ranks\n"
     assert capsys.readouterr().err == line
+
+
+def test_algorithms_with_a_few_ports_are_priced_on_a_torus_of_64_ranks() -> None:
+    """Messages on all links at one time take less than messages on one link of each rank."""
+    names = ["multiport_bucket", "bucket", "ring"]
+    seconds = predict("all_reduce", MACHINE, [64], [1 << 26], names, "torus:8x8").points[0].seconds
+    assert seconds["multiport_bucket"] < seconds["bucket"] < seconds["ring"]
 
 
 def test_native_times_appear_if_they_were_measured() -> None:
