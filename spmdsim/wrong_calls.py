@@ -280,11 +280,22 @@ def explain_types(
     """Raise an error about an argument instead of ``error``, if one explains it; else return.
 
     The arguments are those of :func:`find_wrong_type`; ``error`` is what Python or NumPy raised inside of the function.
+    Nothing is raised if the arguments do not fit the signature.
+
+    Args:
+        target: the function called, or the class whose ``__init__`` was called.
+        args: the positional arguments, including ``self`` or ``cls``.
+        kwargs: the keyword arguments.
+        error: the error that Python or NumPy raised.
+        name: the function's name in the error; "" for its own name.
 
     Raises:
         UsageTypeError: If an argument has a wrong type.
         InputError: If an argument is an integer of more than 64 bits.
     """
+    function = vars(target)["__init__"] if isinstance(target, type) else target
+    if not _is_bound(function, args, kwargs):
+        return
     mismatch = find_wrong_type(target, args, kwargs, name) or find_huge_integer(target, args, kwargs, name)
     if mismatch is not None:
         raise mismatch from error

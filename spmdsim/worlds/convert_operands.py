@@ -187,7 +187,7 @@ def _convert_number(beside: Meta, value: complex, sign: str) -> tuple[np.ndarray
             ) from None
         limits = np.iinfo(dtype)
         raise InputError(
-            f"{words} is no {dtype.name}, which goes from {limits.min} to {limits.max}; convert the tensor first, "
+            f"{words} is out of range for {dtype.name} ({limits.min} to {limits.max}); convert the tensor first, "
             "such as x.astype('int64')"
         ) from None
     number.flags.writeable = False

@@ -44,8 +44,8 @@ def atleast_3d(*arys: Tensor) -> Any:
 
 
 def _map_each(tensors: Sequence[Tensor], function: Any) -> Any:
-    """Apply a function to each tensor; return one result, or a tuple of several."""
-    results = tuple(map(function, tensors))
+    """Apply a function to each tensor, number or list; return one result, or a tuple of several."""
+    results = tuple(map(function, array_operands("np.atleast", tensors)))
     return results[0] if len(results) == 1 else results
 
 

@@ -29,8 +29,9 @@ from spmdsim.arrays.ops.assign import FUNCTIONS, change_at
 from spmdsim.arrays.ops.declare import COMPARISONS
 from spmdsim.arrays.ops.scans import running_extreme
 from spmdsim.arrays.ops.selecting import flatten_in_blocks
-from spmdsim.errors import UsageTypeError
+from spmdsim.errors import SpmdError, UsageTypeError
 from spmdsim.layout.element_type import number_type
+from spmdsim.wrong_calls import FOREIGN, explain_types
 
 #: NumPy's functions that have another name here.
 SPELLED = {
@@ -403,10 +404,37 @@ def _run_ours(name: str, call: str, args: Any, options: dict[str, Any], module: 
             key for key in inspect.signature(ours).parameters if key not in ("args", "options")
         )
         raise UsageTypeError(f"{call} of tensors takes no {names}; it takes {others}")
-    result = ours(*args, **wanted)
+    result = _call_explained(ours, call, args, wanted)
     if dtype is not None:
         _check_result_type(call, result, dtype)
     return result
+
+
+def _call_explained(
+    ours: Callable[..., Any], call: str, args: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """Call a function of this package; name the call in errors of Python or NumPy that an argument causes.
+
+    Errors of this package, and values that NumPy refuses, such as a singular matrix, pass unchanged.
+
+    Args:
+        ours: the function.
+        call: the call as text, for error messages.
+        args: positional arguments.
+        options: keyword arguments.
+
+    Raises:
+        UsageTypeError: If an argument has a wrong type.
+        InputError: If an argument is an integer of more than 64 bits.
+    """
+    try:
+        return ours(*args, **options)
+    except FOREIGN as error:
+        if not isinstance(error, SpmdError):
+            explain_types(ours, args, options, error, call)
+        if isinstance(error, (SpmdError, ValueError)):
+            raise
+        raise UsageTypeError(f"{call}: an argument has a wrong type or value: {error}") from error
 
 
 def _convert_arguments(call: str, operand: Any, dtype: np.dtype) -> Any:
@@ -432,11 +460,13 @@ def _convert_arguments(call: str, operand: Any, dtype: np.dtype) -> Any:
 
 
 def _has_no_effect(key: str, value: Any) -> bool:
-    """Return True if an argument is NumPy's default, or has no effect here."""
+    """Return True if ``value`` of an argument ``key`` is NumPy's default, or has no effect here."""
     if key not in _NOTHING:
         return type(value).__name__ == "_NoValueType"
     default = _NOTHING[key]
-    return value is default or type(value).__name__ == "_NoValueType" or (key == "order" and value in "CK")
+    return (
+        value is default or type(value).__name__ == "_NoValueType" or (key == "order" and value in ("C", "K"))
+    )
 
 
 @lru_cache(maxsize=512)

@@ -26,7 +26,7 @@ from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.ops.sorting import sort
 from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import Rule
-from spmdsim.errors import InputError, RuleError
+from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.worlds.convert_operands import as_operand
 
 __all__ = ["bincount", "histogram", "median", "percentile", "quantile"]
@@ -77,10 +77,12 @@ def to_type_of_quantiles(x: Tensor, q: Any) -> Tensor:
     """Return ``x`` in the type that NumPy gives its quantiles; integers stay unchanged.
 
     ``q`` has an element type of its own if it is an array or a NumPy number, so it takes part in the promotion. A
-    Python number does not.
+    Python number does not. Raises UsageTypeError if ``q`` is no number.
     """
     if x.dtype.kind != "f" or type(q) in (int, float):
         return x
+    if np.asarray(q).dtype.kind not in "biuf":
+        raise UsageTypeError(f"quantiles: q must be numbers, got {q!r:.60}")
     kind = np.result_type(x.dtype, np.true_divide(q, x.dtype.type(1)).dtype)
     return x if kind == x.dtype else cast(x, kind)
 
@@ -431,6 +433,7 @@ def histogram(
     Raises:
         RuleError: If ``bins`` is below 1, edges or ``range`` do not ascend, ``range`` is not finite, ``weights`` has
             another shape, or ``x`` is complex.
+        UsageTypeError: If ``bins`` is a number with a fraction, or edges in another number of dims than one.
         WorldError: If ``range`` is None in a world without values.
 
     >>> from spmdsim import Mesh, Tensor, ops
@@ -452,6 +455,10 @@ def histogram(
         counts = _bins_op(operands[0], edges, *operands[1:], uniform=(low, high))
     else:
         edges = bins if isinstance(bins, Tensor) else as_operand(np.asarray(bins), x)
+        if edges.ndim != 1:
+            raise UsageTypeError(
+                f"histogram: bins must be a whole number or edges in one dim, got {bins!r:.60}"
+            )
         counts = _bins_op(operands[0], edges, *operands[1:], uniform=None)
     if not density:
         return counts, edges
