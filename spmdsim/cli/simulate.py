@@ -63,6 +63,8 @@ def parse_ranks(text: str) -> int | list[int]:
 
 #: Default limit on the processor time of the program, in seconds.
 SECONDS = 20
+#: Largest number of rows of ``--waits``.
+MOST_WAITS = 20
 OPTIONS: tuple[str | Row, ...] = (
     value(
         "-n --ranks",
@@ -100,6 +102,7 @@ OPTIONS: tuple[str | Row, ...] = (
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a self-contained HTML page"),
+    declare_flag("--waits", "print where ranks wait, and for what: the 20 longest waiting times"),
     declare_flag("--quiet", "no findings and no summary, only the exit status"),
 )
 
@@ -201,6 +204,8 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         emit_json(report.to_dict())
     elif not args.quiet:
         _print_findings(report)
+        if args.waits:
+            print(report.waits_table(MOST_WAITS).text(), file=sys.stderr)
     return int(report.exit_code)
 
 

@@ -29,7 +29,7 @@ LENGTH, LANE, TOP = 740.0, 24.0, 22
 """Length of the time axis, height of a lane, and upper edge of the first lane, in pixels."""
 LEAST_CUT = 12.0
 """Smallest width of the mark of two slanted lines, in pixels."""
-MOST_LANES, MOST_BARS, MOST_ARROWS = 32, 1_500, 400
+MOST_LANES, MOST_BARS, MOST_ARROWS, MOST_WAITS = 32, 1_500, 400, 20
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ def report_figure(report: Report) -> Figure:
     - Without one, each rank has one bar of its total time, and a note says how to get a trace.
 
     The first ``MOST_LANES`` (32) ranks are drawn; the table has all. It has the messages, sent bytes and seconds of each
-    rank. Notes state the totals and the first 8 problems, such as a deadlock. All times are modelled.
+    rank. A second table has the longest waiting times (20). Notes state the totals and the first 8 problems, such as a deadlock. All times are modelled.
 
     Args:
         report: the report of :func:`spmdsim.simulate`.
@@ -313,7 +313,8 @@ def report_figure(report: Report) -> Figure:
     table = Table(("rank", "messages", "bytes sent", clock), rows, right=(1, 2, 3))
     word = "ok" if report.ok else "with mistakes"
     title = f"simulated run on {many(report.size, 'rank')}: {word}"
-    return Figure(title, (draw_timeline(names, bars, arrows), table), tuple(notes))
+    waits = (report.waits_table(MOST_WAITS),) if report.waits else ()
+    return Figure(title, (draw_timeline(names, bars, arrows), table, *waits), tuple(notes))
 
 
 def chrome_bars(

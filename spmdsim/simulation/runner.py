@@ -28,6 +28,7 @@ from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.rank_clock import replace_clocks
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
+from spmdsim.simulation.engine.waiting_times import waiting_times
 from spmdsim.simulation.engine.wildcards import decide_wildcards
 from spmdsim.simulation.exploration import explore_orders
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, is_ours
@@ -480,6 +481,7 @@ def _build_report(scheduler: Scheduler, output: tuple[tuple[int, str], ...]) -> 
         output=output,
         exit_code=exit_codes[0] if exit_codes else int(wrong),
         strict=scheduler.strict,
+        waits=waiting_times(tasks),
         counts_computation=scheduler.computation.is_counted,
         trace=timeline.to_dict() if timeline is not None else None,
     )

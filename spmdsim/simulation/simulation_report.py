@@ -8,7 +8,9 @@ from typing import Any
 from spmdsim.errors import WorldError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.redistribution.plans.plan_table import bytes_text, seconds_text
+from spmdsim.simulation.engine.waiting_times import WaitingTime
 from spmdsim.simulation.findings.problems import ERROR, Problem
+from spmdsim.tables import Table
 
 
 @dataclass(frozen=True, repr=False)
@@ -28,6 +30,7 @@ class Report(ShortRepr):
         exit_code: the first nonzero exit code in the order of the ranks. If all are 0, it is 1 if there is an error,
             else 0.
         counts_computation: True if the times have computation, which was measured or which the program states.
+        waits: waiting times by rank, line and cause, the longest first.
         strict: True if warnings count as errors.
         trace: the timeline as Chrome/Perfetto JSON values, or None.
         orders: number of orders of messages that were run (``explore``); 0 if none was asked for.
@@ -58,6 +61,7 @@ class Report(ShortRepr):
     collective_messages: tuple[int, ...] = ()
     collective_nbytes: tuple[int, ...] = ()
     counts_computation: bool = False
+    waits: tuple[WaitingTime, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -93,6 +97,18 @@ class Report(ShortRepr):
             lines[-1] += f"; {many(self.orders, 'order')} of messages explored, {which}"
         return "\n".join(lines)
 
+    def waits_table(self, most: int | None = None) -> Table:
+        """Return a table of the waiting times, the longest first.
+
+        Args:
+            most: largest number of rows; None for all.
+        """
+        rows = [
+            (str(wait.place.rank), str(wait.place), wait.cause, f"{wait.count:,}", seconds_text(wait.seconds))
+            for wait in self.waits[:most]
+        ]
+        return Table(("rank", "waits in", "cause", "times", "waiting time"), tuple(rows), right=(3, 4))
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dict of JSON values, without the results and the trace.
 
@@ -105,6 +121,7 @@ class Report(ShortRepr):
         - "seconds", "messages", "bytes", "collective_messages", "collective_bytes": lists with a number per rank;
         - "total_messages", "total_bytes": the sums over ranks of both kinds of messages;
         - "counts_computation": True or False, as the attribute;
+        - "waits": a dict per waiting time, see ``WaitingTime.to_dict``;
         - "output": a dict with "rank" and "line" per printed line;
         - "orders", "all_orders": as the attributes.
         """
@@ -123,6 +140,7 @@ class Report(ShortRepr):
             "total_messages": self.total_messages,
             "total_bytes": self.total_nbytes,
             "counts_computation": self.counts_computation,
+            "waits": [wait.to_dict() for wait in self.waits],
             "output": [{"rank": rank, "line": line} for rank, line in self.output],
             "orders": self.orders,
             "all_orders": self.all_orders,

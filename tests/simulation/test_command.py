@@ -122,6 +122,16 @@ def test_the_trace_file_has_the_times_of_the_machine_file(tmp_path: Path, capsys
     assert json.loads(target.read_text())["traceEvents"]
 
 
+def test_waiting_times_are_a_table_and_json(tmp_path: Path, capsys: Any) -> None:
+    path = script(tmp_path, "comm.rank or __import__('time').sleep(2)\ncomm.Barrier()")
+    assert command(path, "-n", "2", "--waits") == 0
+    assert "\n1     Barrier at program.py:4  collective      1           2 s" in capsys.readouterr().err
+    command(path, "-n", "2", "--json")
+    (wait,) = json.loads(capsys.readouterr().out)["waits"]
+    place = {"rank": 1, "call": "Barrier", "file": path, "line": 4}
+    assert wait == place | {"cause": "collective", "seconds": 2.0, "count": 1}
+
+
 # ---------------------------------------------------------------------- each rank is its own program
 
 

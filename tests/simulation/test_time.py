@@ -572,6 +572,97 @@ def test_impossible_computation_is_refused() -> None:
         compute(flops="many")
 
 
+# ---------------------------------------------------------------------- waiting time
+
+
+def waits_of(program: Any, n: int = 2) -> list[tuple[int, str, str, float, int]]:
+    """Return rank, call, cause, seconds and number of each waiting time; each is in this file."""
+    waits = simulate(program, n, machine=UNITS).waits
+    assert all(wait.place.file == __file__ and wait.place.line > 0 for wait in waits)
+    return [(wait.place.rank, wait.place.call, wait.cause, wait.seconds, wait.count) for wait in waits]
+
+
+@pytest.mark.parametrize("call", ["Recv", "Wait", "Waitall", "recv"])
+def test_a_receive_waits_for_a_late_sender(call: str) -> None:
+    def program(comm: Any) -> None:
+        from mpi4py import MPI
+
+        from spmdsim.simulation import compute
+
+        room = np.zeros(4, "u1")
+        for _ in range(2):
+            if comm.rank == 0:
+                compute(seconds=10.0)
+                comm.send(room, 1) if call == "recv" else comm.Send(room, 1)
+            elif call == "Recv":
+                comm.Recv(room)
+            elif call == "recv":
+                comm.recv()
+            elif call == "Wait":
+                comm.Irecv(room, 0).Wait()
+            else:
+                MPI.Request.Waitall([comm.Irecv(room, 0)])
+
+    assert waits_of(program) == [(1, call, "late sender", 20.0, 2)]
+
+
+@pytest.mark.parametrize("call", ["Ssend", "Wait", "ssend"])
+def test_a_synchronous_send_waits_for_a_late_receiver(call: str) -> None:
+    def program(comm: Any) -> None:
+        from spmdsim.simulation import compute
+
+        room = np.zeros(4, "u1")
+        if comm.rank == 1:
+            compute(seconds=10.0)
+            comm.recv() if call == "ssend" else comm.Recv(room)
+        elif call == "Ssend":
+            comm.Ssend(room, 1)
+        elif call == "ssend":
+            comm.ssend(room, 1)
+        else:
+            request = comm.Issend(room, 1)
+            compute(seconds=4.0)
+            request.Wait()
+
+    waited = 6.0 if call == "Wait" else 10.0
+    assert waits_of(program) == [(0, call, "late receiver", waited, 1)]
+
+
+def test_ranks_wait_in_collectives_for_those_that_they_need() -> None:
+    def barrier(comm: Any) -> None:
+        from spmdsim.simulation import compute
+
+        compute(seconds=10.0 * comm.rank)
+        comm.Ibarrier().Wait()
+
+    assert waits_of(barrier, 3) == [(0, "Wait", "collective", 20.0, 1), (1, "Wait", "collective", 10.0, 1)]
+
+    def broadcast(comm: Any) -> None:
+        from spmdsim.simulation import compute
+
+        compute(seconds=10.0 * (comm.rank + 1) % 30)
+        comm.Bcast(np.zeros(1))
+
+    assert waits_of(broadcast, 3) == [(2, "Bcast", "collective", 10.0, 1)]
+
+    def reduce(comm: Any) -> None:
+        from spmdsim.simulation import compute
+
+        compute(seconds=10.0 * comm.rank)
+        comm.reduce(1)
+
+    assert waits_of(reduce, 3) == [(0, "reduce", "collective", 20.0, 1)]
+
+
+def test_transfers_are_no_waiting_time() -> None:
+    def program(comm: Any) -> None:
+        comm.Recv(np.zeros(4)) if comm.rank else comm.Send(np.zeros(4), 1)
+        other = 1 - comm.rank
+        comm.Sendrecv(np.zeros(4), other, 0, np.zeros(4), other, 0)
+
+    assert waits_of(program) == []
+
+
 # ---------------------------------------------------------------------- timeline
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from spmdsim.errors import many
 from spmdsim.simulation.data.message_buffers import COLUMNS, OBJECT, ROWS, MessageBuffer, ObjectPayload
 from spmdsim.simulation.engine.mailboxes import Endpoint, finish
+from spmdsim.simulation.engine.waiting_times import COLLECTIVE, count_wait
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import Site
 
@@ -66,6 +67,8 @@ class CollectiveCall:
         relief: the `Relief` that completed it early, or None.
         before: pairs of a buffer and its contents when a nonblocking call was started.
         entered: modelled time of the call; ``end``: time at which the rank continues.
+        awaited: time at which the last rank entered for which this one waits; 0 if it waits for none.
+        is_blocking: True if the rank is blocked in this call.
         past: the events before the call, and after its completion those before it, if the program has a window.
     """
 
@@ -89,6 +92,8 @@ class CollectiveCall:
     relief: Any = None
     entered: float = 0.0
     end: float = 0.0
+    awaited: float = 0.0
+    is_blocking: bool = False
     past: Any = None
     before: Sequence[Any] = ()
 
@@ -136,10 +141,13 @@ class CollectiveCall:
           list of objects. An object that was not sent is None.
         - A call that receives no blocks, such as Split: return ``value``.
         """
-        if self.end > self.task.clock:
-            self.task.clock = self.end
+        task = self.task
+        if self.end > task.clock:
+            site = self.site if self.is_blocking else None
+            count_wait(task, COLLECTIVE, min(self.awaited, self.end), self.name, site)
+            task.clock = self.end
         if self.past is not None:
-            self.task.scheduler.order.acquire(self.task, self.past)
+            task.scheduler.order.acquire(task, self.past)
         if self.blocks is None:
             return self.value
         if self.receive is not None:
@@ -194,12 +202,28 @@ class Meeting:
             scheduler.order.join_calls(calls)
         first.rule.answer(calls)
         scheduler.collective_times.set_times(calls, shared.ranks)
+        _set_awaited(calls)
         if scheduler.timeline is not None:
             scheduler.timeline.record_collective(shared, calls)
         for call in calls:
             if call.relief is not None:
                 call.relief.report_complete(scheduler, call)
             finish(scheduler, call)
+
+
+def _set_awaited(calls: list[CollectiveCall]) -> None:
+    """Set the time until which each rank waits for others to enter a collective.
+
+    Args:
+        calls: the calls of all ranks, in rank order.
+    """
+    flow, root = calls[0].rule.flow, calls[0].root
+    last = max(call.entered for call in calls)
+    for call in calls:
+        if flow == "all" or (flow == "up" and call.rank == root):
+            call.awaited = last
+        elif flow == "down":
+            call.awaited = calls[root].entered
 
 
 def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> CollectiveCall:

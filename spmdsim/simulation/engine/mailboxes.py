@@ -35,6 +35,7 @@ class Message:
         source: rank of the sender in the communicator; ``dest``: rank of the receiver.
         name: name of the method that sends, such as "Send"; ``site``: its place in the program.
         start: modelled time at which it starts to leave the sender; ``end``: time at which it has left.
+        delay: seconds for which it waited for its receive before ``start``.
         mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
         done: True if the sender can continue: the message was received, or its data was copied.
         number: position in the order of arrival at the mailbox.
@@ -57,6 +58,7 @@ class Message:
     site: Site
     start: float
     end: float
+    delay: float = 0.0
     mode: str = STANDARD
     done: bool = False
     number: int = 0

@@ -96,6 +96,8 @@ class Task:
     finalized: bool = False
     last_wtime: float = -1.0  # result of the last Wtime
     idle_wtimes: int = 0  # calls of Wtime since the last communication
+    # By cause, call and line: site, seconds and number of its waits.
+    waits: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
     # By sender: call and site of the wildcard receive that took its last message.
     wildcard_receives: dict[int, tuple[str, Site]] = field(default_factory=dict)
 

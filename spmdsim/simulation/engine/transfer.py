@@ -23,6 +23,7 @@ from spmdsim.simulation.engine.mailboxes import (
     finish,
 )
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.engine.waiting_times import LATE_RECEIVER, LATE_SENDER, count_wait
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import Site, site_key, site_of
 
@@ -229,7 +230,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
         receiver.wildcard_receives[message.task.rank] = (receive.name, receive.site)
     if message.mode is SYNCHRONOUS and posted > message.start:
         # The message waits for the receive; its duration stays.
-        message.end += posted - message.start
+        message.delay = posted - message.start
+        message.end += message.delay
         message.start = posted
     if message.mode is SYNCHRONOUS and scheduler.order is not None:
         message.answer = scheduler.order.release(receiver)
@@ -305,10 +307,17 @@ def deliver(message: Message, target: Any) -> None:
     target.write(data)
 
 
-def complete_send(message: Message) -> None:
-    """Complete a message on its sender: advance the clock of the rank to the end of the message."""
+def complete_send(message: Message, site: Site | None) -> None:
+    """Complete a message on its sender: advance the clock of the rank to the end of the message.
+
+    Args:
+        message: the message, which is done.
+        site: place of the blocking call that sends; None if another call completes the send, such as ``Wait``.
+    """
     task = message.task
     if message.end > task.clock:
+        if message.delay:
+            count_wait(task, LATE_RECEIVER, message.start, message.name, site)
         task.clock = message.end
     if message.answer is not None:
         task.scheduler.order.acquire(task, message.answer)
@@ -335,6 +344,9 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
     task, message = receive.task, receive.message
     set_receive_time(receive)
     if receive.end > task.clock:
+        if message is not None and message.start > task.clock:
+            until = min(message.start, receive.end)
+            count_wait(task, LATE_SENDER, until, receive.name, receive.site if receive.direct else None)
         task.clock = receive.end
     if receive.truncation is not None:
         raise MPIError("ERR_TRUNCATE", receive.truncation.message, receive.truncation)

@@ -861,7 +861,7 @@ def call_collective(comm: Any, call: CollectiveCall, name: str, frame: Any) -> A
     """
     end = comm._meeting_end
     task, scheduler = end.running(), end.scheduler
-    begin = task.clock
+    begin, call.is_blocking = task.clock, True
     join_meeting(end, call, name, site_of(frame))
     wait_for(scheduler, call)
     result = take_result(call, None)

@@ -76,7 +76,7 @@ class PointToPoint:
         if not message.done:
             message.waiter = task
             end.scheduler.block(message)
-        complete_send(message)
+        complete_send(message, message.site)
         if mode is SYNCHRONOUS:
             task.reset_counts()
         if end.scheduler.observes_calls:
@@ -259,8 +259,7 @@ class PointToPoint:
         receive = start_receive(end, target, source, recvtag, name, frame, direct=True)
         message = start_send(end, payload, dest, sendtag, STANDARD, name, frame)
         _wait_for_both(end.scheduler, task, message, receive)
-        if message.end > task.clock:
-            task.clock = message.end
+        complete_send(message, message.site)
         result = complete_receive(receive, status)
         if end.scheduler.observes_calls:
             end.scheduler.leave_call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)

@@ -494,7 +494,7 @@ def take_result(operation: Any, status: Status | None) -> Any:
     """
     task = operation.task
     if isinstance(operation, Message):
-        complete_send(operation)
+        complete_send(operation, None)
         # The program may change the buffer of a buffered send, because the data was copied.
         if operation.data is not None and operation.mode != "buffered":
             _check_unchanged(operation, operation.payload.read(), operation.data)
