@@ -298,13 +298,24 @@ class LogGOPS(Pictured):
     S: float = 65535
 
     @classmethod
-    def from_machine(cls, machine: Machine, eager_bytes: float = 65536) -> LogGOPS:
+    def from_machine(cls, machine: Machine, eager_bytes: float | None = None) -> LogGOPS:
         """Return parameters in seconds that follow a machine.
 
-        A short message takes alpha and each further byte beta. ``eager_bytes`` is the longest message that is sent
-        without waiting for its receiver.
+        A short message takes alpha and each further byte beta. A quarter of alpha is the processor's time on each
+        side if the machine has no ``overhead``.
+
+        Args:
+            machine: the machine.
+            eager_bytes: longest message that is sent without waiting for its receiver; None for that of the machine,
+                or 65,536 if it is unknown.
+
+        >>> LogGOPS.from_machine(Machine("m", alpha=1.0, beta=0.5, overhead=0.125, eager_bytes=10))
+        LogGOPS(L=0.75, o=0.125, g=0.0, G=0.5, O=0.0, S=10)
         """
-        return cls(machine.alpha / 2, machine.alpha / 4, 0.0, machine.beta, 0.0, eager_bytes)
+        overhead = machine.overhead or machine.alpha / 4
+        limit = (machine.eager_bytes or 65536) if eager_bytes is None else eager_bytes
+        latency = machine.alpha - 2 * overhead
+        return cls(latency, overhead, 0.0, machine.beta, machine.overhead_per_byte, limit)
 
 
 @dataclass(frozen=True, repr=False)

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate"]
 
 
+#: Attributes of a machine that are times.
+_TIMES = ("alpha", "beta", "gamma", "beta_memory", "call_seconds", "overhead", "overhead_per_byte")
+
+
 class CostModel(Protocol):
     """The interface of machines for planners and searches; any class with these members fits.
 
@@ -107,6 +111,10 @@ class Machine(ShortRepr):
         measured: measured times; they replace the formulas for their collective and group size.
         memory_bytes: memory of one rank, 0 if unknown.
         call_seconds: seconds of an emulated collective besides its rounds.
+        overhead: seconds of a rank's processor to send or to receive a message; ``alpha`` has both.
+        overhead_per_byte: further seconds of the processor per byte; ``beta`` has those of both sides.
+        eager_bytes: longest message for which a send does not wait until its receive is posted; 0 if it is unknown:
+            then no standard send waits for its receive in modelled time.
         rates: measured rates of classes of operators (:func:`spmdsim.cost.roofline.kind_of`), which replace ``flops``
             and ``beta_memory``.
         interval: the 5th and 95th percentile of measured / predicted times of collectives on this machine; None if
@@ -139,6 +147,9 @@ class Machine(ShortRepr):
     interval: tuple[float, float] | None = None
     nodes: NodeMap | None = None
     meshes: tuple[Mesh, ...] = ()
+    overhead: float = 0.0
+    overhead_per_byte: float = 0.0
+    eager_bytes: int = 0
     _table: MeasuredTable = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
@@ -146,10 +157,11 @@ class Machine(ShortRepr):
         _check_numbers(self)
         object.__setattr__(self, "_table", MeasuredTable(self.measured))
         facts = (self.name, self.alpha, self.beta, self.gamma, self.flops, self.beta_memory)
+        sending = (self.overhead, self.overhead_per_byte, self.eager_bytes)
         levels = (self.ranks_per_node, self.intra, self.axis_links, self.memory_bytes, self.call_seconds)
         places = (self.nodes, self.meshes)
         pieces = (self.pieces, self.still_pieces, self.reduce_pieces, self.copy_pieces, self.rates)
-        object.__setattr__(self, "_hash", hash((facts, levels, places, pieces, self.measured)))
+        object.__setattr__(self, "_hash", hash((facts, sending, levels, places, pieces, self.measured)))
 
     def __hash__(self) -> int:
         # Return a stored hash. Plans are cached by machine, and hashing a measured table takes longer than a plan.
@@ -270,6 +282,11 @@ class Machine(ShortRepr):
             for axis in mesh.axes
             if not mesh_load(self._placement, mesh, (axis,)).crosses_nodes
         )
+
+    @property
+    def point_links(self) -> tuple[Link | Piece | Machine, ...]:
+        """All pairs of alpha and beta that a message between two ranks can have."""
+        return (self, *self.pieces, *([self.intra] if self.intra else ()))
 
     # ---------------------------------------------------------------------------------- links of a group
 
@@ -514,14 +531,13 @@ def _check_numbers(machine: Machine) -> None:
     """Raise InputError if a number of a machine is impossible.
 
     - Times must be finite and not negative.
-    - ``flops`` must be finite and above 0, ``memory_bytes`` and ``ranks_per_node`` not negative.
+    - ``flops`` must be finite and above 0, ``memory_bytes``, ``eager_bytes`` and ``ranks_per_node`` not negative.
+    - ``overhead`` must be at most half of the smallest alpha, ``overhead_per_byte`` half of the smallest beta.
     - The two factors of ``interval`` must be above 0, the lower one first.
     - The limits of ranges of sizes must ascend from above 0.
     - ``intra`` must be stated together with ``ranks_per_node`` or ``nodes``, or none of the three.
     """
-    values = [
-        (key, getattr(machine, key)) for key in ("alpha", "beta", "gamma", "beta_memory", "call_seconds")
-    ]
+    values = [(key, getattr(machine, key)) for key in _TIMES]
     links: list[tuple[str, Link | Piece]] = [("intra", machine.intra)] if machine.intra else []
     links += [(f"axis {axis}", link) for axis, link in machine.axis_links]
     for key in ("pieces", "still_pieces", "reduce_pieces", "copy_pieces"):
@@ -534,10 +550,12 @@ def _check_numbers(machine: Machine) -> None:
             raise InputError(f"machine {machine.name!r}: {key} is {value}; it has to be a number >= 0")
     if not 0 < machine.flops < float("inf"):
         raise InputError(f"machine {machine.name!r}: flops is {machine.flops}; it has to be greater than 0")
-    if machine.memory_bytes < 0:
-        raise InputError(
-            f"machine {machine.name!r}: memory_bytes is {machine.memory_bytes}; it has to be 0 (unknown) or more"
-        )
+    _check_overheads(machine)
+    for key in ("memory_bytes", "eager_bytes"):
+        if getattr(machine, key) < 0:
+            raise InputError(
+                f"machine {machine.name!r}: {key} is {getattr(machine, key)}; it has to be 0 (unknown) or more"
+            )
     if machine.ranks_per_node < 0:
         raise InputError(
             f"machine {machine.name!r}: ranks_per_node is {machine.ranks_per_node}; it has to be 0 (one level) or more"
@@ -551,6 +569,17 @@ def _check_numbers(machine: Machine) -> None:
             f"machine {machine.name!r}: intra and ranks_per_node, or intra and nodes, must be passed together, got only "
             "one"
         )
+
+
+def _check_overheads(machine: Machine) -> None:
+    """Raise InputError if the processors' parts of a message, one on each side, take longer than the message."""
+    for key, part in (("overhead", "alpha"), ("overhead_per_byte", "beta")):
+        most = min(getattr(link, part) for link in machine.point_links) / 2
+        if getattr(machine, key) > most:
+            raise InputError(
+                f"machine {machine.name!r}: {key} is {getattr(machine, key)}; it has to be at most half of the smallest "
+                f"{part}, {most:g}"
+            )
 
 
 def _check_limits(machine: Machine, key: str) -> None:

@@ -26,8 +26,8 @@ from spmdsim.reading import one_line, parse_json, read_text, readable
 from spmdsim.registry import Registry
 from spmdsim.wrong_calls import explained
 
-_NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds")
-_WHOLE = ("ranks_per_node", "memory_bytes")
+_NUMBERS = ("alpha", "beta", "gamma", "flops", "beta_memory", "call_seconds", "overhead", "overhead_per_byte")
+_WHOLE = ("ranks_per_node", "memory_bytes", "eager_bytes")
 _PIECES = ("pieces", "still_pieces", "reduce_pieces", "copy_pieces")
 _KEYS = (
     "name",

@@ -215,6 +215,7 @@ def machine_figure(machine: Machine) -> Figure:
         ("gamma", f"{machine.gamma:.3g} s to reduce a byte"),
         ("flops", f"{machine.flops:.3g} per second and rank"),
         ("beta_memory", f"{machine.beta_memory:.3g} s to copy a byte"),
+        *_processor_rows(machine),
         ("ranks per node", str(machine.ranks_per_node or "one level only")),
         ("memory of a rank", bytes_text(machine.memory_bytes) if machine.memory_bytes else "not given"),
         ("measured times", f"{len(machine.measured):,}"),
@@ -224,6 +225,16 @@ def machine_figure(machine: Machine) -> Figure:
     rows += [(name, f"alpha {link.alpha:.3g} s, beta {link.beta:.3g} s/B") for name, link in links]
     parts = (plot_canvas(plot), fact_rows(rows, "number"))
     return Figure(f"machine {machine.name}", parts, (machine.certainty,))
+
+
+def _processor_rows(machine: Machine) -> list[tuple[str, str]]:
+    """Return name and text of the LogGOPS numbers that a machine has."""
+    rows = [
+        ("overhead", f"{machine.overhead:.3g} s of each processor for a message"),
+        ("overhead_per_byte", f"{machine.overhead_per_byte:.3g} s of each processor for a byte"),
+        ("eager_bytes", bytes_text(machine.eager_bytes)),
+    ]
+    return [(name, text) for name, text in rows if getattr(machine, name)]
 
 
 def node_map_figure(nodes: NodeMap) -> Figure:

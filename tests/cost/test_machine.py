@@ -178,6 +178,7 @@ def test_machine_files_round_trip(tmp_path) -> None:
         "lab", 1.5e-6, 2e-10, 1e-10, 5e10, 6e-11, 4, Link(1e-7, 1e-11), (("tp", Link(1e-6, 1e-10)),),
         (Piece(8192, 1e-6, 1e-9), Piece(float("inf"), 5e-6, 1e-10)),
         measured=(Measurement("all_reduce", "native", 2, 1024, 1e-5),), memory_bytes=2**30,
+        overhead=1e-8, overhead_per_byte=1e-12, eager_bytes=4096,
         reduce_pieces=(Piece(float("inf"), 1e-7, 1e-10),), copy_pieces=(Piece(float("inf"), 2e-7, 5e-11),),
     )  # fmt: skip
     path = tmp_path / "lab.json"
@@ -204,6 +205,15 @@ def test_machine_files_round_trip(tmp_path) -> None:
         ('{"alpha": 1, "beta": 1, "pieces": [[0, 1, 1], [null, 1, 1]]}', "ascend from above 0"),
         ('{"alpha": 1, "beta": 1, "pieces": [[NaN, 1, 1], [null, 1, 1]]}', "ascend from above 0"),
         ('{"alpha": 1, "beta": 1, "memory_bytes": -1}', "memory_bytes is -1"),
+        ('{"alpha": 1, "beta": 1, "eager_bytes": -1}', "eager_bytes is -1"),
+        (
+            '{"alpha": 1, "beta": 1, "overhead": 0.6}',
+            "overhead is 0.6; it has to be at most half of the smallest alpha, 0.5",
+        ),
+        (
+            '{"alpha": 1, "beta": 1, "pieces": [[8, 1, 0.5]], "overhead_per_byte": 0.3}',
+            "overhead_per_byte is 0.3",
+        ),
         ('{"alpha": 1' + 320 * "0" + ', "beta": 1}', "'alpha' is too large"),
         (
             '{"alpha": 1, "beta": 1, "measured": [["a", "b", 2, 8, 1' + 320 * "0" + "]]}",
