@@ -428,7 +428,8 @@ def test_collectives_take_the_time_that_predictions_say(n: int, like: str) -> No
 
     block = 3 if n % 2 else 700
     machine = Machine("nodes", 1.0, 0.5, 0.25, ranks_per_node=4, intra=Link(0.5, 0.25))
-    machine = Machine("flat", ALPHA, BETA, GAMMA) if n % 3 else machine
+    flat = Machine("flat", ALPHA, BETA, GAMMA, overhead=0.25, overhead_per_byte=0.125, eager_bytes=9)
+    machine = flat if n % 3 else machine
     results = simulate(all_collectives, n, block, machine=machine, like=like).results
     for name, times in zip(COLLECTIVES, zip(*results)):
         nbytes = 0 if name == "barrier" else n * block
@@ -472,6 +473,75 @@ def test_unknown_libraries_and_algorithms_are_refused() -> None:
         simulate(lambda comm: None, 2, like="openmp")
     with pytest.raises(ScheduleError, match="all_reduce has no algorithm 'rings'"):
         simulate(lambda comm: None, 2, algorithms={"all_reduce": "rings"})
+
+
+# ---------------------------------------------------------------------- eager messages, processors
+
+
+def protocols(**facts: Any) -> Any:
+    """Return a machine on which messages of at most 10 bytes are eager."""
+    from spmdsim.cost import Machine
+
+    return Machine("protocols", ALPHA, BETA, eager_bytes=10, **facts)
+
+
+@pytest.mark.parametrize("call", ["Send", "Wait", "Sendrecv"])
+@pytest.mark.parametrize("nbytes", [10, 11])
+def test_a_send_waits_for_its_receive_if_it_is_longer_than_eager_messages(nbytes: int, call: str) -> None:
+    def program(comm: Any) -> float:
+        from mpi4py import MPI
+
+        from spmdsim.simulation import compute
+
+        x = np.zeros(nbytes, "u1")
+        if comm.rank == 1:
+            compute(seconds=100.0)
+            comm.Recv(x, 0)
+        elif call == "Send":
+            comm.Send(x, 1)
+        elif call == "Sendrecv":
+            comm.Sendrecv(x, 1, 0, x.copy(), MPI.PROC_NULL)
+        else:
+            comm.Isend(x, 1).Wait()
+        return MPI.Wtime()
+
+    report = simulate(program, 2, machine=protocols())
+    late = 100 + ALPHA + nbytes * BETA
+    assert report.results == pytest.approx((0, 100) if nbytes == 10 else (late, late), abs=1e-5)
+    waits = [(wait.cause, wait.seconds) for wait in report.waits]
+    assert waits == ([] if nbytes == 10 else [("late receiver", 100.0)])
+
+
+def test_a_ring_of_long_messages_takes_the_time_of_its_rounds() -> None:
+    def ring(comm: Any) -> None:
+        x, room = np.zeros(100, "u1"), np.zeros(100, "u1")
+        for _ in range(comm.size - 1):
+            comm.Sendrecv(x, (comm.rank + 1) % comm.size, 0, room, (comm.rank - 1) % comm.size, 0)
+
+    for facts in ({}, {"overhead": ALPHA / 2, "overhead_per_byte": BETA / 2}):
+        times = simulate(ring, 5, machine=protocols(**facts)).seconds
+        assert times == pytest.approx((4 * (ALPHA + 100 * BETA),) * 5)
+
+
+def test_messages_occupy_the_processors_of_both_ranks() -> None:
+    def program(comm: Any) -> float:
+        from mpi4py import MPI
+
+        from spmdsim.simulation import compute
+
+        x = np.zeros(4, "u1")
+        if comm.rank == 0:
+            for _ in range(3):
+                comm.Isend(x, 1).Wait()
+        else:
+            requests = [comm.Irecv(np.zeros(4, "u1"), 0) for _ in range(3)]
+            compute(seconds=100.0)
+            MPI.Request.Waitall(requests)
+        return MPI.Wtime()
+
+    once = 0.25 + 4 * 0.125
+    machine = protocols(overhead=0.25, overhead_per_byte=0.125)
+    assert simulate(program, 2, machine=machine).results == pytest.approx((3 * once, 100 + 3 * once))
 
 
 # ---------------------------------------------------------------------- computation

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -70,6 +71,7 @@ class Task:
     switch: Any = None  # function that runs the greenlet
     clock: float = 0.0  # seconds of modelled time
     port_out: float = 0.0  # time at which its last message left
+    processor_free: float = 0.0  # time at which it has received its last message
     port_in: IncomingPort = field(default_factory=IncomingPort)
     waiting: Any = None  # the operation or operations it is blocked on
     exits: int = 0  # number of exit exceptions that it caught
@@ -179,6 +181,9 @@ class Scheduler:
             ``relief``, later ``livelock``). It returns True if it made a rank ready.
         handles: the handles that ranks created and have not freed.
         like: what the standard leaves open is checked as by "openmpi" or "mpich"; "strict": all that it forbids.
+        eager_bytes: longest message for which a standard send does not wait for its receive in modelled time.
+        processor: seconds per message and per byte for which a message occupies the processor of each side; None if
+            it takes none.
         plain: the link of all messages if the machine has only one, else None. It makes pricing a message faster.
         on_enter: function that is called with the next rank before it runs, to set its global variables.
         undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
@@ -209,8 +214,10 @@ class Scheduler:
         self.collective_times = collective_times
         self.computation = computation
         plain = machine.intra is None and not machine.pieces
-        links = (machine, *machine.pieces, *([machine.intra] if machine.intra else ()))
-        self.least_latency = min(link.alpha for link in links)
+        self.least_latency = min(link.alpha for link in machine.point_links)
+        self.eager_bytes = machine.eager_bytes or inf
+        busy = Link(machine.overhead, machine.overhead_per_byte)
+        self.processor = busy if machine.overhead or machine.overhead_per_byte else None
         self.plain = Link(machine.alpha, machine.beta) if plain else None
         self.strict = strict
         self.like = "strict"

@@ -70,6 +70,8 @@ def start_send(
         faults.report_contradiction(task, payload, name, site)
     nbytes, box = payload.nbytes, shared.boxes[dest]
     start, end = occupy_port_out(endpoint, task, dest, nbytes)
+    if scheduler.processor is not None:
+        task.clock += scheduler.processor.seconds(nbytes)
     message = Message(shared, task, payload, endpoint.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
@@ -208,7 +210,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     1. A message of another type ends the run with an error. One that is too long is an error of the receive
        (``receive.truncation``), and nothing is written. If one end stores an array row by row and the other one column
        by column, a warning is added.
-    2. In SYNCHRONOUS mode, the modelled times of the message are moved: it waits for the receive.
+    2. In SYNCHRONOUS mode, and if it is longer than the machine's eager messages and not buffered, the modelled times of
+       the message are moved: it waits for the receive.
     3. If the receiver is blocked in the receive (``receive.direct``), the data is written to its buffer. Else the
        message stores a copy until the rank completes the receive. A Python object is not copied.
     4. Both are marked done.
@@ -228,7 +231,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     receiver, posted = receive.task, receive.posted
     if receive.source == ANY_SOURCE:
         receiver.wildcard_receives[message.task.rank] = (receive.name, receive.site)
-    if message.mode is SYNCHRONOUS and posted > message.start:
+    must_wait = message.mode is SYNCHRONOUS or (payload.nbytes > scheduler.eager_bytes and not message.done)
+    if must_wait and posted > message.start:
         # The message waits for the receive; its duration stays.
         message.delay = posted - message.start
         message.end += message.delay
@@ -251,7 +255,7 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
 def set_receive_time(receive: Receive) -> None:
     """Set the modelled time at which a matched receive is complete.
 
-    Then its message has passed the rank's incoming port. The rank calls it when it completes the receive, so that the times follow from the order of its own calls. The
+    Then its message has passed the rank's incoming port and its processor. The rank calls it when it completes the receive, so that the times follow from the order of its own calls. The
     timeline records the message, if there is one. Does nothing if the time is set.
 
     Args:
@@ -264,6 +268,9 @@ def set_receive_time(receive: Receive) -> None:
     link = scheduler.plain or scheduler.link((message.task.rank, task.rank), nbytes)
     arrival = task.port_in.occupy(message.end, link.beta * nbytes)
     receive.end = max(arrival, receive.posted)
+    if scheduler.processor is not None:
+        begin = max(task.clock, task.processor_free)
+        receive.end = task.processor_free = max(receive.end, begin + scheduler.processor.seconds(nbytes))
     if scheduler.timeline is not None:
         scheduler.timeline.record_message(message, receive)
 
@@ -310,17 +317,28 @@ def deliver(message: Message, target: Any) -> None:
 def complete_send(message: Message, site: Site | None) -> None:
     """Complete a message on its sender: advance the clock of the rank to the end of the message.
 
+    The rank does not wait for the end of an eager message, because the library has copied the data.
+
     Args:
         message: the message, which is done.
         site: place of the blocking call that sends; None if another call completes the send, such as ``Wait``.
     """
     task = message.task
-    if message.end > task.clock:
+    if message.end > task.clock and not _is_eager(message):
         if message.delay:
             count_wait(task, LATE_RECEIVER, message.start, message.name, site)
         task.clock = message.end
     if message.answer is not None:
         task.scheduler.order.acquire(task, message.answer)
+
+
+def _is_eager(message: Message) -> bool:
+    """Return True if the library copies a message at once: one of at most the machine's eager bytes.
+
+    It is False for synchronous sends, and if the machine does not know its eager bytes.
+    """
+    limit = message.task.scheduler.machine.eager_bytes
+    return limit > 0 and message.payload.nbytes <= limit and message.mode is not SYNCHRONOUS
 
 
 def complete_receive(receive: Receive, status: Status | None) -> Any:

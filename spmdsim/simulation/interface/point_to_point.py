@@ -259,8 +259,8 @@ class PointToPoint:
         receive = start_receive(end, target, source, recvtag, name, frame, direct=True)
         message = start_send(end, payload, dest, sendtag, STANDARD, name, frame)
         _wait_for_both(end.scheduler, task, message, receive)
-        complete_send(message, message.site)
         result = complete_receive(receive, status)
+        complete_send(message, message.site)
         if end.scheduler.observes_calls:
             end.scheduler.leave_call(task, name, begin, frame, to=dest, source=source, nbytes=payload.nbytes)
         return result
