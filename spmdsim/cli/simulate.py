@@ -40,6 +40,8 @@ The program runs inside the simulator: it reports mistakes, but a program can fa
 examples:
   spmdsim simulate ring.py -n 64
   spmdsim simulate halo.py -n 16 --machine cluster --trace halo.json 1000
+  spmdsim simulate halo.py -n 16 --record halo.jsonl
+  spmdsim simulate --replay halo.jsonl --machine cluster
 """
 
 
@@ -99,6 +101,10 @@ OPTIONS: tuple[str | Row, ...] = (
     ),
     value("--speed", "S[,S...]", "speed of computation for all ranks, or per rank, such as 1,1,0.5,1 (1)"),
     value("--noise", "X", "random factor on computation: deviation of its logarithm, such as 0.05 (0)"),
+    value(
+        "--record", "FILE", "write computation, messages and collectives of the run, for --replay", writable
+    ),
+    value("--replay", "FILE", "replay a recorded run instead of a script, such as on another --machine"),
     value("--trace", "FILE", "write a timeline for ui.perfetto.dev", writable),
     varied("--svg", help="write the timeline of the ranks as one SVG image"),
     varied("--html", help="write it as a self-contained HTML page"),
@@ -149,7 +155,7 @@ def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
     DESCRIPTION,
     EPILOG,
     *OPTIONS,
-    value("script", "", "the program: a Python file that imports mpi4py"),
+    value("script", "", "the program: a Python file that imports mpi4py", nargs="?"),
     value("rest", "args", "its arguments", nargs=argparse.REMAINDER),
     limits=SECONDS,
 )
@@ -160,11 +166,18 @@ def main(args: argparse.Namespace) -> int:
     child process with limits.
 
     Raises:
-        InputError: If the script cannot be read, the rank of ``--only`` does not exist, or the script reaches a limit.
+        InputError: If the script cannot be read, the rank of ``--only`` does not exist, the script reaches a limit, or
+            both or none of script and ``--replay`` are stated.
     """
     own_options, arguments = split_rest(args.rest)
     if own_options:
         _option_parser().parse_args(own_options, namespace=args)
+    if (args.script is None) == (args.replay is None):
+        raise InputError(
+            "simulate takes a script or --replay FILE, got " + ("none" if args.replay is None else "both")
+        )
+    if args.record is not None and isinstance(args.ranks, list):
+        raise InputError("--record takes one number of ranks, got several")
     body = _simulate_counts if isinstance(args.ranks, list) else _simulate
     return run_command_limited(args, lambda: body(args, arguments), reads=True)
 
@@ -195,7 +208,7 @@ def _simulate(args: argparse.Namespace, arguments: list[str]) -> int:
         if not args.json and args.only in (None, rank):
             stdout.write(f"[{rank}] {line}\n" if args.prefix else f"{line}\n")
 
-    report = _run_script(args, arguments, ranks, emit)
+    report = _run_script(args, arguments, ranks, emit) if args.replay is None else _replay(args)
     stdout.flush()
     if args.trace is not None:
         write_file(args.trace, json.dumps(report.trace))
@@ -220,8 +233,6 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
     """
     from spmdsim.simulation import simulate
 
-    speeds = _parse_numbers("--speed", args.speed or "1")
-
     def show_progress(runs: int) -> None:
         if sys.stderr.isatty():
             print(f"{runs:,} orders of messages explored", file=sys.stderr)
@@ -230,21 +241,53 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
         args.script,
         ranks,
         *arguments,
-        machine=args.machine,
-        nodes=int(args.nodes) if (args.nodes or "").isdecimal() else args.nodes,
         strict=args.strict,
-        seed=args.seed,
-        like=args.like,
-        algorithms=_parse_algorithms(args.algorithms),
         compute=args.compute,
-        speed=speeds[0] if len(speeds) == 1 else speeds,
-        noise=_parse_numbers("--noise", args.noise or "0")[0],
+        record=args.record,
         explore=args.explore or 0,
         progress=show_progress,
         trace=args.trace is not None or wants_pictures(args),
         check=False,
         emit=emit,
+        **_modelled_options(args),
     )
+
+
+def _replay(args: argparse.Namespace) -> Any:
+    """Return the report of the replay of a recorded run.
+
+    Args:
+        args: the options of the command.
+
+    Raises:
+        InputError: If an option is set that needs the program, or the record is wrong.
+    """
+    from spmdsim.simulation import replay
+
+    refused = [
+        name for name in ("ranks", "record", "trace", "explore", "only") if getattr(args, name) is not None
+    ]
+    if refused:
+        raise InputError(f"--replay runs no program, so it does not take --{refused[0]}; remove it")
+    return replay(args.replay, **_modelled_options(args))
+
+
+def _modelled_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that decide modelled times, as arguments of ``simulate`` and ``replay``.
+
+    Args:
+        args: the options of the command.
+    """
+    speeds = _parse_numbers("--speed", args.speed or "1")
+    return {
+        "machine": args.machine,
+        "nodes": int(args.nodes) if (args.nodes or "").isdecimal() else args.nodes,
+        "seed": args.seed,
+        "like": args.like,
+        "algorithms": _parse_algorithms(args.algorithms),
+        "speed": speeds[0] if len(speeds) == 1 else speeds,
+        "noise": _parse_numbers("--noise", args.noise or "0")[0],
+    }
 
 
 def _simulate_counts(args: argparse.Namespace, arguments: list[str]) -> int:

@@ -285,7 +285,7 @@ class Machine(ShortRepr):
 
     @property
     def point_links(self) -> tuple[Link | Piece | Machine, ...]:
-        """All pairs of alpha and beta that a message between two ranks can have."""
+        """The pairs of alpha and beta that a message between two ranks can have."""
         return (self, *self.pieces, *([self.intra] if self.intra else ()))
 
     # ---------------------------------------------------------------------------------- links of a group
@@ -572,13 +572,17 @@ def _check_numbers(machine: Machine) -> None:
 
 
 def _check_overheads(machine: Machine) -> None:
-    """Raise InputError if the processors' parts of a message, one on each side, take longer than the message."""
-    for key, part in (("overhead", "alpha"), ("overhead_per_byte", "beta")):
-        most = min(getattr(link, part) for link in machine.point_links) / 2
+    """Raise InputError if the processors of both sides take longer than the message.
+
+    Args:
+        machine: the machine.
+    """
+    for key, time in (("overhead", "alpha"), ("overhead_per_byte", "beta")):
+        most = min(getattr(link, time) for link in machine.point_links) / 2
         if getattr(machine, key) > most:
             raise InputError(
                 f"machine {machine.name!r}: {key} is {getattr(machine, key)}; it has to be at most half of the smallest "
-                f"{part}, {most:g}"
+                f"{time}, {most:g}"
             )
 
 

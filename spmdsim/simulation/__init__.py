@@ -17,7 +17,8 @@ or from the shell: ``spmdsim simulate my_script.py -n 64``.
 from spmdsim.simulation.engine.stated_work import compute
 from spmdsim.simulation.engine.waiting_times import WaitingTime
 from spmdsim.simulation.findings.problems import Problem
+from spmdsim.simulation.recorded_runs import replay
 from spmdsim.simulation.runner import simulate
 from spmdsim.simulation.simulation_report import Report, SimulationError
 
-__all__ = ["Problem", "Report", "SimulationError", "WaitingTime", "compute", "simulate"]
+__all__ = ["Problem", "Report", "SimulationError", "WaitingTime", "compute", "replay", "simulate"]

@@ -26,6 +26,7 @@ from spmdsim.simulation.engine.isolation import Isolation, may_draw_numbers
 from spmdsim.simulation.engine.order_choices import OrderChoices
 from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.rank_clock import replace_clocks
+from spmdsim.simulation.engine.run_recorder import RunRecorder, write_record
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.engine.waiting_times import waiting_times
@@ -68,6 +69,7 @@ def simulate(
     compute: str = "none",
     speed: Speed = 1.0,
     noise: float = 0.0,
+    record: str | os.PathLike[str] | None = None,
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
@@ -105,13 +107,14 @@ def simulate(
             all ranks, or one per rank.
         noise: standard deviation of the logarithm of a random factor on each such computation; ``seed`` selects the
             factors. 0 for none.
+        record: file to which the run is recorded if it completes, for :func:`~spmdsim.simulation.replay`; None for none.
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
 
     Raises:
         InputError: If ``n`` is not 1 to 65,536, ``like`` or ``compute`` is another word, ``nodes`` does not place ``n`` ranks, ``speed``
-            or ``noise`` is impossible, or the script cannot be read or compiled.
+            or ``noise`` is impossible, the script cannot be read or compiled, or a program to record uses windows.
         ScheduleError: If a collective has no such algorithm.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
         UsageTypeError: If ``program`` is neither a function nor a path.
@@ -149,7 +152,12 @@ def simulate(
         scheduler.on_stall = lambda attention: resolve_stall(scheduler, attention)
         if order is not None:
             order.attach(scheduler)
-        return _run_once(program, args, scheduler, write)
+        elif record is not None:
+            scheduler.recorder = RunRecorder(n)
+        report = _run_once(program, args, scheduler, write)
+        if record is not None and scheduler.recorder is not None and report.completed:
+            write_record(scheduler.recorder, os.fspath(record), bool(scheduler.windows))
+        return report
 
     report = run(show, Timeline(n) if trace else None, None)
     if explore:

@@ -104,7 +104,13 @@ class Report(ShortRepr):
             most: largest number of rows; None for all.
         """
         rows = [
-            (str(wait.place.rank), str(wait.place), wait.cause, f"{wait.count:,}", seconds_text(wait.seconds))
+            (
+                str(wait.location.rank),
+                str(wait.location),
+                wait.cause,
+                f"{wait.count:,}",
+                seconds_text(wait.seconds),
+            )
             for wait in self.waits[:most]
         ]
         return Table(("rank", "waits in", "cause", "times", "waiting time"), tuple(rows), right=(3, 4))

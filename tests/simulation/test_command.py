@@ -128,8 +128,8 @@ def test_waiting_times_are_a_table_and_json(tmp_path: Path, capsys: Any) -> None
     assert "\n1     Barrier at program.py:4  collective      1           2 s" in capsys.readouterr().err
     command(path, "-n", "2", "--json")
     (wait,) = json.loads(capsys.readouterr().out)["waits"]
-    place = {"rank": 1, "call": "Barrier", "file": path, "line": 4}
-    assert wait == place | {"cause": "collective", "seconds": 2.0, "count": 1}
+    location = {"rank": 1, "call": "Barrier", "file": path, "line": 4}
+    assert wait == location | {"cause": "collective", "seconds": 2.0, "count": 1}
 
 
 # ---------------------------------------------------------------------- each rank is its own program

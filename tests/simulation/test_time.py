@@ -648,8 +648,8 @@ def test_impossible_computation_is_refused() -> None:
 def waits_of(program: Any, n: int = 2) -> list[tuple[int, str, str, float, int]]:
     """Return rank, call, cause, seconds and number of each waiting time; each is in this file."""
     waits = simulate(program, n, machine=UNITS).waits
-    assert all(wait.place.file == __file__ and wait.place.line > 0 for wait in waits)
-    return [(wait.place.rank, wait.place.call, wait.cause, wait.seconds, wait.count) for wait in waits]
+    assert all(wait.location.file == __file__ and wait.location.line > 0 for wait in waits)
+    return [(wait.location.rank, wait.location.call, wait.cause, wait.seconds, wait.count) for wait in waits]
 
 
 @pytest.mark.parametrize("call", ["Recv", "Wait", "Waitall", "recv"])

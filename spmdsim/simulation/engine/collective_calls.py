@@ -69,6 +69,7 @@ class CollectiveCall:
         entered: modelled time of the call; ``end``: time at which the rank continues.
         awaited: time at which the last rank entered for which this one waits; 0 if it waits for none.
         is_blocking: True if the rank is blocked in this call.
+        event: its event in the record of the run, or None.
         past: the events before the call, and after its completion those before it, if the program has a window.
     """
 
@@ -94,6 +95,7 @@ class CollectiveCall:
     end: float = 0.0
     awaited: float = 0.0
     is_blocking: bool = False
+    event: Any = None
     past: Any = None
     before: Sequence[Any] = ()
 
@@ -142,6 +144,8 @@ class CollectiveCall:
         - A call that receives no blocks, such as Split: return ``value``.
         """
         task = self.task
+        if task.scheduler.recorder is not None:
+            task.scheduler.recorder.add_completion(self)
         if self.end > task.clock:
             site = self.site if self.is_blocking else None
             count_wait(task, COLLECTIVE, min(self.awaited, self.end), self.name, site)
@@ -247,6 +251,8 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
     call.entered = end.scheduler.enter_call(task)
+    if end.scheduler.recorder is not None:
+        end.scheduler.recorder.add_join(call)
     if end.scheduler.order is not None:
         call.past = end.scheduler.order.release(task)
     for buffer in (*call.send, *(call.receive or ())):

@@ -86,4 +86,4 @@ class Stopwatch:
         if self._since is not None:
             seconds = thread_time() - self._since
             self._since = None
-            task.clock += self._computation.duration(task.rank, seconds)
+            task.advance(self._computation.duration(task.rank, seconds))

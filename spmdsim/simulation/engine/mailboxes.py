@@ -44,6 +44,7 @@ class Message:
         relief: the `Relief` that buffered it in a deadlock, or None.
         next: the next message from this source in the mailbox.
         tail: the last message of the chain, set on the first message if the chain has more than one.
+        event: its event in the record of the run, or None.
         past: the events before the send, if the program has a window; ``answer``: those before the receive of a
             synchronous message.
     """
@@ -67,6 +68,7 @@ class Message:
     relief: Any = None
     next: Any = None
     tail: Any = None
+    event: Any = None
     past: Any = None
     answer: Any = None
 
@@ -92,6 +94,7 @@ class Receive:
             completes it.
         message: the matched message, or None.
         before: the contents of the buffer when it was posted, to detect that the program changed them.
+        event: its event in the record of the run, or None.
         truncation: the error of a message that is longer than the buffer. Completing the receive raises it.
     """
 
@@ -110,6 +113,7 @@ class Receive:
     number: int = 0
     message: Message | None = None
     before: Any = None
+    event: Any = None
     truncation: Any = None
     waiter: Any = None
 

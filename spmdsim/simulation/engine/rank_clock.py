@@ -31,7 +31,7 @@ def read_clock(task: Task) -> float:
     task.scheduler.enter_call(task)
     if task.clock == task.last_wtime:
         task.idle_wtimes += 1
-        task.clock += TICK * task.idle_wtimes
+        task.advance(TICK * task.idle_wtimes)
     else:
         task.idle_wtimes = 0
     task.last_wtime = task.clock
@@ -100,7 +100,7 @@ def _modelled_sleep(scheduler: Scheduler) -> Callable[[Any], object]:
             raise ValueError("sleep length must be non-negative")
         task = scheduler.current
         start = scheduler.enter_call(task)
-        task.clock += seconds
+        task.advance(seconds)
         if scheduler.timeline is not None:
             scheduler.timeline.record_call(task, "sleep", start, sys._getframe(1))
         scheduler.yield_turn()

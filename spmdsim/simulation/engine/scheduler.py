@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from spmdsim.simulation.engine.collective_times import CollectiveTimes
     from spmdsim.simulation.engine.computation import Computation, Stopwatch
     from spmdsim.simulation.engine.mailboxes import Mailbox, Message
+    from spmdsim.simulation.engine.run_recorder import RunRecorder
     from spmdsim.simulation.engine.timing import Timeline
     from spmdsim.simulation.findings.problems import Site
 
@@ -102,6 +103,12 @@ class Task:
     waits: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
     # By sender: call and site of the wildcard receive that took its last message.
     wildcard_receives: dict[int, tuple[str, Site]] = field(default_factory=dict)
+
+    def advance(self, seconds: float) -> None:
+        """Advance the modelled clock by seconds in which the rank computes or sleeps."""
+        self.clock += seconds
+        if self.scheduler.recorder is not None:
+            self.scheduler.recorder.add_computation(self, seconds)
 
     def attach(self, buffer: Any) -> None:
         """Attach memory for buffered sends.
@@ -189,6 +196,7 @@ class Scheduler:
         undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
         decide: function that matches the wildcards of ``undecided`` whose messages are certainly the earliest.
         stopwatch: measures the program's computation; None if it takes no modelled time.
+        recorder: the record of the run, or None.
         windows: all windows.
         order: the order of events that synchronisation guarantees, once the program has a window; else None.
     """
@@ -231,6 +239,7 @@ class Scheduler:
         self.decide: Callable[[], None] = self.undecided.clear
         self.timeline: Timeline | None = None
         self.stopwatch: Stopwatch | None = None
+        self.recorder: RunRecorder | None = None
         self.closing = False
         self.polls = 0
         self.relief_requested = False

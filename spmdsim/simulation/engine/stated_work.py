@@ -34,4 +34,4 @@ def compute(seconds: float = 0.0, flops: float = 0.0) -> None:
         return
     scheduler = task.scheduler
     work = seconds + scheduler.machine.compute_seconds(flops)
-    task.clock += scheduler.computation.duration(task.rank, work)
+    task.advance(scheduler.computation.duration(task.rank, work))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import FrameType
 from typing import Any
 
 from spmdsim.errors import many
@@ -25,11 +24,11 @@ from spmdsim.simulation.engine.mailboxes import (
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 from spmdsim.simulation.engine.waiting_times import LATE_RECEIVER, LATE_SENDER, count_wait
 from spmdsim.simulation.findings import faults
-from spmdsim.simulation.findings.problems import Site, site_key, site_of
+from spmdsim.simulation.findings.problems import Site, site_key
 
 
 def start_send(
-    endpoint: Endpoint, payload: Any, dest: int, tag: int, mode: str, name: str, frame: FrameType
+    endpoint: Endpoint, payload: Any, dest: int, tag: int, mode: str, name: str, site: Site
 ) -> Message:
     """Send a message without blocking: match it with a posted receive, or put it in a mailbox.
 
@@ -50,7 +49,7 @@ def start_send(
         tag: the tag.
         mode: STANDARD, SYNCHRONOUS, BUFFERED or READY.
         name: name of the method, such as "Send".
-        frame: the caller's frame, to find the line later.
+        site: place of the call.
 
     Returns:
         The message. It is done if the sender can continue: if it was matched, is buffered, or goes to PROC_NULL.
@@ -61,7 +60,6 @@ def start_send(
     shared, task, scheduler = endpoint.shared, endpoint.running(), endpoint.scheduler
     if scheduler.stopwatch is not None:
         scheduler.enter_call(task)
-    site = site_of(frame)
     if not 0 <= dest < shared.size:
         return _send_outside(shared, task, payload, dest, tag, name, site)
     if not 0 <= tag <= TAG_UB_VALUE:
@@ -75,6 +73,8 @@ def start_send(
     message = Message(shared, task, payload, endpoint.rank, dest, tag, name, site, start, end)
     if mode is not STANDARD:
         message.mode = mode
+    if scheduler.recorder is not None:
+        scheduler.recorder.add_send(message, shared.ranks[dest])
     if scheduler.order is not None:
         message.past = scheduler.order.release(task)
     # Messages of the other modes do not pile up, because they wait for their receives.
@@ -131,7 +131,7 @@ def enqueue(scheduler: Scheduler, box: Mailbox, message: Message) -> None:
 
 
 def start_receive(
-    endpoint: Endpoint, target: Any, source: int, tag: int, name: str, frame: FrameType, direct: bool
+    endpoint: Endpoint, target: Any, source: int, tag: int, name: str, site: Site, direct: bool
 ) -> Receive:
     """Start a receive without blocking: match it with an arrived message, or post it.
 
@@ -145,7 +145,7 @@ def start_receive(
         source: rank of the sender, ANY_SOURCE or PROC_NULL.
         tag: the tag, or ANY_TAG.
         name: name of the method, such as "Recv".
-        frame: the caller's frame, to find the line later.
+        site: place of the call.
         direct: True if the rank blocks in this call, so that the data may be written at once.
 
     Returns:
@@ -155,7 +155,6 @@ def start_receive(
         MPIError: If the rank does not exist, or the tag is negative but not ANY_TAG.
     """
     scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
-    site = site_of(frame)
     task = endpoint.running()
     if scheduler.stopwatch is not None:
         scheduler.enter_call(task)
@@ -166,6 +165,8 @@ def start_receive(
         receive.done = True
         receive.end = receive.posted
         return receive
+    if scheduler.recorder is not None:
+        scheduler.recorder.add_receive(receive)
     if target.contradiction is not None:
         faults.report_contradiction(task, target, name, site)
     message = box.find(source, tag, scheduler.random) if box.arrived else None
@@ -240,6 +241,8 @@ def match(scheduler: Scheduler, message: Message, receive: Receive) -> None:
     if message.mode is SYNCHRONOUS and scheduler.order is not None:
         message.answer = scheduler.order.release(receiver)
     receive.message = message
+    if scheduler.recorder is not None:
+        scheduler.recorder.add_match(message, receive)
     scheduler.polls = 0
     if receive.direct and receive.truncation is None:
         deliver(message, target)
@@ -284,6 +287,9 @@ def set_receive_times(operations: Iterable[Any]) -> None:
         operations: complete operations of the rank; those that are no receives are ignored.
     """
     receives = [(*op.message.order(), i, op) for i, op in enumerate(operations) if _has_message(op)]
+    recorder = receives[0][-1].task.scheduler.recorder if receives else None
+    if recorder is not None:
+        recorder.add_arrival([receive for *_, receive in receives])
     for *_, receive in sorted(receives):
         set_receive_time(receive)
 
@@ -324,6 +330,8 @@ def complete_send(message: Message, site: Site | None) -> None:
         site: place of the blocking call that sends; None if another call completes the send, such as ``Wait``.
     """
     task = message.task
+    if task.scheduler.recorder is not None:
+        task.scheduler.recorder.add_completion(message)
     if message.end > task.clock and not _is_eager(message):
         if message.delay:
             count_wait(task, LATE_RECEIVER, message.start, message.name, site)
@@ -360,6 +368,8 @@ def complete_receive(receive: Receive, status: Status | None) -> Any:
             it. Also if the object is longer than the buffer of ``irecv``.
     """
     task, message = receive.task, receive.message
+    if task.scheduler.recorder is not None:
+        task.scheduler.recorder.add_completion(receive)
     set_receive_time(receive)
     if receive.end > task.clock:
         if message is not None and message.start > task.clock:

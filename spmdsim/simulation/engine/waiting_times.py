@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.pictured import Pictured
-from spmdsim.simulation.findings.problems import ProgramPlace, Site, place_of, site_key, site_of, user_call
+from spmdsim.simulation.findings.problems import (
+    ProgramPlace,
+    Site,
+    describe_call_place,
+    site_key,
+    site_of,
+    user_call,
+)
 
 if TYPE_CHECKING:
     from spmdsim.simulation.engine.scheduler import Task
@@ -20,7 +27,7 @@ class WaitingTime(Pictured):
     """Modelled time that a rank waits in one line.
 
     Attributes:
-        place: the rank, the call and the line.
+        location: the rank, the call and the line.
         cause: "late sender": a receive waits until its message starts; "late receiver": a send waits until its receive
             is posted; "collective": a rank waits for others to enter.
         seconds: the sum over all calls in this line.
@@ -30,22 +37,22 @@ class WaitingTime(Pictured):
     >>> def program(comm):
     ...     compute(seconds=2.0 * comm.rank)
     ...     comm.Barrier()
-    >>> [(wait.place.rank, wait.cause, wait.seconds) for wait in simulate(program, 2).waits]
+    >>> [(wait.location.rank, wait.cause, wait.seconds) for wait in simulate(program, 2).waits]
     [(0, 'collective', 2.0)]
     """
 
-    place: ProgramPlace
+    location: ProgramPlace
     cause: str
     seconds: float
     count: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return the keys of the place, "cause", "seconds" and "count"."""
-        return self.place.to_dict() | {"cause": self.cause, "seconds": self.seconds, "count": self.count}
+        return self.location.to_dict() | {"cause": self.cause, "seconds": self.seconds, "count": self.count}
 
 
 def count_wait(task: Task, cause: str, until: float, name: str, site: Site | None) -> None:
-    """Count the waiting time of a call that is about to advance the rank's clock; nothing if it does not wait.
+    """Count the waiting time of a call before it advances the rank's clock, if it waits.
 
     Args:
         task: the running rank, whose clock is still the time before the wait.
@@ -75,7 +82,7 @@ def waiting_times(tasks: list[Task]) -> tuple[WaitingTime, ...]:
         tasks: the ranks.
     """
     waits = [
-        WaitingTime(place_of(task.rank, name, site), cause, seconds, count)
+        WaitingTime(describe_call_place(task.rank, name, site), cause, seconds, count)
         for task in tasks
         for (cause, name, *_), (site, seconds, count) in task.waits.items()
     ]

@@ -31,6 +31,7 @@ from spmdsim.simulation.engine.mailboxes import (
     wait_for,
 )
 from spmdsim.simulation.engine.transfer import complete_receive, complete_send, start_receive, start_send
+from spmdsim.simulation.findings.problems import site_of
 from spmdsim.simulation.interface.collective_methods import describe_method
 from spmdsim.simulation.interface.requests import Prequest, Request
 
@@ -72,7 +73,7 @@ class PointToPoint:
         end = self._end
         task = end.running()
         begin = task.clock
-        message = start_send(end, payload, dest, tag, mode, name, frame)
+        message = start_send(end, payload, dest, tag, mode, name, site_of(frame))
         if not message.done:
             message.waiter = task
             end.scheduler.block(message)
@@ -104,7 +105,7 @@ class PointToPoint:
         end = self._end
         task = end.running()
         begin = task.clock
-        receive = start_receive(end, target, source, tag, name, frame, direct=True)
+        receive = start_receive(end, target, source, tag, name, site_of(frame), direct=True)
         if not receive.done:
             receive.waiter = task
             end.scheduler.block(receive)
@@ -256,8 +257,8 @@ class PointToPoint:
         end = self._end
         task = end.running()
         begin = task.clock
-        receive = start_receive(end, target, source, recvtag, name, frame, direct=True)
-        message = start_send(end, payload, dest, sendtag, STANDARD, name, frame)
+        receive = start_receive(end, target, source, recvtag, name, site_of(frame), direct=True)
+        message = start_send(end, payload, dest, sendtag, STANDARD, name, site_of(frame))
         _wait_for_both(end.scheduler, task, message, receive)
         result = complete_receive(receive, status)
         complete_send(message, message.site)
@@ -272,7 +273,7 @@ class PointToPoint:
 
         The message has a copy of its data, to detect a changed buffer. The arguments are those of :meth:`_send`.
         """
-        message = start_send(self._end, payload, dest, tag, mode, name, frame)
+        message = start_send(self._end, payload, dest, tag, mode, name, site_of(frame))
         message.copy_data()  # so that Wait can detect a changed buffer
         return message
 
@@ -281,7 +282,7 @@ class PointToPoint:
 
         The arguments are those of :meth:`_receive`.
         """
-        receive = start_receive(self._end, target, source, tag, name, frame, direct=False)
+        receive = start_receive(self._end, target, source, tag, name, site_of(frame), direct=False)
         if target.dtype is not OBJECT:
             receive.before = target.copy()
         return receive
@@ -345,7 +346,7 @@ class PointToPoint:
         """
         sent, target = send_buffer(sendbuf, dest), receive_buffer(recvbuf, source)
         receive = self._post(target, source, recvtag, "Isendrecv", _frame(1))
-        start_send(self._end, sent, dest, sendtag, BUFFERED, "Isendrecv", _frame(1))
+        start_send(self._end, sent, dest, sendtag, BUFFERED, "Isendrecv", site_of(_frame(1)))
         return Request(operation=receive)
 
     def Isendrecv_replace(
@@ -363,7 +364,7 @@ class PointToPoint:
         target = receive_buffer(buf, PROC_NULL if dest == source == PROC_NULL else 0)
         sent = MessageBuffer(target.copy(), target.dtype, target.elements)
         receive = self._post(target, source, recvtag, "Isendrecv_replace", _frame(1))
-        start_send(self._end, sent, dest, sendtag, BUFFERED, "Isendrecv_replace", _frame(1))
+        start_send(self._end, sent, dest, sendtag, BUFFERED, "Isendrecv_replace", site_of(_frame(1)))
         return Request(operation=receive)
 
     # ------------------------------------------------------------------ persistent
