@@ -54,7 +54,7 @@ def test_published_algorithms_are_right_on_2_to_64_ranks(chosen: Algorithm) -> N
 
 @pytest.mark.parametrize("segments", [1, 2, 5, 16])
 def test_circulant_broadcasts_take_the_least_rounds(segments: int) -> None:
-    """n - 1 + ceil(log2 p) rounds for n blocks and p ranks: arXiv 2407.18004, theorem 1."""
+    """n - 1 + ceil(log2 p) rounds for n blocks and p ranks (arXiv 2407.18004)."""
     for size in ALL_SIZES:
         rounds = segments - 1 + log(size, 2)
         for name in "broadcast", "reduce":
@@ -69,7 +69,7 @@ def test_circulant_broadcasts_take_the_least_rounds(segments: int) -> None:
 
 
 def test_circulant_all_reduces_are_optimal_in_rounds_and_bytes() -> None:
-    """2 ceil(log2 p) rounds, 2 (p - 1) / p of the vector, on any p: arXiv 2410.14234, theorem 2."""
+    """2 ceil(log2 p) rounds, 2 (p - 1) / p of the vector, on any p (arXiv 2410.14234)."""
     for size in ALL_SIZES:
         assert costs(schedule_of("all_reduce", "circulant", size)) == (2 * log(size, 2), 2 * gathered(size))
         for name in "all_gather", "reduce_scatter":
@@ -121,7 +121,7 @@ def test_base_three_takes_the_third_logarithm_and_a_third_of_the_load() -> None:
 
 
 def swing_distance(step: int) -> int:
-    """Return |1 - 2 + 4 - 8 ...|, ``step + 1`` addends: equation 2 of arXiv 2401.09356."""
+    """Return |1 - 2 + 4 - 8 ...|, ``step + 1`` addends (distances of arXiv 2401.09356)."""
     return abs(sum((-2) ** i for i in range(step + 1)))
 
 
