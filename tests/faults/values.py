@@ -47,7 +47,7 @@ def value(name: str, body: str, *says: str, **more: object) -> Case:
 def numbers(name: str, text: str) -> Case:
     """Return a case in which one rank passes another number to an operator."""
     body = f"from spmdsim.ops import dropout\nt = Tensor.from_global(a, R, w)\nbegins()\nt = {text}\nt.to(mesh('dp', None)).full()  # @here\n"
-    return value(f"{name}, a number", body, "{here}", "computed (otherwise|by other)")
+    return value(f"{name}, a number", body, "{here}", "a tensor computed (otherwise|by)")
 
 
 CASES = [
@@ -77,7 +77,7 @@ CASES = [
     numbers("a factor", "t * (3.0 if bad else 2.0)"),
     numbers("a seed of dropout", "dropout(t, 0.5, seed=rank)"),
     numbers("the dim of a sum", "t.reshape((8, 8, 32)).sum(0 if bad else 1)"),
-    value("another learning rate", TRAINED, "{here}", "computed (otherwise|by other)"),
+    value("another learning rate", TRAINED, "{here}", "a tensor computed (otherwise|by)"),
     value("a factor that is a number, values watched", "begins()\nt = Tensor.from_global(a, R, w) * (3.0 if bad else 2.0)  # @here\nt.to(ROWS).full()\n", "{here}", variables=SEEN),
 ]  # fmt: skip
 
