@@ -303,6 +303,18 @@ class Algorithm(ShortRepr):
             return tuple(evaluate_count(e, size, options, self.name, "chunk count") for e in self.chunks)
         return (infer_chunk_count(self, size, options),)
 
+    def count_ports(self, size: int, options: Mapping[str, object]) -> int:
+        """Return the most messages that a rank may send, and receive, in one round.
+
+        One rank sends nothing: a count such as ``n-1`` may be 0 there, and 1 is returned.
+
+        Raises:
+            InputError: If the count is below 1, or the expression divides by 0.
+        """
+        if size == 1:
+            return 1
+        return evaluate_count(self.ports, size, options, self.name, "number of ports")
+
     def moves(
         self, rank: int, size: int, root: int, options: Mapping[str, Any]
     ) -> Iterator[list[Instruction]]:

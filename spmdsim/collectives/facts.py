@@ -1,8 +1,8 @@
 """Facts about a schedule: counts of its messages, bytes and reductions, and lower bounds.
 
-Lower bounds are on rounds, bytes and reductions, with one port per rank and round; see Chan, Heimlich, Purkayastha and
-van de Geijn, "Collective communication: theory, practice, and experience" (2007). One algorithm cannot always reach all
-three: for all_to_all, Bruck's reaches the first and pairwise exchange the second.
+Lower bounds are on rounds, bytes and reductions; see Chan, Heimlich, Purkayastha and van de Geijn, "Collective
+communication: theory, practice, and experience" (2007). The bound on rounds depends on the ports of a rank. One
+algorithm cannot always reach all three: for all_to_all, Bruck's reaches the first and pairwise exchange the second.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spmdsim.collectives.algorithm import Algorithm, evaluate_expression
+from spmdsim.collectives.factors import powers_below
 from spmdsim.collectives.instructions import COMBINE, COPY, REDUCE, SEND, Instruction
 from spmdsim.collectives.promises import collective
 from spmdsim.collectives.round_table import Matching, checked_matching, collector_paused
@@ -27,18 +28,19 @@ from spmdsim.errors import InputError, many
 from spmdsim.pictured import ShortRepr
 from spmdsim.wrong_calls import explained
 
-_BOUNDS: dict[str, tuple[str, str, str]] = {
-    "barrier": ("c", "0", "0"),
-    "broadcast": ("c", "y", "0"),
-    "reduce": ("c", "y", "q"),
-    "gather": ("c", "q", "0"),
-    "scatter": ("c", "q", "0"),
-    "all_gather": ("c", "q", "0"),
-    "reduce_scatter": ("c", "q", "q"),
-    "all_reduce": ("c", "2*q", "q"),
-    "all_to_all": ("c", "q", "0"),
-    "scan": ("c", "y", "q"),
-    "exscan": ("c", "y", "max(0, n-2)/n"),
+#: By collective, the least bytes that a rank moves and reduces, as multiples of the message size.
+_BOUNDS: dict[str, tuple[str, str]] = {
+    "barrier": ("0", "0"),
+    "broadcast": ("y", "0"),
+    "reduce": ("y", "q"),
+    "gather": ("q", "0"),
+    "scatter": ("q", "0"),
+    "all_gather": ("q", "0"),
+    "reduce_scatter": ("q", "q"),
+    "all_reduce": ("2*q", "q"),
+    "all_to_all": ("q", "0"),
+    "scan": ("y", "q"),
+    "exscan": ("y", "max(0, n-2)/n"),
 }
 
 
@@ -53,7 +55,7 @@ class CostBound(NamedTuple):
     gamma: Fraction
 
 
-def lower_bound(collective_name: str, size: int) -> CostBound:
+def lower_bound(collective_name: str, size: int, ports: int = 1) -> CostBound:
     """Return the lower bounds of a collective: rounds, and multiples of the message size.
 
     ``beta`` is for bytes that a rank must send or receive, ``gamma`` for bytes that it must reduce.
@@ -61,20 +63,24 @@ def lower_bound(collective_name: str, size: int) -> CostBound:
     Args:
         collective_name: such as "all_reduce".
         size: the number of ranks.
+        ports: most messages that a rank sends, and receives, in one round.
 
     Raises:
-        SpmdError: If the collective is unknown, or ``size`` is no integer from 1 on.
+        SpmdError: If the collective is unknown, or ``size`` or ``ports`` is no integer from 1 on.
 
-    >>> lower_bound("all_reduce", 6)
-    CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6))
+    >>> lower_bound("all_reduce", 6), lower_bound("all_reduce", 6, ports=5).steps
+    (CostBound(steps=3, beta=Fraction(5, 3), gamma=Fraction(5, 6)), 1)
     """
     if not isinstance(size, int) or size < 1:
         raise InputError(f"lower_bound: size must be a number of ranks of 1 or more, got {size!r:.60}")
-    steps, beta, gamma = (
+    if not isinstance(ports, int) or ports < 1:
+        raise InputError(f"lower_bound: ports must be a number of messages of 1 or more, got {ports!r:.60}")
+    beta, gamma = (
         evaluate_expression(words.replace("y", "(1 if n > 1 else 0)"), size)
         for words in _BOUNDS[collective(collective_name).name]
     )
-    return CostBound(int(steps), beta, gamma)
+    # In a round, the ranks that a value can reach grow by a factor of 1 + ports.
+    return CostBound(len(list(powers_below(size, ports + 1))), beta, gamma)
 
 
 def bound_bytes(schedule: Schedule, nbytes: int) -> tuple[int, int]:
@@ -317,7 +323,7 @@ class Facts(ShortRepr):
         unit: bytes that stand for m in ``counts``.
         beta: critical path, sum over rounds of the most bytes one rank sends or receives, times m.
         gamma: sum over rounds of the most bytes one rank reduces, from messages or locally, times m.
-        bound: the lower bound of the collective.
+        bound: the lower bound of the collective for the ports of the algorithm.
 
     >>> from spmdsim.collectives import facts_of, schedule_of
     >>> facts = facts_of(schedule_of("all_reduce", "ring", 4))
@@ -416,17 +422,18 @@ def uncounted_facts(
 
         * "collective", "algorithm", "ranks", "root", "options" and "chunks": what was verified;
         * "ok": False, and "findings": the errors;
-        * "bound": {"rounds", "beta", "gamma"}, the lower bound of any algorithm;
+        * "bound": {"rounds", "beta", "gamma"}, the lower bound of any algorithm with equally many ports;
         * "score": 0;
         * the names of :data:`COUNTED`, such as "rounds": None, because a wrong schedule is not counted.
     """
-    bound = lower_bound(algorithm.collective.name, size)
+    options = dict(algorithm.options if options is None else options)
+    bound = lower_bound(algorithm.collective.name, size, algorithm.count_ports(size, options))
     return {
         "collective": algorithm.collective.name,
         "algorithm": algorithm.name,
         "ranks": size,
         "root": root,
-        "options": dict(algorithm.options if options is None else options),
+        "options": options,
         "chunks": chunks,
         "ok": False,
         "findings": list(findings),
@@ -468,7 +475,7 @@ def facts_of(schedule: Schedule, verdict: ScheduleVerdict | None = None) -> Fact
         unit=unit,
         beta=Fraction(counted.critical_bytes, unit),
         gamma=Fraction(counted.critical_worked_bytes, unit),
-        bound=lower_bound(schedule.collective.name, schedule.size),
+        bound=lower_bound(schedule.collective.name, schedule.size, schedule.ports),
     )
 
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from spmdsim.collectives.algorithm import evaluate_count
 from spmdsim.collectives.instructions import (
     COMBINE,
     COPY,
@@ -95,11 +94,7 @@ class RoundTable:
         require_schedule(schedule)
         self.schedule = schedule
         self.findings: list[ScheduleFinding] = []
-        ports, options = schedule.algorithm.ports, dict(schedule.options)
-        self.ports = 1  # One rank sends nothing, so a count such as n-1 may be 0 there.
-        if schedule.size > 1:
-            name = schedule.algorithm.name
-            self.ports = evaluate_count(ports, schedule.size, options, name, "number of ports")
+        self.ports = schedule.ports
         if schedule.chunk_count > MOST_CHUNKS:
             raise InputError(
                 f"{schedule.chunk_count:,} chunks are too many to follow one by one (at most {MOST_CHUNKS:,}); use fewer ranks",

@@ -74,6 +74,11 @@ class Schedule(ShortRepr):
         return prod(self.levels)
 
     @cached_property
+    def ports(self) -> int:
+        """Most messages that a rank may send, and receive, in one round."""
+        return self.algorithm.count_ports(self.size, dict(self.options))
+
+    @cached_property
     def in_order(self) -> bool:
         """True if operands are combined in rank order, as non-commutative operators need."""
         if not self.collective.reduces or self.algorithm.in_order is False:
