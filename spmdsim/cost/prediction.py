@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import exp, log
 from typing import Any
 
 from spmdsim.collectives import Algorithm, Schedule, algorithm, algorithms, make_schedule
-from spmdsim.collectives.algorithm import evaluate_expression
 from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
 from spmdsim.core.notation.layouts import as_integers
@@ -40,14 +39,14 @@ class PredictedPoint(ShortRepr):
         ranks: number of ranks.
         nbytes: message size as the collective counts it.
         seconds: seconds by algorithm; algorithms that do not support this rank count are missing.
-        bound: lower bound on the seconds of all algorithms on a flat network.
+        bound: lower bound on the seconds of all algorithms on the network; None if events were simulated.
         plans: seconds that plans and searches count for this collective over neighbouring ranks.
     """
 
     ranks: int
     nbytes: int
     seconds: dict[str, float]
-    bound: float
+    bound: float | None
     plans: float
 
     @property
@@ -192,6 +191,11 @@ def predict(
         if not names or "native" in names:
             pricers |= _native_price_function(collective, machine, count)
         row = [_predict_point(collective, machine, count, size, itemsize, pricers) for size in sizes]
+        if events is None:
+            row = [
+                replace(p, bound=bound_collective_seconds(collective, machine, count, p.nbytes, network))
+                for p in row
+            ]
         points += row
         crossovers += _find_crossovers(row, pricers)
     left_out = {
@@ -218,7 +222,7 @@ def node_group(machine: Machine, n: int) -> dict[str, int]:
 def _predict_point(
     collective: str, machine: Machine, n: int, nbytes: int, itemsize: int, pricers: dict[str, Pricer]
 ) -> PredictedPoint:
-    """Return the predicted times of a collective on ``n`` ranks for one message size.
+    """Return the predicted times of a collective on ``n`` ranks for one message size, without a bound.
 
     Args:
         collective: the name of the collective.
@@ -231,9 +235,7 @@ def _predict_point(
     seconds = {name: pricer(nbytes) for name, pricer in pricers.items()}
     received = bound_received_elements(collective, n, largest_block(nbytes, itemsize)) * itemsize
     in_plans = machine.seconds(collective, n, received)
-    return PredictedPoint(
-        n, nbytes, seconds, bound_collective_seconds(collective, machine, n, nbytes), in_plans
-    )
+    return PredictedPoint(n, nbytes, seconds, None, in_plans)
 
 
 def _rank_words(counts: Sequence[int]) -> str:
@@ -299,7 +301,7 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
     n = schedule.size
     form = closed_form_of(schedule)
     symmetric = bool(symmetry_of(schedule)) and not events
-    each = max(1, int(evaluate_expression(schedule.algorithm.ports, n, dict(schedule.options))))
+    each = schedule.ports
     # One rank represents all in a symmetric algorithm. But several messages of a rank are priced one by one if their
     # sizes or nodes matter, and so is each message if consecutive ranks do not fill the nodes.
     by_message = network or (each > 1 and bool(machine.pieces or machine.intra))

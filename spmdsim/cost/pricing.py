@@ -257,17 +257,22 @@ def leave_nodes(kind: str, peer: int, nodes: NodeMap) -> tuple[bool, int]:
     return not bool(crossing.all()), int(np.bincount(nodes.nodes[crossing]).max(initial=0))
 
 
-def bound_collective_seconds(collective: str, machine: Machine, n: int, nbytes: int) -> float:
-    """Return a lower bound on the seconds of a collective by any algorithm on a flat network.
+def bound_collective_seconds(
+    collective: str, machine: Machine, n: int, nbytes: int, topology: Topology | None = None
+) -> float:
+    """Return a lower bound on the seconds of a collective by any algorithm on a machine.
 
     It is valid for any chunks and ports. It is the largest of three bounds: the least number of latencies, the least
-    bytes that a rank receives, and the least bytes that it reduces, each at the machine's lowest price.
+    bytes that a rank sends or receives, and the least bytes that it reduces, each at the machine's lowest price. On a
+    topology the bytes pass all links of the rank at once, such as the four links of a rank in a torus of two
+    dimensions.
 
     Args:
         collective: the name of the collective.
         machine: the machine; inside nodes the cheaper link counts for all messages.
         n: the number of ranks.
         nbytes: message size as the collective counts it.
+        topology: links that messages share; None for the machine's own levels.
 
     >>> round(bound_collective_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
     1.0
@@ -278,6 +283,9 @@ def bound_collective_seconds(collective: str, machine: Machine, n: int, nbytes: 
     latency = _least_alphas(n) * min(outside.alpha, near.alpha, *(piece.alpha for piece in machine.pieces))
     # Each of several messages in one round adds half of its alpha.
     per_byte = min(least_per_byte(scale_pieces(machine.pieces, 0.5, 1.0), outside), near.beta)
+    if topology is not None:
+        lowest = min([1.0, *(piece.beta / machine.beta for piece in machine.pieces)])
+        per_byte = lowest / (topology.rank_links * float(topology.capacity[0]))
     reducing = least_per_byte(machine.reduce_pieces, Link(0.0, machine.gamma))
     return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing)
 

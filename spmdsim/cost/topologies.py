@@ -45,6 +45,7 @@ class Torus(Topology):
         shape = "x".join(map(str, dims))
         self.name = f"ring {shape}" if len(dims) == 1 else f"torus {shape}"
         self.alpha, self.hop_seconds = alpha, hop_seconds
+        self.rank_links = 2 * len(dims)
         self.strides = tuple(prod(dims[i + 1 :]) for i in range(len(dims)))
         self.capacity = np.full(2 * len(dims) * self.ranks, float(bandwidth))
 
@@ -233,6 +234,7 @@ class FatTree(Topology):
         #: First link of each level; up links first, then the down links in the same order.
         self.first = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
         self.capacity = np.full(2 * self.first[-1], float(bandwidth))
+        self.rank_links = up[0]
 
     @classmethod
     def two_level(

@@ -59,6 +59,7 @@ class Topology(Pictured, ABC):
         capacity: bytes per second of each directed link.
         alpha: seconds per message, spent by the software.
         hop_seconds: seconds per link beyond the first.
+        rank_links: number of links that leave a rank, and of those that reach it; link 0 is one of them.
 
     >>> from spmdsim.cost import Machine, parse_topology
     >>> parse_topology("torus:4x4", 16, Machine.laptop()).hop_seconds
@@ -70,6 +71,7 @@ class Topology(Pictured, ABC):
     capacity: Floats
     alpha: float = 0.0
     hop_seconds: float = 0.0
+    rank_links: int = 1
 
     def __repr__(self) -> str:
         return f"<topology {self.name}>"

@@ -68,6 +68,52 @@ def test_no_algorithm_beats_the_bound_on_any_machine(machine: Machine, collectiv
     assert len(ratios) > 50 and min(ratios) >= 1 - 1e-12
 
 
+@pytest.mark.parametrize("collective", sorted({one.collective.name for one in algorithms()}))
+def test_no_algorithm_beats_the_bound_on_any_topology(collective: str) -> None:
+    """The bound counts all links of a rank."""
+    networks = {
+        "flat": 6, "ring": 5, "torus:4x4": 16, "torus:2x2x2": 8, "torus:3x3": 9, "nodes:4": 8, "nodes:4,rails=4": 8,
+        "fat_tree:leaf=4,over=2": 8, "fat_tree:down=4x2,up=3x2": 8, "dragonfly": 8,
+    }  # fmt: skip
+    ratios = [
+        seconds / point.bound
+        for machine in (UNEVEN[0], UNEVEN[2], UNEVEN[3])
+        for text, n in networks.items()
+        for point in predict(collective, machine, [n], [64, 4096, 1 << 24], topology=text).points
+        for seconds in point.seconds.values()
+        if point.bound
+    ]
+    assert len(ratios) > 100 and min(ratios) >= 1 - 1e-12
+
+
+def test_the_bound_on_a_torus_has_the_links_of_a_rank() -> None:
+    """A rank of a torus with two dimensions sends and receives on four links at once."""
+    machine, nbytes = Machine("m", 0.0, 1e-9), 1 << 20
+    for topology, links in (("flat", 1), ("ring", 2), ("torus:4x4", 4), ("torus:4x2x2", 6)):
+        (point,) = predict("all_gather", machine, [16], [nbytes], topology=topology).points
+        assert point.bound == pytest.approx(15 / 16 * nbytes * 1e-9 / links)
+
+
+def test_simulated_events_have_no_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    command = [
+        "collective",
+        "predict",
+        "all_reduce",
+        "-n",
+        "4",
+        "-e",
+        "4K",
+        "--model",
+        "loggops",
+        "--loggops",
+        "L=0,o=1e-9",
+    ]
+    assert main(command) == 0
+    assert "(bound)" not in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    assert {point["bound"] for point in json.loads(capsys.readouterr().out)["points"]} == {None}
+
+
 @pytest.mark.parametrize("machine", UNEVEN[:3], ids=lambda machine: machine.name)
 def test_a_flat_network_has_the_prices_of_the_machine(machine: Machine) -> None:
     """Messages on links have the latency and bandwidth of their size, too."""

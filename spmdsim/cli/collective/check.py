@@ -35,7 +35,7 @@ Your algorithm is one generator function; each round it yields is a list of move
   spmdsim collective check my.py:my_ring -n 2..16
 
 The score is 0 for a wrong algorithm; else half of it is for the number of rounds and half for the bytes on the
-critical path, each in full when the lower bound for one port is reached, averaged over the rank counts. Exit code: 0 correct,
+critical path, each in full when the lower bound for the algorithm's ports is reached, averaged over the rank counts. Exit code: 0 correct,
 1 wrong, 2 cannot be checked, or a limit was reached.
 
 Your code runs in a child process, which returns only its rounds. Its output, its exit code and its changes to that process

@@ -48,7 +48,7 @@ Machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
 
 @command(
     "Predict times of collective algorithms. * marks the fastest algorithm. The row of the bound holds for all "
-    "algorithms on a flat network whose messages take the machine's times. The row `native` has measured times of "
+    "algorithms, with any number of ports, in synchronous rounds on this network. The row `native` has measured times of "
     "the library's own call. The row `(plans)` has the price that plans and searches use.",
     EXAMPLES,
     "collective",
