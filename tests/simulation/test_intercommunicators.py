@@ -50,16 +50,17 @@ def test_collectives_move_data_between_the_groups() -> None:
             inter.allgather(comm.rank),
             total.tolist(),
             inter.alltoall([(comm.rank, remote) for remote in range(inter.remote_size)]),
+            inter.alltoall(None),
             inter.bcast("word" if comm.rank == 2 else None, root),
             inter.gather(comm.rank, root),
         )
 
     results = simulate(program, 5).results
     odd, even = [1, 3], [0, 2, 4]
-    for rank, (gathered, total, exchanged, word, at_root) in enumerate(results):
+    for rank, (gathered, total, exchanged, empty, word, at_root) in enumerate(results):
         others, position = (odd, rank // 2) if rank % 2 == 0 else (even, rank // 2)
         assert gathered == others and total == [float(sum(others))] * 2
-        assert exchanged == [(other, position) for other in others]
+        assert exchanged == [(other, position) for other in others] and empty == [None] * len(others)
         assert word == ("word" if rank % 2 else None)
         assert at_root == (odd if rank == 2 else None)
 

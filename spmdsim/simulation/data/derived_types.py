@@ -142,7 +142,9 @@ class Datatype(TypeContents, TypeLookups, AttributeHolder, Handle):
     @property
     def typechar(self) -> str:
         """The NumPy character of a basic type; "V" for others."""
-        return self.dtype.char if self.is_basic else "V"
+        if not self.is_basic:
+            return "V"
+        return "c" if self.dtype.kind == "S" else self.dtype.char  # NumPy's code of one character is "c"
 
     @property
     def typestr(self) -> str:
@@ -153,7 +155,7 @@ class Datatype(TypeContents, TypeLookups, AttributeHolder, Handle):
         """Return the NumPy character of a basic type; raise ValueError for others."""
         if not self or not self.is_basic or self.dtype.fields is not None:
             raise ValueError(f"cannot map {self} to a character code")
-        return self.dtype.char
+        return self.typechar
 
     def Get_name(self) -> str:
         """Return the name: MPI's, or the one that the program set."""

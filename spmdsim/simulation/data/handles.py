@@ -22,6 +22,7 @@ class Handle:
     #: Names of predefined objects by number, such as "INT".
     _names: dict[int, str] = {}  # noqa: RUF012
     _number = 0
+    _number_in_memory: Any = None
 
     def __new__(cls: type[Self], other: Handle | None = None, /) -> Self:
         """Return another handle of an object; a null handle without argument.
@@ -94,10 +95,6 @@ class Handle:
         if self:
             Handle._names.setdefault(self._identity(), name)
 
-    def Free(self) -> None:
-        """Free the object: the handle becomes null."""
-        self.__dict__.clear()
-
     def free(self) -> None:
         """Free the object if the handle is not null; predefined objects stay as they are."""
         if not self or "_predefined_name" in self.__dict__:
@@ -105,7 +102,11 @@ class Handle:
         if self._identity() in Handle._names:
             self.__dict__.clear()
         else:
-            self.Free()
+            self._release()
+
+    def _release(self) -> None:
+        """Free an object that is not predefined: call ``Free`` if its class has this method."""
+        getattr(self, "Free", self.__dict__.clear)()
 
     def _contents(self) -> tuple[Any, ...]:
         """Return a function and its arguments that create an equal object in another process.

@@ -22,9 +22,6 @@ class Pickle:
         is_default: True if both functions are those of the module pickle.
     """
 
-    PROTOCOL: int | None = None
-    THRESHOLD = 1 << 18
-
     def __init__(
         self,
         dumps: Callable[..., bytes] | None = None,
@@ -33,10 +30,21 @@ class Pickle:
         threshold: int | None = None,
     ) -> None:
         self._dumps, self._loads = dumps, loads
-        default = pickle.DEFAULT_PROTOCOL if dumps is None or dumps is pickle.dumps else None
-        self.PROTOCOL = default if protocol is None else protocol
-        self.THRESHOLD = type(self).THRESHOLD if threshold is None else threshold
+        self._set_protocol(protocol)
+        self._set_threshold(threshold)
         self.is_default = dumps is None and loads is None and protocol is None
+
+    def _set_protocol(self, protocol: int | None) -> None:
+        """Set the protocol; None: the default of the module pickle, or no argument for another ``dumps``."""
+        default = pickle.DEFAULT_PROTOCOL if self._dumps is None or self._dumps is pickle.dumps else None
+        self._protocol = default if protocol is None else protocol
+
+    def _set_threshold(self, threshold: int | None) -> None:
+        """Set the threshold in bytes; None: 262,144."""
+        self._threshold = 1 << 18 if threshold is None else threshold
+
+    PROTOCOL = property(lambda self: self._protocol, _set_protocol)
+    THRESHOLD = property(lambda self: self._threshold, _set_threshold)
 
     def dumps(self, obj: Any) -> bytes:
         """Return the bytes of an object."""

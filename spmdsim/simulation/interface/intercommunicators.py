@@ -523,12 +523,12 @@ def _object_per_remote_rank(self: Any, sendobj: Any) -> list[Any]:
 
     Args:
         self: the intercommunicator.
-        sendobj: the objects.
+        sendobj: the objects; None: None for each rank.
 
     Raises:
         ValueError: If there is another number of them.
     """
-    objects = list(sendobj)
+    objects = [None] * self.remote_size if sendobj is None else list(sendobj)
     if len(objects) != self.remote_size:
         raise ValueError(
             f"sendobj must have {self.remote_size} items, one per remote rank, got {len(objects)}"

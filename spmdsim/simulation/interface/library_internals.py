@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Hashable
 from threading import Lock
 from typing import Any
@@ -58,7 +59,7 @@ def _typecode(datatype: Datatype) -> str | None:
     """Return the NumPy character of a basic type, None for other types."""
     if not datatype or not datatype.is_basic or datatype.dtype.fields is not None:
         return None
-    return datatype.dtype.char
+    return datatype.typechar
 
 
 def _typealign(datatype: Datatype) -> int | None:
@@ -86,15 +87,22 @@ def _sizeof(arg: Any) -> int:
 
 
 def _addressof(arg: Any) -> int:
-    """Return a number that identifies a Python object of MPI."""
+    """Return the address of a status, or of memory with the number of a handle's object.
+
+    Values that are written to the number's memory have no effect.
+    """
     _sizeof(arg)
-    return id(arg)
+    if isinstance(arg, Handle):
+        # The handle refers to the memory, so that it exists as long as the handle.
+        arg._number_in_memory = ctypes.c_uint64(arg.handle)
+        return ctypes.addressof(arg._number_in_memory)
+    return ctypes.addressof(arg)
 
 
 def _handleof(arg: Any) -> int:
     """Return the number of the object of MPI to which a handle refers; the address of a status."""
     _sizeof(arg)
-    return arg.handle if isinstance(arg, Handle) else id(arg)
+    return arg.handle if isinstance(arg, Handle) else ctypes.addressof(arg)
 
 
 def _set_abort_status(status: int) -> None:
