@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from typing import Any
 
@@ -142,6 +143,8 @@ def test_python_modules_of_mpi4py_run_on_virtual_ranks() -> None:
         request = communicator.isend(np.arange(4) + comm.rank, (comm.rank + 1) % comm.size)
         received = communicator.recv(source=(comm.rank - 1) % comm.size)
         request.wait()
+        pkl5.pickle.THRESHOLD = None
+        assert pkl5.pickle.THRESHOLD == 1 << 18
         return received.tolist(), from_numpy_dtype("f8").Get_size(), get_include().endswith("include")
 
     assert run(program, 2)[1] == ([0, 1, 2, 3], 8, True)
@@ -214,3 +217,74 @@ def test_a_class_of_the_program_may_replace_wait_and_test() -> None:
         return request.test(), request.Test(), request.wait(), request.Wait(), MPI.MESSAGE_NO_PROC.Recv(None)
 
     assert run(program) == (("tested", True, "waited", True, None),)
+
+
+def test_statuses_have_memory_of_integers() -> None:
+    def program(comm: Any) -> Any:
+        """Return the integers of a status, and the fields that they set."""
+        from mpi4py import MPI
+
+        status = MPI.Status()
+        comm.sendrecv([1, 2], comm.rank, 7, source=comm.rank, recvtag=7, status=status)
+        copy = MPI.Status.f2py(status.py2f())
+        copy.tomemory()[MPI.F_TAG] = 8
+        address = MPI._addressof(copy)
+        tag = ctypes.c_int.from_address(address + 4 * MPI.F_TAG).value
+        with pytest.raises(TypeError, match="status must be a Status"):
+            MPI.Status(1)
+        return len(status.py2f()) == MPI.F_STATUS_SIZE, copy.source, copy.tag, tag, copy == status, status.tag
+
+    assert run(program) == ((True, 0, 8, 8, False, 7),)
+
+
+def test_numbers_of_handles_give_files_sessions_and_requests() -> None:
+    def program(comm: Any) -> Any:
+        """Return comparisons of handles with those of their numbers, and the names of methods that free."""
+        from mpi4py import MPI
+
+        handles = [MPI.File.Open(comm, "/dev/null"), MPI.Session.Init(), comm.Send_init(bytearray(1), 0)]
+        is_equal = [type(handle).fromhandle(handle.toint()) == handle for handle in handles]
+        is_request = MPI.Request(handles[2]) == handles[2]
+        number = ctypes.c_uint64.from_address(MPI._addressof(MPI.INT)).value
+        has_free = [hasattr(handle, "Free") for handle in handles]
+        for handle in handles:
+            handle.free()
+        return is_equal, is_request, number == MPI._handleof(MPI.INT), has_free, [*map(bool, handles)]
+
+    assert run(program, 2) == (([True] * 3, True, True, [False, False, True], [False] * 3),) * 2
+
+
+def _add(left: Any, right: Any, datatype: Any) -> None:
+    for position, value in enumerate(left):
+        right[position] += value
+
+
+def test_operations_of_programs_are_pickled_and_limited() -> None:
+    def program(comm: Any) -> Any:
+        """Return the result of a pickled operation, and the number of operations before the error."""
+        from mpi4py import MPI
+
+        datatypes: list[Any] = []
+        first = MPI.Op.Create(_add, commute=True)
+        copy = pickle.loads(pickle.dumps(first))
+        target = bytearray([3])
+        copy.Reduce_local([bytearray([2]), MPI.BYTE], [target, MPI.BYTE])
+        operations = [
+            MPI.Op.Create(lambda left, right, datatype: datatypes.append(datatype)) for _ in range(30)
+        ]
+        operations[0].Reduce_local([bytearray(1), MPI.BYTE], [bytearray(1), MPI.BYTE])
+        with pytest.raises(RuntimeError, match="at most 32 operations"):
+            MPI.Op.Create(_add)
+        with pytest.raises(ValueError, match="cannot pickle Op"):
+            pickle.dumps(MPI.Op.fromint(first.toint()))
+        for operation in (*operations, first):
+            operation.Free()
+        return (
+            copy == first,
+            copy.Is_commutative(),
+            target[0],
+            datatypes == [MPI.BYTE],
+            bool(MPI.Op.Create(_add)),
+        )
+
+    assert run(program, 2) == ((False, True, 5, True, True),) * 2

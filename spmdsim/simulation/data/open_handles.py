@@ -28,6 +28,11 @@ class OpenHandles:
         """Remove the record of a handle that is not null, if it has one."""
         self._records.pop(handle._identity(), None)
 
+    def count_of_rank(self, kind: str) -> int:
+        """Return the number of open handles of a kind that the running rank created."""
+        rank = self._locate().rank
+        return sum(1 for other, place in self._records.values() if (other, place.rank) == (kind, rank))
+
     def list_places(self) -> list[tuple[str, Any]]:
         """Return the kind and the place of each open handle."""
         return [*self._records.values()]
@@ -50,6 +55,11 @@ def add_handle(handle: Any, kind: str) -> None:
     """Record a new handle of the running simulation; do nothing outside of one."""
     if _active:
         _active[-1].add(handle, kind)
+
+
+def count_handles(kind: str) -> int:
+    """Return the number of open handles of a kind of the running rank; 0 outside of a simulation."""
+    return _active[-1].count_of_rank(kind) if _active else 0
 
 
 def remove_handle(handle: Any) -> None:

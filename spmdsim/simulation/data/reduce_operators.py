@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from spmdsim.simulation.data.constants import MPIError
-from spmdsim.simulation.data.derived_types import datatype_of
+from spmdsim.simulation.data.derived_types import BYTE, Datatype, datatype_of
 from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.memory import buffer
-from spmdsim.simulation.data.open_handles import add_handle, remove_handle
+from spmdsim.simulation.data.open_handles import add_handle, count_handles, remove_handle
+
+#: Operations of the program that a rank may have at a time, as in mpi4py.
+MAX_OPERATIONS = 32
 
 
 class Op(Handle):
@@ -27,6 +30,7 @@ class Op(Handle):
     _arrays: Any = None
     _objects: Callable[[Any, Any], Any] | None = None
     _commutes = True
+    _is_from_number = False
     _function: Callable[..., Any] | None = None
 
     @classmethod
@@ -85,7 +89,7 @@ class Op(Handle):
             hint = "use LOR or LAND" if dtype.kind == "b" else "use another operation or datatype"
             raise MPIError("ERR_OP", f"{self!r} is not defined for {dtype}: {hint}")
 
-    def combine(self, left: Any, right: Any) -> Any:
+    def combine(self, left: Any, right: Any, datatype: Datatype | None = None) -> Any:
         """Return the reduction of two 1-D arrays as an array; both operands stay unchanged.
 
         For an operation of the program (:meth:`Create`), its function is called with the raw bytes of copies of both
@@ -94,6 +98,7 @@ class Op(Handle):
         Args:
             left: the operand of the lower ranks, 1-D.
             right: the operand of the higher ranks, of the dtype and length of ``left``.
+            datatype: the datatype for the program's function; None: that of the dtype.
         """
         if self._function is None:
             # ``check`` has refused operations without a function of arrays.
@@ -101,7 +106,7 @@ class Op(Handle):
         result = np.array(right)
         source = np.array(left)
         # The function sees raw memory, as in MPI: frombuffer then works with any dtype.
-        self._function(_memory_view(source), _memory_view(result), datatype_of(result.dtype))
+        self._function(_memory_view(source), _memory_view(result), datatype or datatype_of(result.dtype))
         return result
 
     @classmethod
@@ -111,7 +116,14 @@ class Op(Handle):
         Args:
             function: sets ``inoutbuf`` to ``inbuf`` op ``inoutbuf``, element by element.
             commute: True if operands may be exchanged.
+
+        Raises:
+            RuntimeError: If the rank has 32 operations that it has not freed.
         """
+        if count_handles("operation") >= MAX_OPERATIONS:
+            raise RuntimeError(
+                f"Op.Create: a rank must have at most {MAX_OPERATIONS} operations of its own; free those not needed"
+            )
         op = cls.make(getattr(function, "__name__", "user"), None, None, commutes=commute)
         op._function = function
         add_handle(op, "operation")
@@ -130,11 +142,27 @@ class Op(Handle):
 
     is_commutative = property(Is_commutative)
 
-    def Is_predefined(self) -> bool:
-        """Return True if MPI predefines the operation."""
+    @property
+    def is_predefined(self) -> bool:
+        """True if MPI predefines the operation."""
         return self._function is None
 
-    is_predefined = property(Is_predefined)
+    @classmethod
+    def fromhandle(cls, handle: int) -> Op:
+        """Return a handle of the operation with a number; pickles of it are refused, as in mpi4py."""
+        op = super().fromhandle(handle)
+        op._is_from_number = True
+        return op
+
+    def _contents(self) -> tuple[Any, ...]:
+        """Return a function and its arguments that create an operation of an equal function.
+
+        Raises:
+            ValueError: If the handle was made from a number.
+        """
+        if self._is_from_number:
+            return super()._contents()
+        return type(self).Create, (self._function, self._commutes)
 
     def Reduce_local(self, inbuf: Any, inoutbuf: Any) -> None:
         """Set inoutbuf = inbuf op inoutbuf, element by element, on this rank alone.
@@ -158,7 +186,7 @@ class Op(Handle):
                 f"the other one {right.elements} × {right.dtype}"
             )
         self.check(left.dtype)
-        right.write(self.combine(left.read(), right.read()))
+        right.write(self.combine(left.read(), right.read(), BYTE if right.loose else None))
 
 
 def _memory_view(array: Any) -> buffer:

@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, SUCCESS, UNDEFINED
 from spmdsim.simulation.data.derived_types import BYTE, Datatype, count_data_bytes
 
 
-class Status:
-    """The result of a receive: source, tag and size of its message."""
+class Status(ctypes.Structure):
+    """The result of a receive: source, tag and size of its message, and an error class.
+
+    Its memory is that of a status in C or Fortran: ``F_STATUS_SIZE`` integers.
+    """
+
+    source: int
+    tag: int
+    error: int
+    _cancelled: int
+    nbytes: int
+
+    _fields_ = (
+        ("source", ctypes.c_int),
+        ("tag", ctypes.c_int),
+        ("error", ctypes.c_int),
+        ("_cancelled", ctypes.c_int),
+        ("nbytes", ctypes.c_size_t),
+    )
 
     def __init__(self, status: Status | None = None) -> None:
+        super().__init__()
         self.fill(ANY_SOURCE, ANY_TAG, 0)
         if status is not None:
-            vars(self).update(vars(status))
+            if not isinstance(status, Status):
+                raise TypeError(f"Status: status must be a Status or None, got {type(status).__name__}")
+            self.copy_from(status)
+
+    def copy_from(self, status: Status) -> None:
+        """Set all fields to those of another status."""
+        self.tomemory()[:] = status.tomemory()
+
+    def tomemory(self) -> memoryview:
+        """Return the memory of the status as integers, which can be changed."""
+        memory: Any = self
+        words: Any = np.frombuffer(memory, np.intc)
+        return memoryview(words)
+
+    def py2f(self) -> list[int]:
+        """Return the integers of the status in Fortran."""
+        return self.tomemory().tolist()
+
+    @classmethod
+    def f2py(cls, arg: Sequence[int]) -> Status:
+        """Return the status with the integers ``arg``, as :meth:`py2f` returns them."""
+        status = cls()
+        for position, word in enumerate(arg):
+            status.tomemory()[position] = word
+        return status
 
     def fill(self, source: int, tag: int, nbytes: int, dtype: Any = None) -> None:
         """Set source, tag and size in bytes, and reset the error and the mark of cancelled requests.
@@ -24,10 +70,13 @@ class Status:
         if getattr(dtype, "fields", None) is not None:  # a pickled object has no numpy dtype
             nbytes = nbytes // dtype.itemsize * count_data_bytes(dtype)
         self.source, self.tag, self.nbytes = source, tag, nbytes
-        self.error, self.cancelled = SUCCESS, False
+        self.error, self._cancelled = SUCCESS, 0
+
+    def __reduce__(self) -> Any:
+        return type(self).f2py, (self.py2f(),)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Status) and vars(self) == vars(other)
+        return isinstance(other, Status) and self.py2f() == other.py2f()
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -80,11 +129,13 @@ class Status:
 
     def Is_cancelled(self) -> bool:
         """Return True if the request was cancelled."""
-        return self.cancelled
+        return bool(self._cancelled)
 
     def Set_cancelled(self, flag: bool) -> None:
         """Set the mark of cancelled requests."""
-        self.cancelled = flag
+        self._cancelled = bool(flag)
+
+    cancelled = property(Is_cancelled, Set_cancelled)
 
     count = property(lambda self: self.nbytes, lambda self, value: setattr(self, "nbytes", value))
 
@@ -103,6 +154,6 @@ def fill_statuses(statuses: Any, filled: list[Status]) -> None:
         return
     for position, status in enumerate(filled):
         if position < len(statuses):
-            statuses[position].__dict__.update(vars(status))
+            statuses[position].copy_from(status)
         elif isinstance(statuses, list):
             statuses.append(status)

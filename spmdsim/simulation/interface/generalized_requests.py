@@ -46,7 +46,7 @@ class ProgramOperation:
         filled = Status()
         self._call(self._query, filled)
         if status is not None:
-            status.__dict__.update(vars(filled))
+            status.copy_from(filled)
 
     def cancel(self) -> None:
         """Call the program's function that cancels the operation."""

@@ -27,6 +27,7 @@ class Request(Handle):
     """
 
     operation: Any = None
+    _begin: Callable[[], Any] | None = None
 
     def __new__(cls, request: Request | None = None, operation: Any = None) -> Any:
         """Return a second handle of a request, or the request of a new operation."""
@@ -41,7 +42,7 @@ class Request(Handle):
         pass
 
     def __bool__(self) -> bool:
-        return self.operation is not None
+        return self.operation is not None or self._begin is not None
 
     # ------------------------------------------------------------------ one request
 
@@ -173,7 +174,8 @@ class Request(Handle):
         """Free the request if it is not null; the operation continues."""
         if self.operation is not None:
             self.operation.task.active.pop(id(self.operation), None)
-            self.operation = None
+        remove_handle(self)
+        self.operation = self._begin = None
 
     def _take(self, status: Status | None) -> Any:
         """Make the request null, and return the result of its complete operation.
@@ -434,8 +436,6 @@ class Prequest(Request):
         begin: function that starts the operation and returns it.
     """
 
-    _begin: Callable[[], Any] | None = None
-
     def __new__(cls, request: Request | None = None, begin: Callable[[], Any] | None = None) -> Any:
         """Return a second handle of a request, or a new request of an operation."""
         self = super().__new__(cls, request)
@@ -446,9 +446,6 @@ class Prequest(Request):
 
     def __init__(self, request: Request | None = None, begin: Callable[[], Any] | None = None) -> None:
         pass
-
-    def __bool__(self) -> bool:
-        return self._begin is not None
 
     def Start(self) -> None:
         """Start the operation once more.
@@ -467,12 +464,6 @@ class Prequest(Request):
         """Start all requests."""
         for request in requests:
             request.Start()
-
-    def free(self) -> None:
-        """Free the request if it is not null."""
-        super().free()
-        remove_handle(self)
-        self._begin = None
 
 
 def take_result(operation: Any, status: Status | None) -> Any:
@@ -541,7 +532,7 @@ def _data_bytes(array: Any) -> list[bytes]:
 def _fill_null_status(status: Status | None) -> Any:
     """Fill the status of a null request, and return None."""
     if status is not None:
-        status.__dict__.update(vars(Status()))
+        status.copy_from(Status())
     return None
 
 

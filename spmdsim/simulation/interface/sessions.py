@@ -52,9 +52,7 @@ class Session(ErrhandlerHolder, Handle):
         self._check()
         self.__dict__.clear()
 
-    def Free(self) -> None:
-        """End the session, as ``Finalize`` does."""
-        self.Finalize()
+    _release = Finalize
 
     def Get_num_psets(self, info: Info = INFO_NULL) -> int:
         """Return the number of sets of ranks."""

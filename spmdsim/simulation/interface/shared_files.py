@@ -179,9 +179,7 @@ class File(ErrhandlerHolder, Handle):
                 os.unlink(state.path)
         self.__dict__.clear()
 
-    def Free(self) -> None:
-        """Close the file, as ``Close`` does."""
-        self.Close()
+    _release = Close
 
     @classmethod
     def Delete(cls, filename: Any, info: Info = INFO_NULL) -> None:

@@ -374,7 +374,7 @@ class WindowCalls:
 
 def _check_op(op: Op, buffer: MessageBuffer) -> None:
     """Raise an MPI error (ERR_OP) if an operation is not predefined, or not defined for a buffer's type."""
-    if not op.Is_predefined():
+    if not op.is_predefined:
         raise MPIError("ERR_OP", f"op must be a predefined operation such as MPI.SUM, got {op!r}")
     op.check(buffer.dtype)
 
