@@ -232,7 +232,7 @@ def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, writ
         finally:
             scheduler.close()
     if scheduler.failure is None:
-        rc = stand_in.rc_module
+        rc = stand_in.rc
         # As in mpi4py, the end of the program finalizes MPI if ``rc.finalize`` is set. If it is None, the end
         # finalizes MPI only if the import has initialized it.
         finalizes_at_end = rc.finalize or (rc.finalize is None and rc.initialize)

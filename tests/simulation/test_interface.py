@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spmdsim.simulation import SimulationError, simulate
@@ -21,7 +22,6 @@ LEFT_OUT_CLASSES = ["Win", "buffer"]
 
 # Members that virtual ranks do not support, or that every Python object has.
 LEFT_OUT = [
-    "tomemory",
     "__new__",
     "__init__",
     "__ne__",
@@ -39,11 +39,6 @@ LEFT_OUT = [
     "Spawn_multiple",
     "Accept",
     "Connect",
-    "Create_f90_integer",
-    "Create_f90_real",
-    "Create_f90_complex",
-    "Match_size",
-    "Get_value_index",
 ]
 
 # Members whose signatures differ from mpi4py's.
@@ -123,6 +118,36 @@ def test_constants_that_programs_use_exist() -> None:
     assert [name for name in names.split() if not hasattr(module, name)] == []
 
 
+def test_the_package_has_settings_and_a_file() -> None:
+    def program() -> object:
+        """Return options, errors and hints that mpi4py has beside its communicators."""
+        import mpi4py
+        import mpi4py.rc
+        from mpi4py import MPI
+
+        mpi4py.rc(finalize=False)
+        with pytest.raises(TypeError, match="must be one of initialize"):
+            mpi4py.rc.finalise = True
+        with pytest.raises(TypeError, match="got 'other'"):
+            mpi4py.Rc(other=1)
+        with pytest.raises(ValueError, match="must be a library"):
+            mpi4py.profile("no_such_library", path=["/usr/lib"])
+        with pytest.warns(UserWarning, match="no shared library"):
+            mpi4py.profile(__file__)
+        fortran = MPI.Get_abi_fortran_info()
+        return (
+            mpi4py.rc.finalize,
+            repr(mpi4py.rc),
+            MPI.Get_abi_version(),
+            MPI.Get_abi_info().Get("mpi_count_size"),
+            (fortran["mpi_integer_size"], fortran["mpi_real16_supported"], fortran["mpi_complex4_supported"]),
+            importlib.util.find_spec("mpi4py") is None or Path(MPI.__file__).exists(),
+        )
+
+    expected = (False, "<mpi4py.rc>", (-1, -1), "8", ("4", "true", "false"), True)
+    assert simulate(program, 1).results == (expected,)
+
+
 def test_datatypes_of_numpy_dtypes() -> None:
     stand_in = StandIn()
     assert stand_in.MPI._typedict["d"] is stand_in.MPI.DOUBLE
@@ -130,11 +155,15 @@ def test_datatypes_of_numpy_dtypes() -> None:
 
     def program() -> object:
         from mpi4py import MPI
-        from mpi4py.util.dtlib import from_numpy_dtype
+        from mpi4py.util.dtlib import from_numpy_dtype, to_numpy_dtype
 
-        return from_numpy_dtype(float).Get_size(), MPI.Comm.Get_parent() == MPI.COMM_NULL
+        record = np.dtype([("numbers", "<i4", (3, 5)), ("letter", "S1")])
+        record_type = from_numpy_dtype(record)
+        restored = to_numpy_dtype(record_type)
+        is_equal = restored.itemsize == record.itemsize and restored["f1"] == record["letter"]
+        return from_numpy_dtype(float).Get_size(), MPI.Comm.Get_parent() == MPI.COMM_NULL, is_equal
 
-    assert simulate(program, 1).results == ((8, True),)
+    assert simulate(program, 1).results == ((8, True, True),)
 
 
 def test_names_without_a_simulation_raise() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.machinery
 import os
+import re
 import sys
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from spmdsim.errors import WorldError
@@ -29,6 +31,7 @@ from spmdsim.simulation.interface.graphs import Distgraphcomm, Graphcomm
 from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
 from spmdsim.simulation.interface.info import INFO_ENV, INFO_NULL, Info
 from spmdsim.simulation.interface.intercommunicators import Intercomm
+from spmdsim.simulation.interface.package_settings import Rc, profile
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
@@ -102,13 +105,15 @@ class StandIn:
         self.package.__file__ = self.package.__spec__.origin
         self.package.__path__ = list(self.package.__spec__.submodule_search_locations or [])
         self.MPI = types.ModuleType("mpi4py.MPI", "A stand-in for mpi4py.MPI, with virtual ranks.")
-        self.rc_module = types.ModuleType("mpi4py.rc")
-        vars(self.rc_module).update(
-            initialize=True, threads=True, thread_level="multiple", finalize=None, errors="exception"
-        )
+        libraries = [path for folder in self.package.__path__ for path in Path(folder).glob("MPI.*.so")]
+        if libraries:  # the last one is that of Open MPI, if mpi4py supports several libraries
+            self.MPI.__file__ = str(max(libraries))
+        self.rc = Rc()
         vars(self.package).update(
             MPI=self.MPI,
-            rc=self.rc_module,
+            rc=self.rc,
+            Rc=Rc,
+            profile=profile,
             __version__=VERSION,
             get_config=dict,
             get_include=lambda: os.path.join(self.package.__path__[0], "include"),
@@ -120,8 +125,7 @@ class StandIn:
 
     def modules(self) -> dict[str, Any]:
         """Return the entries for ``sys.modules``."""
-        modules = (self.package, self.MPI, self.rc_module)
-        return {module.__name__: module for module in modules}
+        return {"mpi4py": self.package, "mpi4py.MPI": self.MPI, "mpi4py.rc": self.rc}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -168,7 +172,7 @@ class StandIn:
 
     def _check_initialized(self, task: Task) -> None:
         """Disable COMM_WORLD of a rank if ``rc.initialize`` is off and it has not called Init."""
-        if not self.rc_module.initialize and task.initialized is True:
+        if not self.rc.initialize and task.initialized is True:
             task.initialized = False
             task.world._disable("MPI.Init() has not been called (rc.initialize is off)", fatal=True)
 
@@ -243,6 +247,26 @@ class StandIn:
     def Get_library_version(self) -> str:
         """Return the name of the simulator."""
         return "spmdsim simulated MPI"
+
+    def Get_abi_version(self) -> tuple[int, int]:
+        """Return (-1, -1): the handles are those of no standard ABI."""
+        return (-1, -1)
+
+    def Get_abi_info(self) -> Info:
+        """Return hints with the bytes of addresses, counts and offsets."""
+        return Info.Create({f"mpi_{kind}_size": "8" for kind in ("aint", "count", "offset")})
+
+    def Get_abi_fortran_info(self) -> Info:
+        """Return hints with the bytes of Fortran's default types, and on its sized types that exist."""
+        names = type_lookups.NAMED
+        hints = {
+            f"mpi_{name.lower()}_size": str(names[name].Get_size())
+            for name in ("LOGICAL", "INTEGER", "REAL", "DOUBLE_PRECISION")
+        }
+        for name, datatype in names.items():
+            if name == "DOUBLE_COMPLEX" or re.fullmatch("(LOGICAL|INTEGER|REAL|COMPLEX)[0-9]+", name):
+                hints[f"mpi_{name.lower()}_supported"] = str(bool(datatype)).lower()
+        return Info.Create(hints)
 
     def get_vendor(self) -> tuple[str, tuple[int, int, int]]:
         """Return the name and version of the simulator."""
