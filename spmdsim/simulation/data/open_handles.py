@@ -31,7 +31,7 @@ class OpenHandles:
     def count_of_rank(self, kind: str) -> int:
         """Return the number of open handles of a kind that the running rank created."""
         rank = self._locate().rank
-        return sum(1 for other, place in self._records.values() if (other, place.rank) == (kind, rank))
+        return [(name, location.rank) for name, location in self._records.values()].count((kind, rank))
 
     def list_places(self) -> list[tuple[str, Any]]:
         """Return the kind and the place of each open handle."""

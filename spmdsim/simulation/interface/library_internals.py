@@ -90,6 +90,9 @@ def _addressof(arg: Any) -> int:
     """Return the address of a status, or of memory with the number of a handle's object.
 
     Values that are written to the number's memory have no effect.
+
+    Args:
+        arg: the status or the handle.
     """
     _sizeof(arg)
     if isinstance(arg, Handle):
