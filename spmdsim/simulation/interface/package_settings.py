@@ -80,9 +80,9 @@ def profile(name: _Path, *, path: _Path | Iterable[_Path] | None = None) -> None
         folders = [path or ""] if path is None or isinstance(path, os.PathLike) else list(path)
     stem = os.fsdecode(name)
     files = (Path(os.fsdecode(folder), file) for folder in folders for file in (stem, f"lib{stem}.so"))
-    found = next((file for file in files if file.is_file()), None)
-    if found is None:
+    library = next((file for file in files if file.is_file()), None)
+    if library is None:
         raise ValueError(f"profile: name must be a library in the folders of path, got {stem!r}")
-    with found.open("rb") as stream:
+    with library.open("rb") as stream:
         if stream.read(4) != b"\x7fELF":
-            warnings.warn(f"profile: {found} is no shared library", stacklevel=2)
+            warnings.warn(f"profile: {library} is no shared library", stacklevel=2)
