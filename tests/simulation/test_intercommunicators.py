@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spmdsim.simulation import simulate
+from spmdsim.simulation import SimulationError, simulate
 
 pytest.importorskip("greenlet")
 
@@ -100,3 +100,65 @@ def test_mistakes_in_intercommunicators_are_found() -> None:
     assert "rank 0" in problem.message and "rank 3" in problem.message
     problem = simulate(differs, 4, check=False).problems[0]
     assert problem.kind == "collective_mismatch" and "3 × float64" in problem.message
+
+
+def test_ranks_connect_at_a_port_with_a_published_name() -> None:
+    def program(comm: Any) -> Any:
+        """Return sizes, the ranks of the other group and the result of a broadcast to it."""
+        from mpi4py import MPI
+
+        side = comm.Split(comm.rank == 2, comm.rank)
+        if comm.rank == 2:
+            port = MPI.Open_port()
+            comm.Barrier()
+            MPI.Publish_name("sum", port)
+            inter = side.Accept(port)
+            MPI.Unpublish_name("sum", port)
+            MPI.Close_port(port)
+        else:
+            comm.Barrier()
+            inter = side.Connect(MPI.Lookup_name("sum") if side.rank == 1 else "", root=1)
+        sizes, others = (inter.size, inter.remote_size), inter.allgather(comm.rank)
+        word = inter.bcast("word", MPI.ROOT if comm.rank == 2 else 0)
+        inter.Disconnect()
+        return sizes, others, word, bool(inter)
+
+    assert simulate(program, 4).results == (
+        ((3, 1), [2], "word", False),
+        ((3, 1), [2], "word", False),
+        ((1, 3), [0, 1, 3], None, False),
+        ((3, 1), [2], "word", False),
+    )
+
+
+def test_wrong_ports_and_services_are_refused() -> None:
+    def program(comm: Any) -> None:
+        from mpi4py import MPI
+
+        port = MPI.Open_port()
+        MPI.Publish_name("service", port)
+        for call, text in (
+            (lambda: comm.Connect("port"), "ERR_PORT.*port_name must be an open port, got 'port'"),
+            (lambda: comm.Accept(port, root=1), "ERR_ROOT"),
+            (lambda: MPI.Close_port("port"), "ERR_PORT"),
+            (lambda: MPI.Publish_name("service", port), "ERR_SERVICE"),
+            (lambda: MPI.Unpublish_name("service", "port"), "ERR_SERVICE"),
+            (lambda: MPI.Lookup_name("other"), "ERR_NAME"),
+        ):
+            with pytest.raises(MPI.Exception, match=text):
+                call()
+
+    simulate(program, 1)
+
+
+def test_a_connection_that_no_rank_accepts_is_a_deadlock() -> None:
+    def program(comm: Any) -> None:
+        """Let rank 1 connect at a port where rank 0 does not accept."""
+        from mpi4py import MPI
+
+        port = comm.bcast(MPI.Open_port() if comm.rank == 0 else None)
+        if comm.rank == 1:
+            MPI.COMM_SELF.Connect(port)
+
+    with pytest.raises(SimulationError, match=r"rank 1.*Connect"):
+        simulate(program, 2)

@@ -37,8 +37,6 @@ LEFT_OUT = [
     "Join",
     "Spawn",
     "Spawn_multiple",
-    "Accept",
-    "Connect",
 ]
 
 # Members whose signatures differ from mpi4py's.

@@ -18,6 +18,7 @@ from spmdsim.simulation.data.message_buffers import (
 )
 from spmdsim.simulation.data.open_handles import remove_handle
 from spmdsim.simulation.data.reduce_operators import SUM, Op, as_op
+from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.engine.collective_calls import (
     CollectiveCall,
     CollectiveRule,
@@ -25,12 +26,13 @@ from spmdsim.simulation.engine.collective_calls import (
     move_blocks,
     reduce_operands,
 )
-from spmdsim.simulation.engine.mailboxes import Endpoint
+from spmdsim.simulation.engine.mailboxes import STANDARD, Endpoint
 from spmdsim.simulation.engine.scheduler import Task
 from spmdsim.simulation.interface.collective_methods import add_collectives
 from spmdsim.simulation.interface.errhandlers import Errhandler
 from spmdsim.simulation.interface.groups import Group
 from spmdsim.simulation.interface.info import INFO_NULL, Info
+from spmdsim.simulation.interface.ports import ports_of
 from spmdsim.simulation.interface.simulated_comm import (
     COMM_NULL,
     Comm,
@@ -250,6 +252,23 @@ def create_intercomm(
         leader = Intracomm.make(hidden, peer._rank, local._task)
         remove_handle(leader)  # the program does not get it
         remote = hidden, tag, _exchange_ranks(leader, ranks, remote_leader, tag, name, frame)
+    return join_groups(local, local_leader, remote, name, frame)
+
+
+def join_groups(local: Intracomm, local_leader: int, remote: Any, name: str, frame: Any) -> Intercomm:
+    """Return the intercommunicator of the ranks of ``local`` and of a group that its leader knows.
+
+    Args:
+        local: the communicator of the local group, whose ranks all call it.
+        local_leader: rank in ``local`` of the leader.
+        remote: on the leader the state of a communicator of both leaders, a tag, and the ranks of the other group.
+        name: name of the method.
+        frame: the caller's frame, to find the line of the call.
+
+    Raises:
+        MPIError: If the groups have a common rank.
+    """
+    ranks = local._shared.ranks
 
     def answer(calls: _Calls) -> None:
         """Create the state on the first side, and use it on the second one."""
@@ -264,6 +283,42 @@ def create_intercomm(
             call.value = state
 
     return Intercomm.make(local._agree(name, remote, answer, frame), 0, local._task)  # type: ignore[no-any-return]
+
+
+def meet_at_port(comm: Any, port_name: str, root: int, call: str, frame: Any) -> Intercomm:
+    """Return the intercommunicator of the ranks that accept at a port and of those that connect.
+
+    The root that accepts receives the ranks of any root that connects, and answers with its own. Ranks that connect
+    wait for a root that accepts.
+
+    Args:
+        comm: the communicator, whose ranks all call it.
+        port_name: the name of the port; only used on the root.
+        root: the rank that knows the port.
+        call: "Accept" or "Connect".
+        frame: the caller's frame, to find the line of the call.
+
+    Raises:
+        MPIError: If the root is no rank (ERR_ROOT), or the port is not open or not the root's own (ERR_PORT).
+    """
+    if not 0 <= root < comm.size:
+        raise MPIError("ERR_ROOT", f"{call}: root must be 0 to {comm.size - 1}, got {root}")
+    remote: Any = None
+    if comm._rank == root:
+        task = comm._task
+        owner, tag = ports_of(task).find_owner(call, port_name)
+        leader, payload = task.world._hidden("ports"), ObjectPayload(comm._shared.ranks)
+        if call == "Accept":
+            if owner != task.rank:
+                raise MPIError("ERR_PORT", f"Accept: port_name must be a port of the root, got {port_name!r}")
+            status = Status()
+            others = leader._receive(OBJECT_TARGET, c.ANY_SOURCE, tag, status, call, frame)
+            leader._send(payload, status.source, tag, STANDARD, call, frame)
+        else:
+            leader._send(payload, owner, tag, STANDARD, call, frame)
+            others = leader._receive(OBJECT_TARGET, owner, tag, None, call, frame)
+        remote = leader._shared, tag, others
+    return join_groups(comm, root, remote, call, frame)
 
 
 # ---------------------------------------------------------------------- answers for new communicators

@@ -657,6 +657,40 @@ class Intracomm(Comm):
         )
         return result
 
+    def Accept(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
+        """Create an intercommunicator with the ranks that call ``Connect`` for a port.
+
+        All ranks must call it; it blocks until the other ranks connect.
+
+        Args:
+            port_name: the name of a port that the root has opened; only used on the root.
+            info: not used: mpi4py has it.
+            root: the rank that knows the port.
+
+        Raises:
+            MPIError: If the root is no rank, or the port is not open or not the root's own.
+        """
+        from spmdsim.simulation.interface.intercommunicators import meet_at_port
+
+        return meet_at_port(self, port_name, root, "Accept", _frame(1))
+
+    def Connect(self, port_name: str, info: Info = INFO_NULL, root: int = 0) -> Intercomm:
+        """Create an intercommunicator with the ranks that call ``Accept`` for a port.
+
+        All ranks must call it; it blocks until the other ranks accept.
+
+        Args:
+            port_name: the name of a port that is open; only used on the root.
+            info: not used: mpi4py has it.
+            root: the rank that knows the port.
+
+        Raises:
+            MPIError: If the root is no rank, or the port is not open.
+        """
+        from spmdsim.simulation.interface.intercommunicators import meet_at_port
+
+        return meet_at_port(self, port_name, root, "Connect", _frame(1))
+
 
 def enable(comm: Any) -> None:
     """Make a disabled handle usable again; do nothing for other handles."""

@@ -32,6 +32,7 @@ from spmdsim.simulation.interface.groups import GROUP_EMPTY, GROUP_NULL, Group
 from spmdsim.simulation.interface.info import INFO_ENV, INFO_NULL, Info
 from spmdsim.simulation.interface.intercommunicators import Intercomm
 from spmdsim.simulation.interface.package_settings import Rc, profile
+from spmdsim.simulation.interface.ports import ports_of
 from spmdsim.simulation.interface.probes import Matched
 from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims, Topocomm
 from spmdsim.simulation.interface.requests import Prequest, Request
@@ -322,6 +323,57 @@ class StandIn:
                 "ERR_DUP_DATAREP", f"Register_datarep: datarep must be a new name, got {datarep!r}"
             )
         names.add(datarep)
+
+    def Open_port(self, info: Info = INFO_NULL) -> str:
+        """Open a port, at which other ranks can connect; return its name. ``info`` is not used."""
+        task = _task()
+        return ports_of(task).open(task.rank)
+
+    def Close_port(self, port_name: str) -> None:
+        """Close a port; raise an MPI error (ERR_PORT) if it is not open."""
+        ports_of(_task()).close(port_name)
+
+    def Publish_name(self, service_name: str, port_name: str, info: Info = INFO_NULL) -> None:
+        """Publish a port under the name of a service.
+
+        Args:
+            service_name: the name of the service.
+            port_name: the name of the port.
+            info: not used: mpi4py has it.
+
+        Raises:
+            MPIError: If the service is published (ERR_SERVICE).
+        """
+        ports_of(_task()).publish(service_name, port_name)
+
+    def Unpublish_name(self, service_name: str, port_name: str, info: Info = INFO_NULL) -> None:
+        """Remove a service.
+
+        Args:
+            service_name: the name of the service.
+            port_name: the name of its port.
+            info: not used: mpi4py has it.
+
+        Raises:
+            MPIError: If the service is not published with this port (ERR_SERVICE).
+        """
+        ports_of(_task()).withdraw(service_name, port_name)
+
+    def Lookup_name(self, service_name: str, info: Info = INFO_NULL) -> str:
+        """Return the port of a service.
+
+        Other ranks run first, so that a program may repeat the call until the service is published.
+
+        Args:
+            service_name: the name of the service.
+            info: not used: mpi4py has it.
+
+        Raises:
+            MPIError: If the service is not published (ERR_NAME).
+        """
+        task = _task()
+        task.scheduler.yield_turn()
+        return ports_of(task).look_up(service_name)
 
     def Get_hw_resource_info(self) -> Info:
         """Return hints on the hardware: none."""
