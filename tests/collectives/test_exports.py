@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spmdsim.cli.main import main
 from spmdsim.collectives import (
     Schedule,
     algorithms,
@@ -21,9 +22,11 @@ from spmdsim.collectives import (
     recv_reduce,
     schedule_of,
     send,
+    verify,
 )
 from spmdsim.collectives.formats.goal_format import goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
+from spmdsim.collectives.formats.msccl_reader import parse_msccl
 from spmdsim.errors import InputError, ScheduleError
 
 RING_OF_TWO = """\
@@ -375,3 +378,118 @@ def test_a_step_with_three_dependencies_follows_two_nops() -> None:
         [("rrc", "3", "2")],
         [("rrc", "4", "0")],
     ]
+
+
+def read_again(schedule: Schedule) -> Schedule:
+    """Return the schedule that is read from the exported file."""
+    return make_schedule(parse_msccl(msccl_xml(schedule), "read"), schedule.size)
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_msccl_files_are_read_as_schedules_that_move_equal_bytes(name: str) -> None:
+    checked = 0
+    for chosen in algorithms(name):
+        for size in filter(chosen.fits, (1, 2, 5, 8)):
+            schedule = make_schedule(chosen, size)
+            again = read_again(schedule)
+            verdict = verify(again)
+            assert verdict.ok, (chosen.name, size, verdict.findings)
+            nbytes = 8 * schedule.chunk_count * size
+            before, after = count(schedule, nbytes), count(again, nbytes)
+            for counted in ("bytes_sent", "bytes_received"):
+                assert getattr(before, counted).tolist() == getattr(after, counted).tolist()
+            assert after.steps <= before.steps
+            checked += 1
+    assert checked >= 20
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        ("all_reduce", "ring"),
+        ("all_reduce", "recursive_doubling"),
+        ("all_to_all", "bruck"),
+        ("all_gather", "ring"),
+        ("all_gather", "recursive_doubling"),
+        ("reduce_scatter", "ring"),
+    ],
+)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_msccl_files_have_the_rounds_and_messages_of_the_schedule(
+    collective: str, name: str, size: int
+) -> None:
+    schedule = schedule_of(collective, name, size)
+    before, after = count(schedule, 6400), count(read_again(schedule), 6400)
+    assert (before.steps, before.critical_bytes) == (after.steps, after.critical_bytes)
+    assert before.messages_sent.tolist() == after.messages_sent.tolist()
+    assert before.bytes_reduced.tolist() == after.bytes_reduced.tolist()
+
+
+FUSED = """<algo name="fused" proto="LL" nchannels="1" nchunksperloop="3" ngpus="3" coll="allgather" inplace="1">
+  <gpu id="{rank}" i_chunks="1" o_chunks="3" s_chunks="0">
+    <tb id="0" send="{next}" recv="{last}" chan="0">
+      <step s="0" type="s" srcbuf="i" srcoff="0" dstbuf="o" dstoff="{rank}" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="1" type="rcs" srcbuf="o" srcoff="{last}" dstbuf="o" dstoff="{last}" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+      <step s="2" type="r" srcbuf="o" srcoff="{next}" dstbuf="o" dstoff="{next}" cnt="1" depid="-1" deps="-1" hasdep="0"/>
+    </tb>
+  </gpu>
+</algo>
+"""
+
+
+def test_files_of_other_programs_may_send_what_they_receive_in_one_step() -> None:
+    head, *gpu, end = FUSED.splitlines()
+    ranks = ["\n".join(gpu).format(rank=r, next=(r + 1) % 3, last=(r + 2) % 3) for r in range(3)]
+    schedule = make_schedule(parse_msccl("\n".join([head, *ranks, end]), "fused"), 3)
+    assert verify(schedule).ok
+    counted = count(schedule, 300)
+    assert (counted.steps, counted.bytes_sent.tolist()) == (2, [200] * 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("</algo>", "", "it is not XML: no element found"),
+        ("<algo", '<!DOCTYPE a [<!ENTITY b "c">]><algo', "no document type and no entities"),
+        ("<tb ", "<step><tb ", "it has <step> at depth 2; expected algo > gpu > tb > step"),
+        ('coll="allreduce"', 'coll="allreduced"', "coll must be allreduce, allgather"),
+        ('coll="allreduce"', "", "coll must be allreduce, allgather"),
+        ('inplace="1"', 'inplace="0"', "inplace must be 1 for allreduce, got 0"),
+        ('ngpus="3"', 'ngpus="4"', "ngpus must be 3, the number of gpu elements, got 4"),
+        ('type="rrc"', 'type="rrx"', "type must be one of s, r, rrc"),
+        ('srcoff="0"', 'srcoff="9999999999"', "srcoff must be a number from 0 to 65536, got '9999999999'"),
+        ('send="1"', 'send="7"', "send must be a number from -1 to 2, got '7'"),
+        ('depid="1" deps="0"', 'depid="-1" deps="-1"', "must wait for tb"),
+        ('depid="1" deps="0"', 'depid="1" deps="9"', "waits forever for a step or a message"),
+        ('srcbuf="i"', 'srcbuf="s"', "which has no data"),
+    ],
+)
+def test_damaged_msccl_files_give_one_line(
+    tmp_path: Any, capsys: pytest.CaptureFixture[str], old: str, new: str, message: str
+) -> None:
+    text = msccl_xml(schedule_of("all_reduce", "ring", 3))
+    assert old in text
+    file = tmp_path / "ring.xml"
+    file.write_text(text.replace(old, new, 1))
+    with pytest.raises(SystemExit) as stopped:
+        raise SystemExit(main(["collective", "check", str(file)]))
+    error = capsys.readouterr().err.strip()
+    assert stopped.value.code == 2 and "cannot be read as MSCCL XML" in error
+    assert message in error and "\n" not in error
+
+
+def test_commands_take_msccl_files(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.xml"
+    file.write_text(msccl_xml(schedule_of("all_reduce", "ring", 4)))
+    assert main(["collective", "check", str(file)]) == 0
+    assert "correct, score 66.7 of 100" in capsys.readouterr().out
+    assert main(["collective", "show", "all_reduce", str(file), "-n", "4"]) == 0
+    assert "rounds          6  (lower bound 2)" in capsys.readouterr().out
+    command = ["collective", "predict", "all_reduce", "-n", "4", "-e", "1K", "--algorithms", f"ring,{file}"]
+    assert main(command) == 0
+    assert "mine.xml" in capsys.readouterr().out
+    # A file that forgets a message is wrong, not damaged.
+    file.write_text(file.read_text().replace('type="rrc"', 'type="r"'))
+    assert main(["collective", "check", str(file)]) == 1
+    assert main(["collective", "check", str(file), "--collective", "all_gather"]) == 2
+    assert "must implement all_gather, got all_reduce" in capsys.readouterr().err

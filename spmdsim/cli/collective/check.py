@@ -46,7 +46,9 @@ have no effect on the verdict. If you grade programs of others, run them as a us
 @command(
     "Verify an algorithm for many rank counts, and report the round and the rank of each error.",
     EXAMPLES,
-    varied("algorithm", help="FILE.py:FUNCTION, or the name of an algorithm of this package"),
+    varied(
+        "algorithm", help="FILE.py:FUNCTION, MSCCL's FILE.xml, or the name of an algorithm of this package"
+    ),
     value("-n --ranks", "N", "rank counts: 6, 2..16 or 2,4,8 (2..16)", default="2..16"),
     value("--collective", "", "collective that it implements (all_reduce)", default="all_reduce"),
     value("--root", "R", "only this root (default: every root)", whole_number),

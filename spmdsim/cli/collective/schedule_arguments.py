@@ -171,14 +171,14 @@ def split_names(text: str) -> list[str]:
 def find_algorithm(
     collective: str, name: str, chunks: str | None = None, ports: str | None = None
 ) -> Algorithm:
-    """Return an algorithm by its name, or a user's algorithm by ``FILE.py:FUNCTION``.
+    """Return an algorithm by its name, or a user's by ``FILE.py:FUNCTION`` or ``FILE.xml``.
 
     A user's file is executed at once, in a child process where ``fork`` exists, else in this process. The
     function is not called here.
 
     Args:
         collective: name of the collective.
-        name: the algorithm. A name that contains ".py" is a user's.
+        name: the algorithm. A name that contains ".py" is a user's; one that ends with ".xml" is an MSCCL file.
         chunks: number of chunks of a user's algorithm, such as "2*n"; None: it is derived from the rounds.
         ports: number of messages that a rank of a user's algorithm may send per round, such as "n-1"; None: "1".
 
@@ -189,6 +189,8 @@ def find_algorithm(
     """
     from spmdsim.collectives import algorithm, from_function
 
+    if name.endswith(".xml"):
+        return _read_schedule(collective, name)
     if ".py" not in name:
         return algorithm(collective, name)
     path, _, function = name.rpartition(":")
@@ -197,6 +199,27 @@ def find_algorithm(
     return from_function(
         _isolate_function(Path(path), function), collective, chunks=chunks or "", ports=ports or "1"
     )
+
+
+def _read_schedule(collective_name: str, path: str) -> Algorithm:
+    """Return the algorithm of an MSCCL XML file.
+
+    Args:
+        collective_name: the collective that it must implement.
+        path: the file.
+
+    Raises:
+        InputError: If the file cannot be read, or implements another collective.
+    """
+    from spmdsim.collectives import collective
+    from spmdsim.collectives.formats.msccl_reader import read_msccl
+
+    chosen, wanted = read_msccl(path), collective(collective_name).name
+    if chosen.collective.name != wanted:
+        raise InputError(
+            f"{path} must implement {wanted}, got {chosen.collective.name}; name that collective"
+        )
+    return chosen
 
 
 def _isolate_function(path: Path, name: str) -> Any:
