@@ -440,10 +440,21 @@ FUSED = """<algo name="fused" proto="LL" nchannels="1" nchunksperloop="3" ngpus=
 def test_files_of_other_programs_may_send_what_they_receive_in_one_step() -> None:
     head, *gpu, end = FUSED.splitlines()
     ranks = ["\n".join(gpu).format(rank=r, next=(r + 1) % 3, last=(r + 2) % 3) for r in range(3)]
-    schedule = make_schedule(parse_msccl("\n".join([head, *ranks, end]), "fused"), 3)
+    text = "\n".join([head, *ranks, end])
+    schedule = make_schedule(parse_msccl(text, "fused"), 3)
     assert verify(schedule).ok
     counted = count(schedule, 300)
     assert (counted.steps, counted.bytes_sent.tolist()) == (2, [200] * 3)
+    last = 'type="r" srcbuf="o" srcoff="1" dstbuf="o" dstoff="1"'
+    assert last in text
+    with pytest.raises(InputError, match="step 2 puts chunk 1 into the place of another one in the output"):
+        parse_msccl(text.replace(last, last[:-2] + '2"'), "fused")
+
+
+def test_an_msccl_file_must_copy_the_own_block() -> None:
+    text = msccl_xml(schedule_of("all_to_all", "pairwise", 3))
+    with pytest.raises(InputError, match="gpu 0 does not copy its own block"):
+        parse_msccl(text.replace('type="cpy"', 'type="nop"'), "pairwise")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class _Action:
         source: the spot that it reads.
         target: the spot that it writes.
         before: the actions that it waits for.
-        seen: by threadblock, the number of steps that ran before it for certain.
+        finished: by threadblock, the number of steps that ran before it for certain.
         partner: the other side of a message.
         cells: the chunk numbers that it reads and writes in the schedule.
         round: the number of its round.
@@ -64,7 +64,7 @@ class _Action:
     source: Spot = ("s", 0)
     target: Spot = ("s", 0)
     before: list[_Action] = field(default_factory=list)
-    seen: dict[int, int] = field(default_factory=dict)
+    finished: dict[int, int] = field(default_factory=dict)
     partner: _Action | None = None
     cells: tuple[int, int] = (0, 0)
     round: int = 0
@@ -79,7 +79,7 @@ class _Action:
     @property
     def place(self) -> str:
         """Place of its step in the file, for messages."""
-        return f"gpu {self.rank}, tb {self.block}, step {self.seen[self.block] - 1}"
+        return f"gpu {self.rank}, tb {self.block}, step {self.finished[self.block] - 1}"
 
 
 class _Elements:
@@ -91,7 +91,7 @@ class _Elements:
         self.gpus: list[tuple[Attributes, list[tuple[Attributes, list[Attributes]]]]] = []
 
     def start(self, tag: str, attributes: Attributes) -> None:
-        """Store an element.
+        """Store the ``attributes`` of an element with this ``tag``.
 
         Raises:
             InputError: If it is no element of this depth, or there are too many.
@@ -141,6 +141,9 @@ def parse_msccl(text: str, name: str) -> Algorithm:
         text: the text.
         name: the name of the algorithm.
 
+    Raises:
+        InputError: If the text is no program that can run.
+
     >>> from spmdsim.collectives import make_schedule, schedule_of, verify
     >>> from spmdsim.collectives.formats.msccl import msccl_xml
     >>> ring = parse_msccl(msccl_xml(schedule_of("all_gather", "ring", 4)), "mine")
@@ -157,7 +160,7 @@ def parse_msccl(text: str, name: str) -> Algorithm:
     except ParseError as error:
         raise InputError(f"it is not XML: {error}") from None
     rounds, chunk_count = _Program(elements).rounds()
-    ports = max([1, *(_count_ports(moves) for own in rounds for moves in own)])
+    ports = max([1, *(_count_ports(moves) for rank_rounds in rounds for moves in rank_rounds)])
     size = len(rounds)
 
     def generate(rank: int, size: int) -> Iterator[list[Instruction]]:
@@ -204,7 +207,14 @@ class _Program:
         self._run()
 
     def _read_head(self, algo: Attributes) -> int:
-        """Check the attributes of the outermost element, and return the chunks of a rank's larger buffer."""
+        """Check the attributes of the outermost element; return the chunks of a rank's larger buffer.
+
+        Args:
+            algo: the attributes.
+
+        Raises:
+            InputError: If one is missing, wrong or not supported.
+        """
         if self.coll not in NAMES.values():
             raise InputError(f"coll must be {', '.join(NAMES.values())}, got {one_line(self.coll, 40)!r}")
         if _number(algo, "ngpus", 1, MOST_RANKS) != self.size:
@@ -222,7 +232,15 @@ class _Program:
     def _read_blocks(
         self, rank: int, gpu: tuple[Attributes, list[tuple[Attributes, list[Attributes]]]]
     ) -> list[tuple[tuple[int, int, int], list[Attributes]]]:
-        """Return peers and channel ``(send, recv, chan)`` and the steps of each threadblock of a rank."""
+        """Return peers and channel ``(send, recv, chan)`` and the steps of each threadblock of a rank.
+
+        Args:
+            rank: the rank.
+            gpu: the attributes of its element, and those of its threadblocks and steps.
+
+        Raises:
+            InputError: If an attribute is wrong, or the elements have another order than their ids.
+        """
         attributes, blocks = gpu
         if _number(attributes, "id", 0, MOST_RANKS) != rank:
             raise InputError(
@@ -246,7 +264,17 @@ class _Program:
         return {("io", chunk): chunk for chunk in range(self.loop)}
 
     def _spot(self, rank: int, step: Attributes, side: str, index: int) -> Spot:
-        """Return the spot of a step's side ("src" or "dst"); input and output in place are one buffer "io"."""
+        """Return the spot of a step's side; input and output in place are one buffer "io".
+
+        Args:
+            rank: the rank.
+            step: the attributes of the step.
+            side: "src" or "dst".
+            index: the number of the chunk in the step.
+
+        Raises:
+            InputError: If the step names no buffer or offset.
+        """
         buffer, offset = step.get(f"{side}buf", ""), _number(step, f"{side}off", 0, MOST_CHUNKS) + index
         if buffer not in ("i", "o", "s"):
             raise InputError(f"{side}buf must be i, o or s, got {one_line(buffer, 20)!r}")
@@ -256,7 +284,13 @@ class _Program:
         return "io", offset + (rank * (self.loop // self.size) if is_block else 0)
 
     def _cell(self, rank: int, spot: Spot, chunk: int) -> int:
-        """Return the chunk number of a spot in the schedule: the chunk at its own place, else a scratch copy."""
+        """Return the chunk number of a spot in the schedule: the chunk at its own place, else a scratch copy.
+
+        Args:
+            rank: the rank.
+            spot: the spot.
+            chunk: the chunk in it.
+        """
         homes = [("io", chunk)]
         if self.coll == "alltoall":
             source, target = divmod(chunk, self.size)
@@ -270,7 +304,7 @@ class _Program:
         """Run all steps in an order that their waits allow, and follow the chunks.
 
         Raises:
-            InputError: If no order runs all steps, or a message is not received.
+            InputError: If no order runs all steps, a message is not received, or a rank does not copy its own block.
         """
         waiting = [(rank, number) for rank, blocks in enumerate(self.blocks) for number in range(len(blocks))]
         progress = True
@@ -287,14 +321,25 @@ class _Program:
         for (source, target, _), messages in self.wires.items():
             if messages:
                 raise InputError(f"gpu {target} does not receive a message from gpu {source}")
+        for rank, chunks in enumerate(self.chunks):
+            if self.coll == "alltoall" and ("o", rank) not in chunks:
+                raise InputError(f"gpu {rank} does not copy its own block from input to output")
 
     def _run_step(self, rank: int, number: int) -> bool:
-        """Run the next step of a threadblock; return False if there is none, or it must wait."""
+        """Run the next step of a threadblock; return False if there is none, or it must wait.
+
+        Args:
+            rank: the rank.
+            number: the number of the threadblock.
+
+        Raises:
+            InputError: If the step is wrong.
+        """
         peers, steps = self.blocks[rank][number]
-        own = self.done[rank][number]
-        if len(own) == len(steps):
+        done = self.done[rank][number]
+        if len(done) == len(steps):
             return False
-        step, before = steps[len(own)], own[-1:]
+        step, before = steps[len(done)], done[-1:]
         block = _number(step, "depid", -1, len(self.blocks[rank]) - 1)
         if block >= 0:
             awaited = _number(step, "deps", 0, MOST_STEPS)
@@ -309,9 +354,13 @@ class _Program:
         count = 0 if kinds == ("nop",) else _number(step, "cnt", 0, MOST_CHUNKS)
         if kinds[0] in ("recv", "reduce") and len(self.wires[peers[1], rank, peers[2]]) < count:
             return False
-        seen = {b: max(a.seen.get(b, 0) for a in before) for b in {b for a in before for b in a.seen}}
-        seen[number] = len(own) + 1
-        own.append(self._run_chunks(step, _Action("nop", rank, number, before=before, seen=seen), count))
+        finished = {
+            b: max(a.finished.get(b, 0) for a in before) for b in {b for a in before for b in a.finished}
+        }
+        finished[number] = len(done) + 1
+        done.append(
+            self._run_chunks(step, _Action("nop", rank, number, before=before, finished=finished), count)
+        )
         return True
 
     def _run_chunks(self, step: Attributes, last: _Action, count: int) -> _Action:
@@ -321,6 +370,9 @@ class _Program:
             step: the step.
             last: an action without work for the start of the step, which has its waits.
             count: the number of chunks.
+
+        Raises:
+            InputError: If there are too many chunks, or the step is wrong.
         """
         if len(self.actions) + count > MOST_ACTIONS:
             raise InputError(f"its steps must move {MOST_ACTIONS:,} chunks at most, got more")
@@ -332,16 +384,22 @@ class _Program:
                 source, target = (self._spot(rank, step, side, index) for side in ("src", "dst"))
                 source = target if kind == "send" and len(kinds) > 1 else source
                 wire = (rank, to, channel) if kind == "send" else (origin, rank, channel)
-                last = _Action(kind, rank, block, wire, source, target, [last], last.seen)
+                last = _Action(kind, rank, block, wire, source, target, [last], last.finished)
                 self._follow(last)
         return last
 
     def _follow(self, action: _Action) -> None:
-        """Move the chunk of an action, and append it to the actions."""
+        """Move the chunk of an action, and append it to the actions.
+
+        Raises:
+            InputError: If it has no peer or no data, races for the chunk, or puts it into the place of another one.
+        """
         rank, chunks = action.rank, self.chunks[action.rank]
         self._check_race(action)
         if (action.receives or action.kind == "send") and min(action.wire) < 0:
             raise InputError(f"{action.place} has a message, but its threadblock has no peer for it")
+        if action.kind == "reduce" and action.source != action.target:
+            raise InputError(f"{action.place} must reduce into the chunk that it reads")
         if action.receives:
             action.partner = self.wires[action.wire].popleft()
             action.partner.partner = action
@@ -354,12 +412,16 @@ class _Program:
         if action.kind == "send":
             self.wires[action.wire].append(action)
         else:
+            if action.target[0] in ("io", "o") and action.cells[1] != chunk:
+                raise InputError(
+                    f"{action.place} puts chunk {chunk} into the place of another one in the output"
+                )
             chunks[action.target] = chunk
         self.actions.append(action)
 
     def _check_race(self, action: _Action) -> None:
         """Raise InputError if an action does not wait for another threadblock's use of its chunk."""
-        touched, moment = self.touched[action.rank], (action.block, action.seen[action.block])
+        touched, moment = self.touched[action.rank], (action.block, action.finished[action.block])
         spots = [(action.target, True)] if action.kind != "send" else []
         if not action.receives:
             spots.append((action.source, False))
@@ -367,7 +429,7 @@ class _Program:
             written, read = touched.setdefault(spot, (None, {}))
             uses = [*([written] if written else []), *(read.items() if writes else [])]
             for block, number in uses:
-                if action.seen.get(block, 0) < number:
+                if action.finished.get(block, 0) < number:
                     raise InputError(
                         f"{action.place} must wait for tb {block}, step {number - 1}, which uses its chunk"
                     )
@@ -386,8 +448,8 @@ class _Program:
             if action.kind not in ("nop", "send"):
                 by_round[action.rank][action.round].append(action)
         rounds: list[list[list[Instruction]]] = [[[] for _ in range(count)] for _ in range(self.size)]
-        for rank, own in enumerate(by_round):
-            for number, actions in enumerate(own):
+        for rank, rank_actions in enumerate(by_round):
+            for number, actions in enumerate(rank_actions):
                 for group in _group_messages(actions):
                     sender = group[0].wire[0]
                     sent = [action.partner.cells[0] for action in group if action.partner]
@@ -401,6 +463,9 @@ class _Program:
 
         A send reads the values from before its round. So receives and local work that it waits for are in earlier
         rounds; other actions can be in the round of what waits for them. Rounds are first counted from the last one.
+
+        Raises:
+            InputError: If no rounds have both sides of all messages.
         """
         changed = True
         while changed:
@@ -426,7 +491,7 @@ class _Program:
 
 
 def _group_messages(actions: list[_Action]) -> list[list[_Action]]:
-    """Group the actions of a rank in a round: received chunks of one sender are one message, if the order allows it.
+    """Group the actions of a rank in a round: chunks of one sender are one message.
 
     A chunk joins an earlier message only if no action in between uses the chunk. A message has a chunk once.
     """
@@ -453,11 +518,14 @@ def _group_messages(actions: list[_Action]) -> list[list[_Action]]:
 
 
 def _make_instructions(group: list[_Action]) -> list[Instruction]:
-    """Return the instruction that receives a message, or does local work; [] if it copies a chunk to itself."""
+    """Return the instruction of a ``group`` that is a message or one local action.
+
+    The list is empty for a copy of a chunk to itself, such as the rank's own block of all_to_all.
+    """
     first, targets = group[0], [action.cells[1] for action in group]
     if first.receives:
         return [(recv if first.kind == "recv" else recv_reduce)(first.wire[0], targets)]
-    if first.cells[0] == first.cells[1]:
+    if first.kind == "copy" and first.cells[0] == first.cells[1]:
         return []
     local = copy if first.kind == "copy" else partial(combine, left=True)
     return [local(first.cells[0], targets)]
