@@ -26,7 +26,7 @@ from spmdsim.collectives import (
 )
 from spmdsim.collectives.formats.goal_format import goal_of, read_goal
 from spmdsim.collectives.formats.msccl import msccl_xml
-from spmdsim.collectives.formats.msccl_reader import parse_msccl
+from spmdsim.collectives.formats.msccl_reader import read_msccl
 from spmdsim.errors import InputError, ScheduleError
 
 RING_OF_TWO = """\
@@ -382,7 +382,7 @@ def test_a_step_with_three_dependencies_follows_two_nops() -> None:
 
 def read_again(schedule: Schedule) -> Schedule:
     """Return the schedule that is read from the exported file."""
-    return make_schedule(parse_msccl(msccl_xml(schedule), "read"), schedule.size)
+    return make_schedule(read_msccl(msccl_xml(schedule), "read"), schedule.size)
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
@@ -441,20 +441,20 @@ def test_files_of_other_programs_may_send_what_they_receive_in_one_step() -> Non
     head, *gpu, end = FUSED.splitlines()
     ranks = ["\n".join(gpu).format(rank=r, next=(r + 1) % 3, last=(r + 2) % 3) for r in range(3)]
     text = "\n".join([head, *ranks, end])
-    schedule = make_schedule(parse_msccl(text, "fused"), 3)
+    schedule = make_schedule(read_msccl(text, "fused"), 3)
     assert verify(schedule).ok
     counted = count(schedule, 300)
     assert (counted.steps, counted.bytes_sent.tolist()) == (2, [200] * 3)
     last = 'type="r" srcbuf="o" srcoff="1" dstbuf="o" dstoff="1"'
     assert last in text
     with pytest.raises(InputError, match="step 2 puts chunk 1 into the place of another one in the output"):
-        parse_msccl(text.replace(last, last[:-2] + '2"'), "fused")
+        read_msccl(text.replace(last, last[:-2] + '2"'), "fused")
 
 
 def test_an_msccl_file_must_copy_the_own_block() -> None:
     text = msccl_xml(schedule_of("all_to_all", "pairwise", 3))
     with pytest.raises(InputError, match="gpu 0 does not copy its own block"):
-        parse_msccl(text.replace('type="cpy"', 'type="nop"'), "pairwise")
+        read_msccl(text.replace('type="cpy"', 'type="nop"'), "pairwise")
 
 
 @pytest.mark.parametrize(

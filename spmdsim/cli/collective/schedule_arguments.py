@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.main import Argument, choice, value, whole_number
 from spmdsim.cli.output import refuse_options
 from spmdsim.errors import InputError, unknown
-from spmdsim.reading import one_line, require_file
+from spmdsim.reading import one_line, read_text, readable, require_file
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm, Schedule
@@ -214,7 +214,10 @@ def _read_schedule(collective_name: str, path: str) -> Algorithm:
     from spmdsim.collectives import collective
     from spmdsim.collectives.formats.msccl_reader import read_msccl
 
-    chosen, wanted = read_msccl(path), collective(collective_name).name
+    wanted, kind = collective(collective_name).name, "MSCCL XML"
+    text = read_text(path, kind)
+    with readable(path, kind):
+        chosen = read_msccl(text, Path(path).name)
     if chosen.collective.name != wanted:
         raise InputError(
             f"{path} must implement {wanted}, got {chosen.collective.name}; name that collective"

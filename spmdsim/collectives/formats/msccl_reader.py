@@ -11,14 +11,13 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from xml.etree.ElementTree import ParseError, XMLParser
 
 from spmdsim.collectives.algorithm import Algorithm, from_function
 from spmdsim.collectives.formats.msccl import NAMES
 from spmdsim.collectives.instructions import SEND, Instruction, combine, copy, recv, recv_reduce, send
 from spmdsim.errors import InputError
-from spmdsim.reading import one_line, read_text, readable
+from spmdsim.reading import one_line
 
 #: Elements of a file, by depth.
 TAGS = ("algo", "gpu", "tb", "step")
@@ -118,35 +117,23 @@ class _Elements:
         self.depth -= 1
 
 
-def read_msccl(path: str | Path) -> Algorithm:
-    """Read an MSCCL XML file as an algorithm for the file's number of ranks.
+def read_msccl(text: str, name: str) -> Algorithm:
+    """Parse the text of an MSCCL XML file as an algorithm for the file's number of ranks.
 
     The algorithm is not verified; :func:`~spmdsim.collectives.verify` does that for its schedule. Reductions put the
     value from the lower rank on the left.
-
-    Raises:
-        InputError: If the file cannot be read: it is no MSCCL XML, its steps wait for each other or race for a chunk,
-            or it uses a type of step, a buffer or a collective that is not supported.
-    """
-    kind = "MSCCL XML"
-    text = read_text(path, kind)
-    with readable(path, kind):
-        return parse_msccl(text, Path(path).name)
-
-
-def parse_msccl(text: str, name: str) -> Algorithm:
-    """Parse the text of an MSCCL XML file, as :func:`read_msccl` does for a file.
 
     Args:
         text: the text.
         name: the name of the algorithm.
 
     Raises:
-        InputError: If the text is no program that can run.
+        InputError: If the text is no MSCCL XML, its steps wait for each other or race for a chunk, or it uses a type of
+            step, a buffer or a collective that is not supported.
 
     >>> from spmdsim.collectives import make_schedule, schedule_of, verify
     >>> from spmdsim.collectives.formats.msccl import msccl_xml
-    >>> ring = parse_msccl(msccl_xml(schedule_of("all_gather", "ring", 4)), "mine")
+    >>> ring = read_msccl(msccl_xml(schedule_of("all_gather", "ring", 4)), "mine")
     >>> ring.full_name, verify(make_schedule(ring, 4)).steps
     ('all_gather mine', 3)
     """
