@@ -251,3 +251,24 @@ def test_wrong_arguments_raise(pair):
         EmulatedCommunicator(comm, "nccl")
     with pytest.raises(SpmdError, match="no collective 'all_reduced'"):
         EmulatedCommunicator(comm, all_reduced="ring")
+
+
+def test_copies_and_parts_are_emulated_communicators(pair):
+    comm, stand_in = pair
+    assert isinstance(stand_in, MPI.Comm) and stand_in == comm
+    named = EmulatedCommunicator(comm, all_reduce="ring")
+    color = 0 if comm.rank < 2 else MPI.UNDEFINED
+    others = [named.Dup(), named.Split(comm.rank % 2, comm.rank), named.Split(color), named.Clone()]
+    for other in others:
+        if other == MPI.COMM_NULL:
+            assert color == MPI.UNDEFINED
+            continue
+        assert isinstance(other, EmulatedCommunicator) and other.library == named.library
+        result, x = np.empty(5), np.arange(5.0) + other.rank
+        other.Allreduce(x, result)
+        np.testing.assert_array_equal(result, sum_of(other.real, x))
+        assert other.sendrecv(other.rank, other.rank, source=other.rank) == other.rank
+        other.Free()
+    with pytest.raises(WorldError, match="Idup: an emulated communicator must be copied by a blocking call"):
+        named.Idup()
+    named.Free()

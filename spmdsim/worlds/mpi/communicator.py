@@ -7,7 +7,8 @@
 
 Each upper-case collective runs a schedule over point-to-point messages of the real communicator: the algorithm
 named for it, or the one that ``library`` (by default the MPI in use) would choose for that size. All methods that
-are not collectives of buffers, including the lower-case ones, are those of the real communicator.
+are not collectives of buffers, including the lower-case ones, are those of the real communicator. Copies and parts,
+as by ``Dup`` and ``Split``, are emulated.
 """
 
 from __future__ import annotations
@@ -67,8 +68,11 @@ def _report_failures(method: _Method) -> _Method:
     return call  # type: ignore[return-value]
 
 
-class EmulatedCommunicator(Pictured):
-    """Object with mpi4py's signatures for collectives of buffers, which run by emulated algorithms.
+class EmulatedCommunicator(Pictured, MPI.Intracomm):
+    """A communicator whose collectives of buffers run by emulated algorithms.
+
+    It is a handle of the real communicator, so all other calls are those of mpi4py. Copies and parts of it, as by
+    ``Dup`` and ``Split``, are emulated, too.
 
     Its ranks compare what they call: collective, operation, root, counts, element type and algorithm. A long call, or
     one of a new kind, is compared before it runs, any other beside it; none returns before all ranks have made an
@@ -89,9 +93,13 @@ class EmulatedCommunicator(Pictured):
         WorldError: If ranks do not start alike; in every call, if ranks disagree, do not come or have left.
     """
 
+    def __new__(cls, comm: MPI.Intracomm, *_: Any, **__: Any) -> EmulatedCommunicator:
+        """Return a handle of the real communicator; mpi4py sets it before the object is initialised."""
+        return super().__new__(cls, comm)
+
     def __init__(
         self,
-        comm: MPI.Comm,
+        comm: MPI.Intracomm,
         library: str | None = None,
         check: bool | str | None = None,
         deadline: float | None = None,
@@ -104,6 +112,8 @@ class EmulatedCommunicator(Pictured):
             "algorithms": lambda: _check_algorithms(algorithms, self._size),
         }
         settings = agree_on_start(comm, deadline, wanted, "an emulated communicator")
+        self._options: dict[str, Any] = {"check": check, "deadline": deadline}
+        self._owns_real = False
         self.library: str = settings["library"]
         self._named: dict[str, str] = settings["algorithms"]
         self._schedules: Bounded[tuple[Any, ...], Schedule] = Bounded()
@@ -115,9 +125,79 @@ class EmulatedCommunicator(Pictured):
         return getattr(self.real, name)
 
     def Free(self) -> None:
-        """Free the duplicate; the real communicator stays the caller's. Collective."""
+        """Free the duplicate; a real communicator of the caller stays. Collective."""
         self._calls.free()
         self.comm.Free()
+        if self._owns_real:
+            self.real.Free()
+
+    # -- other communicators --------------------------------------------------------------------------
+
+    def _emulate(self, real: Any) -> Any:
+        """Return the emulation of a communicator with the settings of this one; COMM_NULL stays.
+
+        Args:
+            real: the communicator, which the emulation frees.
+        """
+        if real == MPI.COMM_NULL:
+            return real
+        settings: dict[str, Any] = {**self._options, **self._named}
+        comm = type(self)(real, self.library, **settings)
+        comm._owns_real = True
+        return comm
+
+    def Dup(self, info: MPI.Info | None = None) -> Any:
+        """Return an emulated communicator of all ranks with the hints ``info``. Collective."""
+        return self._emulate(self.real.Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Any:
+        """Return an emulated communicator of all ranks with the hints ``info``. Collective."""
+        return self._emulate(self.real.Dup_with_info(info))
+
+    def Clone(self) -> Any:
+        """Return an emulated communicator of all ranks. Collective."""
+        return self._emulate(self.real.Clone())
+
+    def Split(self, color: int = 0, key: int = 0) -> Any:
+        """Return an emulated communicator of the ranks with equal color. Collective.
+
+        Args:
+            color: 0 or more, or MPI.UNDEFINED for COMM_NULL.
+            key: ranks are ordered by key, then by old rank.
+
+        Raises:
+            ScheduleError: If a named algorithm does not fit the number of ranks.
+        """
+        return self._emulate(self.real.Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Any:
+        """Return an emulated communicator of the ranks that share hardware. Collective.
+
+        Args:
+            split_type: such as MPI.COMM_TYPE_SHARED.
+            key: ranks are ordered by key, then by old rank.
+            info: hints for the library.
+
+        Raises:
+            ScheduleError: If a named algorithm does not fit the number of ranks.
+        """
+        return self._emulate(self.real.Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Any:
+        """Return an emulated communicator of a group's ranks; COMM_NULL on other ranks. Collective."""
+        return self._emulate(self.real.Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Any:
+        """Return an emulated communicator of a group's ranks, which all call it with equal ``tag``."""
+        return self._emulate(self.real.Create_group(group, tag))
+
+    def Idup(self, info: MPI.Info | None = None) -> Any:
+        """Raise WorldError: an emulated communicator cannot be created in the background; ``info`` is unused."""
+        raise WorldError("Idup: an emulated communicator must be copied by a blocking call; call Dup")
+
+    def Idup_with_info(self, info: MPI.Info) -> Any:
+        """Raise WorldError, as :meth:`Idup` does; ``info`` is unused."""
+        return self.Idup(info)
 
     # -- reductions -----------------------------------------------------------------------------------
 
