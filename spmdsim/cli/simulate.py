@@ -172,10 +172,10 @@ def main(args: argparse.Namespace) -> int:
     own_options, arguments = split_rest(args.rest)
     if own_options:
         _option_parser().parse_args(own_options, namespace=args)
-    if (args.script is None) == (args.replay is None):
-        raise InputError(
-            "simulate takes a script or --replay FILE, got " + ("none" if args.replay is None else "both")
-        )
+    if args.script is None and args.replay is None:
+        raise InputError("script must be given: spmdsim simulate SCRIPT, or spmdsim simulate --replay FILE")
+    if args.script is not None and args.replay is not None:
+        raise InputError("a script and --replay exclude each other: give one of them")
     if args.record is not None and isinstance(args.ranks, list):
         raise InputError("--record takes one number of ranks, got several")
     body = _simulate_counts if isinstance(args.ranks, list) else _simulate

@@ -197,8 +197,8 @@ def test_the_command_records_and_replays(tmp_path: Path, capfd: Any) -> None:
     report = json.loads(capfd.readouterr().out)
     assert report["ranks"] == 3 and report["output"] == [] and min(report["seconds"]) > 0
     for words, text in [
-        ((), "a script or --replay FILE, got none"),
-        (("--replay", str(record), str(script)), "got both"),
+        ((), "script must be given: spmdsim simulate SCRIPT, or spmdsim simulate --replay FILE"),
+        (("--replay", str(record), str(script)), "a script and --replay exclude each other"),
         (("--replay", str(record), "-n", "3"), "does not take --ranks"),
     ]:
         assert main(["simulate", *words]) == 2
