@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -77,13 +78,12 @@ def test_no_algorithm_beats_the_bound_on_any_topology(collective: str) -> None:
     }  # fmt: skip
     ratios = [
         seconds / point.bound
-        for machine in (UNEVEN[0], UNEVEN[2], UNEVEN[3])
-        for text, n in networks.items()
-        for point in predict(collective, machine, [n], [64, 4096, 1 << 24], topology=text).points
+        for machine, (text, n) in zip(itertools.cycle(UNEVEN), networks.items())
+        for point in predict(collective, machine, [n], [64, 1 << 24], topology=text).points
         for seconds in point.seconds.values()
         if point.bound
     ]
-    assert len(ratios) > 100 and min(ratios) >= 1 - 1e-12
+    assert len(ratios) > 20 and min(ratios) >= 1 - 1e-12
 
 
 def test_the_bound_on_a_torus_has_the_links_of_a_rank() -> None:

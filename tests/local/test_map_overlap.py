@@ -168,7 +168,9 @@ def test_windows_with_numbers_around_share_one_copy(axes, world, monkeypatch):
     a = values((9, 8))
     x = tensor_of(a, mesh(*axes), world, requires_grad=True)
     if len(world.ranks) == 1:
-        monkeypatch.setattr("spmdsim.arrays.ops.windowed.take_buffer", lambda *_: pytest.fail("a second copy"))
+        monkeypatch.setattr(
+            "spmdsim.arrays.ops.windowed.take_buffer", lambda *_: pytest.fail("a second copy")
+        )
     results = [
         map_overlap(lambda block: block[:-2, 2:], x, depth=1, boundary=number, vjp=_slice_vjp)
         for number in (3, 5)
