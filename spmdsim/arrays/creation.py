@@ -379,10 +379,16 @@ def arange(
 
 
 def _count_steps(first: Any, last: Any, step: Any) -> int:
-    """Return the length of ``arange(first, last, step)``, exactly if all three are integers."""
-    if all(isinstance(value, (int, np.integer)) for value in (first, last, step)):
-        return len(range(first, last, step))
-    return int(max(0, math.ceil((last - first) / step)))
+    """Return the length of ``arange(first, last, step)``, exactly if all three are integers.
+
+    Raises InputError if it is above 2**63 - 1.
+    """
+    try:
+        if all(isinstance(value, (int, np.integer)) for value in (first, last, step)):
+            return len(range(first, last, step))
+        return int(max(0, math.ceil((last - first) / step)))
+    except OverflowError:
+        raise InputError(f"arange: the length must be below 2**63, got {first} to {last} by {step}") from None
 
 
 @explained

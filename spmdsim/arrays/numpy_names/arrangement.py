@@ -16,6 +16,8 @@ from spmdsim.errors import OutOfRange, RuleError, many
 from spmdsim.worlds.convert_operands import as_operand
 
 Cuts = int | Sequence[int]
+#: A split into more parts than this is refused, because so many tensors take long.
+MOST_PARTS = 1_000_000
 
 
 def ravel(a: Tensor, order: str = "C") -> Tensor:
@@ -226,14 +228,14 @@ def array_split(ary: Tensor, indices_or_sections: Cuts, axis: int = 0) -> list[T
         axis: the dim.
 
     Raises:
-        RuleError: If the number of parts is less than 1, or the dim is out of range.
+        RuleError: If the number of parts is not from 1 to 1,000,000, or the dim is out of range.
     """
     at = normalise_along_dim("array_split", ary, axis)
     n = ary.shape[at]
     if isinstance(indices_or_sections, (int, np.integer)):
         count = int(indices_or_sections)
-        if count < 1:
-            raise RuleError(f"there is one part at least, but got {count}")
+        if not 1 <= count <= MOST_PARTS:
+            raise RuleError(f"array_split: the number of parts must be from 1 to {MOST_PARTS:,}, got {count}")
         cuts = [k * (n // count) + min(k, n % count) for k in range(count + 1)]
     else:
         cuts = [0, *[slice(int(k)).indices(n)[1] for k in indices_or_sections], n]
