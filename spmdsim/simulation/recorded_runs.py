@@ -57,11 +57,11 @@ _MOST = 2**62
 
 
 class SizedPayload(ObjectPayload):
-    """A block of a size without data.
+    """The payload of a replayed message or collective: a number of bytes, without data.
 
     Args:
-        nbytes: its bytes.
-        itemsize: bytes of an element; 0 for a Python object.
+        nbytes: the number of bytes.
+        itemsize: bytes of an element; 0 if they are not known, as for messages and Python objects.
     """
 
     __slots__ = ("dtype",)
@@ -86,8 +86,8 @@ def replay(
 ) -> Report:
     """Replay a recorded run on a machine; no code of the program runs.
 
-    Messages keep the partners that they had in the recorded run. On the machine of the record, and with its options,
-    the times are equal.
+    Messages keep the partners that they had in the recorded run, also those received from any source. On the machine
+    of the record, and with the options of the recorded run, the times are equal to those of that run.
 
     Args:
         path: a file that ``simulate(..., record=path)`` wrote.
@@ -96,14 +96,14 @@ def replay(
         like: library whose algorithms collectives use, as for ``simulate``.
         algorithms: algorithms by collective that replace the library's choices.
         speed: speed of the recorded computation, for all ranks or per rank.
-        noise: standard deviation of the logarithm of a random factor on each computation.
-        seed: seed of the noise; None for 0.
+        noise: random factors on the time of each computation, as for ``simulate``.
+        seed: seed of the noise; None means 0.
 
     Returns:
-        The report, with the times and the traffic. It has no findings, results, output and waiting times.
+        The report, with the times and the traffic. It has no findings, results, output or waiting times.
 
     Raises:
-        InputError: If the file cannot be read or is no complete record, or an option is impossible.
+        InputError: If the file cannot be read or is no complete record, or an option has a wrong value.
 
     >>> import tempfile
     >>> from spmdsim.simulation import simulate

@@ -66,15 +66,17 @@ class RankGrid(NamedTuple):
 
 
 def ring_gather(rank: int, grid: RankGrid, order: list[int], step: int, parts: int, chunk: int) -> Rounds:
-    """Yield the rounds of a rank in an all_gather by rings along one dimension after the other.
+    """Yield the rounds of a rank in an all_gather: one ring for each dimension, one after the other.
+
+    The ring of a dimension passes on what the rings before it gathered. A block is what one rank contributes.
 
     Args:
         rank: the rank whose rounds are yielded.
         grid: the grid of ranks.
-        order: the dimensions in the order of their rings.
-        step: the direction of the rings, 1 or -1.
-        parts: the number of chunks of a block; block b has the chunks from ``b * parts`` on.
-        chunk: the number of the gathered chunk in each block.
+        order: the dimensions, in the order in which their rings run.
+        step: the direction in which all rings send, 1 or -1.
+        parts: how many chunks a block has; block b has the chunks from ``b * parts`` on.
+        chunk: the index, from 0 to ``parts - 1``, of the chunk of each block that is gathered.
     """
     for position, dim in enumerate(order):
         start, done = grid.place(rank)[dim], order[:position]

@@ -120,16 +120,16 @@ class _Elements:
 def read_msccl(text: str, name: str) -> Algorithm:
     """Parse the text of an MSCCL XML file as an algorithm for the file's number of ranks.
 
-    The algorithm is not verified; :func:`~spmdsim.collectives.verify` does that for its schedule. Reductions put the
-    value from the lower rank on the left.
+    The algorithm is not verified; call :func:`~spmdsim.collectives.verify` with its schedule. In a reduction a received
+    value is the left operand if its sender has the lower rank.
 
     Args:
         text: the text.
         name: the name of the algorithm.
 
     Raises:
-        InputError: If the text is no MSCCL XML, its steps wait for each other or race for a chunk, or it uses a type of
-            step, a buffer or a collective that is not supported.
+        InputError: If the text is no MSCCL XML or has a document type, its steps never end or access one chunk in no
+            fixed order, or it uses a type of step, a buffer or a collective that is not supported.
 
     >>> from spmdsim.collectives import make_schedule, schedule_of, verify
     >>> from spmdsim.collectives.formats.msccl import msccl_xml

@@ -52,15 +52,17 @@ class WaitingTime(Pictured):
 
 
 def count_wait(task: Task, cause: str, until: float, name: str, site: Site | None) -> None:
-    """Count the waiting time of a call before it advances the rank's clock, if it waits.
+    """Add the time that a call waits to the rank's total for this cause and source line.
+
+    Nothing is added if ``until`` is not after the rank's clock, or if no line of the program is on the stack.
 
     Args:
-        task: the running rank, whose clock is still the time before the wait.
-        cause: the cause.
-        until: modelled time at which the cause ends.
-        name: name of the blocking call.
-        site: its place in the program; None for a call that completes an operation of an earlier call, such as
-            ``Wait``: its name and place are taken from the stack.
+        task: the running rank. Call this function before its clock advances.
+        cause: one of the causes of :class:`WaitingTime`.
+        until: modelled time at which the wait ends.
+        name: name of the blocking call; not used if ``site`` is None.
+        site: place of the call in the program. None for a call that completes an earlier operation, such as ``Wait``:
+            the name and the place of the call are then taken from the stack.
     """
     seconds = until - task.clock
     if seconds <= 0:

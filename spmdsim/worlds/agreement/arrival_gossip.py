@@ -20,7 +20,7 @@ abandoned: list[object] = []
 
 
 class ArrivalGossip:
-    """Gossip of one rank; each rank that gives up takes part.
+    """Gossip of one rank. Each rank takes part whose deadline for the other ranks has passed.
 
     A rank sends at most ``2 (1 + ROUNDS) ceil(log2(ranks))`` messages, and one more for each rank that it misses
     or that misses it. It sends a partner nothing that it has from this partner or has sent it before.
@@ -74,11 +74,11 @@ class ArrivalGossip:
             self._send(partner)
 
     def send_last_news(self) -> None:
-        """Send the set of ranks that have come to each rank that may lack this rank, once.
+        """Send the set of ranks that have come to each rank that may not know of this rank.
 
-        These are the ranks that are not known to have come, and those whose messages lack this rank. Call the method
-        again whenever messages may have come. Absent ranks may separate two others: then each of them takes the
-        other for absent, or only one does, whose message the other one answers.
+        Such ranks are those that are not known to have come, and those whose messages do not name this rank. Call the
+        method again when messages may have arrived: each rank gets one message in all. Without these messages, two
+        ranks whose partners are all absent would each report the other one as absent.
         """
         for rank in {*self.absent, *self._unaware} - self._last:
             self._last.add(rank)
