@@ -38,6 +38,8 @@ COLLECTIVES = (
 LEAST, CALIBRATION = 0.1, 60
 #: Bytes of the messages of the collectives.
 SIZE = "2M"
+#: The hosts share the cores of one machine: a rank of Open MPI that waits must give up its core, as one of MPICH does.
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 class Job:
@@ -58,7 +60,7 @@ class Job:
         """Run ``spmdsim`` with these words on the hosts; print its output if it fails."""
         command = [self.python, "-m", "spmdsim", *words]
         process = subprocess.run(
-            command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
+            command, env={**os.environ, **YIELD, **variables}, capture_output=True, text=True, check=False
         )
         if process.returncode:
             print(f"{' '.join(command)}\n{process.stdout}{process.stderr}", file=sys.stderr, flush=True)
