@@ -38,9 +38,9 @@ ALLOWED = {
 #: The longest first line of a function's docstring. First lines of modules and classes may fill a line of code.
 LONGEST_FIRST_LINE = 100
 LONGEST_LINE = 120
-#: Docstrings of functions with this number of lines or more document arguments, None as a result, and errors.
+#: Docstrings of public functions with this number of lines or more document arguments, None as a result, and errors.
 SHORTEST_WITH_QUESTIONS = 5
-#: A private function with more lines than this needs a docstring.
+#: A private function with more lines than this needs a docstring that documents all of these.
 LONGEST_WITHOUT = 8
 QUESTION_WORDS = """
 what who where why how which whose whether after of that those such when whom as if in on for from to with like
@@ -146,10 +146,11 @@ def find_incomplete_docstrings(parent: ast.Module | ast.ClassDef) -> Iterator[tu
         elif isinstance(node, Function) and not is_described_elsewhere(node):
             docstring = ast.get_docstring(node)
             nodes = list(walk_body(node))
+            shortest = LONGEST_WITHOUT + 1 if node.name.startswith("_") else SHORTEST_WITH_QUESTIONS
             if (
                 docstring is None
                 or len(node.body) < 2
-                or node.body[-1].end_lineno - node.body[1].lineno + 1 < SHORTEST_WITH_QUESTIONS
+                or node.body[-1].end_lineno - node.body[1].lineno + 1 < shortest
             ):
                 continue
             words = set(re.findall(r"\w+", docstring.lower()))

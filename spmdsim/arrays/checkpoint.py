@@ -147,11 +147,6 @@ def _list_shards(
 
     Shards of other nodes have the name of their host. Without shared memory between nodes, several nodes may have
     written one shard; one entry stays, if possible that of this node.
-
-    Args:
-        entries_by_rank: the entries that each rank wrote.
-        writers: the rank that writes each rank's manifest.
-        world: the world of the ranks.
     """
     own_writer = writers[world.ranks[0]]
     shards: dict[tuple[str, str], dict[str, Any]] = {}

@@ -168,9 +168,6 @@ def _form_grid(boxes: Sequence[tuple[tuple[int, int], ...]]) -> bool:
 
     In a grid, two boxes have equal or disjoint ranges in each dimension. The result is True for an empty sequence.
 
-    Args:
-        boxes: start and stop per dimension of boxes that have elements.
-
     >>> _form_grid([((0, 2), (0, 3)), ((2, 4), (0, 3))]), _form_grid([((0, 2), (0, 3)), ((1, 4), (0, 3))])
     (True, False)
     """
@@ -309,9 +306,6 @@ def _try_lock(descriptor: int) -> bool:
     """Lock a file exclusively without waiting; return True on success.
 
     It returns False if another process has the lock, or the system has no file locks. Closing the file unlocks it.
-
-    Args:
-        descriptor: the number of the open file.
     """
     if fcntl is None:
         return False
@@ -327,9 +321,6 @@ def _find_current_data(folder: Path) -> str | None:
 
     Return None without a manifest, and ``UNKNOWN`` ("?") if the manifest cannot be read, is damaged, or is a broken
     link.
-
-    Args:
-        folder: the folder of the checkpoint.
     """
     if not os.path.lexists(folder / MANIFEST):
         return None

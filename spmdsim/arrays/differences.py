@@ -31,9 +31,6 @@ def _unify_nan(flat: np.ndarray) -> np.ndarray:
     """Return an array in which all nan have equal bits; an array without nan is returned itself.
 
     A complex element with nan in either part becomes nan + 0j.
-
-    Args:
-        flat: a one-dimensional array; it is not changed.
     """
     if flat.dtype.kind in "iub":
         return flat

@@ -244,13 +244,6 @@ def _transform_dims(
     """Return a tensor that is transformed along several dims, in any layout.
 
     Dims that are not split come first: the axes of split dims can then move to a dim that is transformed already.
-
-    Args:
-        kind: "fft" or "ifft".
-        x: the tensor.
-        dims: pairs of a dim and its number of points, or None for the dim's size.
-        norm: as in :func:`fft`.
-        done: dims that are transformed already.
     """
     for dim, n in sorted(dims, key=lambda item: bool(x.layout.canonical.dims[item[0]])):
         x = transform(kind, x, n, dim, norm, done)
@@ -508,17 +501,6 @@ def _create_frequencies(
     """Return frequencies as a tensor; without a layout they are replicated over the world.
 
     All ranks of the mesh must call it with equal arguments.
-
-    Args:
-        values: the frequencies, one-dimensional float64.
-        layout: the layout; None: replicated over the world.
-        dtype: element type; None: float64.
-        world: the world; None: :func:`spmdsim.world`.
-        device: None or "cpu".
-
-    Raises:
-        InputError: If the device is another one.
-        LayoutError: If the layout is not for one dimension.
     """
     check_device(device)
     if layout is None:

@@ -386,10 +386,6 @@ def _find_data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
     The data follow the member's local header, name and extra field. Their lengths are read from the local header,
     because those in the archive's directory may differ.
-
-    Args:
-        path: the archive.
-        info: the member's entry in the directory.
     """
     # A local header has 30 bytes, of which the last four are both lengths.
     with path.open("rb") as stream:

@@ -196,10 +196,6 @@ def _require_current(view: View, what: str) -> None:
     The view has old values if an element of the view was changed in the base after the view was taken, and after the
     view itself was last changed. Changes of other elements do not matter. A change whose elements are unknown counts as
     a change of all elements.
-
-    Args:
-        view: the view.
-        what: the operation, for the message.
     """
     if not all(_are_disjoint(view.base_shape, view, index) for index in view.changes[view.seen :]):
         raise UsageTypeError(

@@ -477,13 +477,6 @@ def _choose_world(world: World | None, layout: Layout) -> World:
 
     Only a world that :func:`spmdsim.world` made in a process without a launcher can grow: it is replaced by a larger
     one. Another world, of MPI or made by the program itself, may be too small; the caller checks the mesh.
-
-    Args:
-        world: the world; None: the current world, see :func:`spmdsim.world`.
-        layout: the layout of the tensor.
-
-    Raises:
-        UsageTypeError: If ``world`` is no world.
     """
     if world is None:
         return current(mesh=layout.mesh)

@@ -35,10 +35,6 @@ def _mix_bits(bits: np.ndarray, scratch: np.ndarray) -> None:
 
     Different integers give different results. Every input bit influences every output bit. Shifts and factors come
     from the hash-prospector project.
-
-    Args:
-        bits: the integers, uint32.
-        scratch: memory of equal size and type, overwritten.
     """
     for shift, factor in ((16, 0x21F0AAAD), (15, 0xD35A2D97)):
         np.right_shift(bits, _U32(shift), out=scratch)

@@ -81,17 +81,7 @@ def reductions(like: F) -> Callable[[tuple[str, str]], F]:
             dim: Any = None,
             **more: Any,
         ) -> Any:
-            """Reduce over dimensions; see :data:`DOCSTRING`, which replaces this text.
-
-            Args:
-                self: the tensor.
-                dims: one dimension or several; None: those of ``axis`` or ``dim``, else all.
-                keepdims: keep reduced dimensions with size 1.
-                *others: none is allowed; the error names the right arguments.
-                axis: another name of ``dims``.
-                dim: another name of ``dims``.
-                **more: ``dtype``, ``correction`` and ``ddof``, if the signature has them.
-            """
+            """Reduce over dimensions; see :data:`DOCSTRING`, which replaces this text."""
             over = dims if axis is dim is None else one_value(name, dims=dims, axis=axis, dim=dim)
             if not more and not others:
                 return getattr(ops, name).__wrapped__(self, over, keepdims)

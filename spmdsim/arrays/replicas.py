@@ -134,12 +134,6 @@ def _describe_difference(
     """Return the error message for replicas that differ.
 
     An example is "copies of 'w' (f64[4] R) differ at (3,): rank 0 holds 1.0, rank 1 holds 2.0; asked at train.py:7".
-
-    Args:
-        what: the tensor's name, or "".
-        tensor: the tensor.
-        flat: the row-major index of the element in the shard.
-        ranks_by_value: pairs of ranks and their value.
     """
     rank = ranks_by_value[0][0][0]
     bounds = tensor.layout.bounds(tensor.meta.shape, rank)
@@ -208,13 +202,6 @@ class Copies(Watcher):
         """Compare the replicas of a tensor by checksums, in a process that owns all ranks.
 
         Replicas that share one array are not compared.
-
-        Args:
-            tensor: the tensor.
-            what: its use, for the message if it has no name.
-
-        Raises:
-            WorldError: If checksums of replicas differ, and a search finds the element.
         """
         for group in _list_replica_groups(tensor):
             arrays = {id(tensor.stored_shards[rank]): tensor.stored_shards[rank] for rank in group}

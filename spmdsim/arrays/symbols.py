@@ -46,9 +46,6 @@ def _make_operator(name: str) -> Binary:
     """Return a method that applies the operator ``name`` to the tensor and another operand.
 
     The operator is looked up at each call, and raises its own errors for operands that it does not support.
-
-    Args:
-        name: a function of `spmdsim.ops`, such as "add".
     """
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
@@ -63,9 +60,6 @@ def _make_reflected_operator(name: str) -> Binary:
     """Return a method that applies the operator ``name`` with the tensor as second operand.
 
     It is Python's reflected form: ``2 - x`` calls ``x.__rsub__(2)``, which is ``ops.subtract(2, x)``.
-
-    Args:
-        name: a function of `spmdsim.ops`, such as "subtract".
     """
 
     def symbol(self: Tensor, other: Operand) -> Tensor:
@@ -77,11 +71,7 @@ def _make_reflected_operator(name: str) -> Binary:
 
 
 def _make_unary_operator(name: str) -> Callable[[Any], Tensor]:
-    """Return a method that applies the operator ``name`` of `ops` to the tensor alone.
-
-    Args:
-        name: a function of `spmdsim.ops`, such as "negative".
-    """
+    """Return a method that applies the operator ``name`` of `ops` to the tensor alone."""
 
     def symbol(self: Tensor) -> Tensor:
         """Apply the operator."""
@@ -96,9 +86,6 @@ def _make_in_place_operator(name: str) -> Binary:
 
     The method returns the tensor itself. Its errors are those of the operator and of `become`: for example a result
     of another shape, or of a type that NumPy would not cast to the tensor's, such as float64 to int64.
-
-    Args:
-        name: a function of `spmdsim.ops`, such as "add"; errors name it.
     """
 
     def symbol(self: Tensor, other: Operand) -> Tensor:

@@ -332,10 +332,6 @@ def _model_array(shape: tuple[int, ...], view: View | None) -> np.ndarray:
     """Return an array with the strides that NumPy's array would have.
 
     It has one byte per element; its elements must not be read.
-
-    Args:
-        shape: the shape of the tensor.
-        view: its link to its base; None if it is no view.
     """
     if view is None or view.depth > MOST_PARENTS:
         return np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape, _compute_packed_strides(shape))

@@ -96,10 +96,6 @@ def _describe_strategy(axes: dict[str, tuple[str, ...]], scatter: bool) -> str:
 
     An example is ``row x contraction, all_reduce (m:dp k:tp)``. It has the kinds of splits, the collective that
     sums (only if ``k`` is split), and the axes of each factor. If no axis splits a factor, it is ``replicated``.
-
-    Args:
-        axes: the mesh axes that split each factor of a product: m (rows), k (the summed factor) and n (columns).
-        scatter: True if the sum over ``k`` is scattered over the rows.
     """
     names = {"m": "row", "n": "column", "k": "contraction"}
     kinds = [names[f] for f in FACTORS if axes[f]]
@@ -280,9 +276,6 @@ def _lookup_reference(inputs: Inputs) -> Callable[[tuple[slice, ...]], np.ndarra
 
     The function takes an index, a slice of ids and a slice of columns, and returns the block ``table[ids,
     columns]``.
-
-    Args:
-        inputs: the data, with ids and table.
     """
 
     def block(index: tuple[slice, ...]) -> np.ndarray:

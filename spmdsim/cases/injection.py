@@ -269,11 +269,6 @@ class Runner:
         Tensors of fewer than 2 dims (ids and biases) are no places. They are returned themselves, and so is every
         tensor in a run without an injection. Otherwise all ranks must call it, and the result is a new tensor
         without gradient, even if this is not the chosen place.
-
-        Args:
-            site: "operand" or "result".
-            number: the number of the operand; 0 for the result.
-            tensor: the operand or the result; it does not change.
         """
         if self.injection is None or tensor.ndim < 2:  # ids and biases stay unchanged
             return tensor
@@ -288,11 +283,6 @@ class Runner:
 
         Steps without communication are no places: their arrays are returned. All ranks must call it, because they
         exchange their arrays at the chosen place.
-
-        Args:
-            site: "before" or "after" the step.
-            step: the step, one collective between two layouts.
-            shards: the arrays before or after the step, one per rank of this process.
         """
         if step.collective in LOCAL_STEPS:
             return shards
@@ -308,11 +298,6 @@ class Runner:
 
         All ranks must call it, because they exchange their arrays at the chosen place. There, the first call also
         chooses the ranks that are hit, if the injection does not name them.
-
-        Args:
-            current: the place.
-            shards: one array per rank of this process.
-            dtype: the element type.
         """
         self.places.append(current)
         assert self.injection is not None

@@ -112,12 +112,7 @@ def project_text() -> Path:
 
 
 def _transpose(source: Source, columns: int) -> Source:
-    """Return a source of a weight ``[k, columns]``: the first rows of a matrix, transposed.
-
-    Args:
-        source: the matrix ``[rows, k]``.
-        columns: the number of columns of the weight; at most ``rows``.
-    """
+    """Return a source of a weight ``[k, columns]``: the first rows of a matrix, transposed."""
 
     def read_block(index: Index) -> np.ndarray:
         return np.ascontiguousarray(source.read((index[1], index[0])).T)
@@ -290,12 +285,6 @@ def _whole_number_source(name: str, seed: int, most: int, sparse: bool = False) 
 
     It has the shape of the source ``name`` of the original data. For the numbers see
     :meth:`ExactInputs._make_integer_source`.
-
-    Args:
-        name: the name of the source in :class:`Inputs`, such as "x".
-        seed: the seed of the numbers.
-        most: the largest absolute value.
-        sparse: True to put zeros into long columns (see ``_make_integer_source``).
     """
 
     def source(self: ExactInputs) -> Source:

@@ -130,11 +130,6 @@ def _make_pixel_source(name: str, count: int, images: Rows) -> Source:
     """Return a source of images as rows ``[count, 784]`` of normalised float32 numbers.
 
     A number is ``(byte / 255 - MEAN) / DEVIATION``.
-
-    Args:
-        name: description of the source.
-        count: the number of images.
-        images: a function that takes a slice of rows and returns the bytes of these images, 28 x 28 per image.
     """
 
     def read_block(index: tuple[slice, ...]) -> np.ndarray:

@@ -554,11 +554,6 @@ def _check_expression(expression: str, label: str, what: str) -> None:
     """Raise ScheduleError if a text is not arithmetic with the rank count, such as ``2*n``.
 
     It is evaluated for 4 ranks; a division by 0 there is an error, too.
-
-    Args:
-        expression: the text.
-        label: the algorithm, for the message.
-        what: the quantity, such as "chunk count", for the message.
     """
     try:
         evaluate_expression(expression, 4)

@@ -209,11 +209,6 @@ def _is_in_place(program: RankProgram, source: Array, target: Array) -> bool:
 
     Return False if the program does not allow that. Only the addresses of the first elements are compared,
     because the caller has checked the arrays.
-
-    Args:
-        program: the program, which knows the position of the input in the output.
-        source: the input.
-        target: the output.
     """
     if not program.same_places:
         return False
@@ -352,16 +347,7 @@ def pass_messages(runs: Sequence[Iterator[Post]]) -> None:
 
 
 def _hand_over(pair: tuple[int, int], outgoing: Array, incoming: Array) -> None:
-    """Copy a sent buffer into the receiver's buffer, in place.
-
-    Args:
-        pair: the sender and the receiver, for the error.
-        outgoing: the sent elements.
-        incoming: the receiver's memory.
-
-    Raises:
-        ScheduleError: If the buffers' lengths differ.
-    """
+    """Copy a sent buffer into the receiver's buffer, in place."""
     if len(outgoing) != len(incoming):
         raise ScheduleError(
             f"rank {pair[0]} sends {many(len(outgoing), 'element')} to rank {pair[1]}, which expects {len(incoming)}"

@@ -296,14 +296,6 @@ def _append_answer(received: _RankRounds, answer: Any) -> None:
     """Append the rounds of an answer to those of a rank, and store the end, in place.
 
     An answer without rounds ends the rank, too, so that the caller does not ask forever.
-
-    Args:
-        received: the rounds of the rank so far. Its ``end`` becomes None if more rounds follow, else the text of
-            the end, which may be "".
-        answer: the answer of :meth:`Rounds._rounds`.
-
-    Raises:
-        NoAnswer: If the answer has another form.
     """
     try:
         rounds, end = answer["rounds"], answer["end"]
@@ -316,18 +308,7 @@ def _append_answer(received: _RankRounds, answer: Any) -> None:
 
 
 def _unpack_round(data: Any) -> Any:
-    """Convert the data of :func:`_pack_round` back to a round.
-
-    Args:
-        data: a list, or a dict with the key "one", "many" or "other".
-
-    Returns:
-        In this order: a list of instructions, a single instruction, a :class:`Many` (a count), or an
-        :class:`Other` (a text).
-
-    Raises:
-        KeyError, TypeError, ValueError: If the data has another form.
-    """
+    """Convert the data of :func:`_pack_round` back to a round."""
     if isinstance(data, list):
         return [_unpack_move(packed) for packed in data]
     if "one" in data:

@@ -274,13 +274,6 @@ class _Compiler:
 
         If the chunks follow one another in one array, it is their span. Otherwise it is a new span of the work
         array, and the copies into it are added to ``packs``.
-
-        Args:
-            chunks: the chunks, in the order of the message.
-            packs: the copies before the send; extended.
-
-        Raises:
-            ScheduleError: If the rank does not have one of the chunks.
         """
         places = [self._current_span(first, stop) for first, stop in self._list_runs(chunks)]
         contiguous = _join_spans(places)
@@ -338,16 +331,6 @@ class _Compiler:
 
         The action writes to the final positions of the chunks ``first`` to ``stop - 1``. Later reads use these
         positions.
-
-        Args:
-            first: the first chunk.
-            stop: one more than the last chunk.
-            value: the span of the value.
-            reducing: True to combine the value with the current value of the chunks, False to replace that.
-            left: True if the value is the left operand of the reduction.
-
-        Raises:
-            ScheduleError: If a chunk to reduce into is not on this rank.
         """
         target = self._span(self.home, first, stop)
         if reducing:
@@ -379,9 +362,6 @@ def _join_spans(places: Sequence[ArraySpan]) -> ArraySpan | None:
     """Return one span for spans that follow one another without gaps in one array, else None.
 
     For no spans, it is an empty span.
-
-    Args:
-        places: the spans in their order.
     """
     if len(places) == 1:
         return places[0]
@@ -397,10 +377,6 @@ def _split_span(span: ArraySpan, like: Sequence[ArraySpan]) -> list[ArraySpan]:
     """Divide a span into consecutive spans that are as long as other spans.
 
     For example, a span from 10 to 15 is divided like spans of lengths 2 and 3 into 10 to 12 and 12 to 15.
-
-    Args:
-        span: the span, as long as all of ``like`` together; not checked.
-        like: the spans whose lengths are used.
     """
     pieces, position = [], span.start
     for template in like:

@@ -82,10 +82,6 @@ def _list_rows(table: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     For example, ``{"any": [["<8", ["<4096", "a"], ["any", "b"]]]}`` gives two rows: ``{"ranks": "<8", "bytes":
     "<4096", "use": "a"}``, and the same with "any" and "b".
-
-    Args:
-        table: rows ``[ranks, [bytes, use], ...]`` under "any", "commutative" or "noncommutative". Rows under the
-            last two get the condition ``commutative``.
     """
     for kind, rows in table.items():
         extra = {} if kind == "any" else {"commutative": kind == "commutative"}
@@ -98,12 +94,6 @@ def _load_library(library: str) -> dict[str, Any]:
     """Return a library's entry in the file of selection tables, a dict.
 
     It has the key "rules" or "tables", and may have "per_block" and "instead".
-
-    Args:
-        library: its name; case, blanks and hyphens do not matter.
-
-    Raises:
-        InputError: If the library has no tables, or the file has another form.
     """
     tables = _tables()
     if not isinstance(tables, dict) or not all(isinstance(entry, dict) for entry in tables.values()):
@@ -219,10 +209,6 @@ def _build_choice(
 
 def _words(key: str, value: object) -> str:
     """Return a condition of a rule in words.
-
-    Args:
-        key: name of the condition, such as "ranks".
-        value: the bool that it must equal, or a comparison such as "<4096"; "any" and "else" allow every value.
 
     >>> _words("ranks", "<8"), _words("power_of_two", False), _words("bytes", "else")
     ('ranks <8', 'not power of two', 'any bytes')

@@ -122,11 +122,6 @@ def _list_warnings(schedule: Schedule, in_order: bool, same_tree: bool) -> Itera
     """Yield an error if the declared rank order is broken, and a warning if trees differ.
 
     The order is checked only for root 0, and only if the algorithm declares that it keeps the rank order.
-
-    Args:
-        schedule: a schedule that reduces, without other findings.
-        in_order: True if every result combines its operands in rank order.
-        same_tree: True if all ranks combine operands in one reduction tree.
     """
     if schedule.algorithm.in_order and schedule.root == 0 and not in_order:
         text = "operands are not combined in rank order, although the algorithm declares it"

@@ -224,16 +224,7 @@ class LockStepRunner:
         return derived_step
 
     def _derive(self, step: Step, dtype: np.dtype) -> DerivedStep:
-        """Return the shapes, empty results and program of a step for shards of an element type.
-
-        Args:
-            step: the step; its collective decides about the program.
-            dtype: the element type of the shards.
-
-        Raises:
-            WorldError: If the world lacks the collective or the ranks, or the reduction is undefined for the
-                type.
-        """
+        """Return the shapes, empty results and program of a step for shards of an element type."""
         self._world.check_step(step)
         shapes = [step.src.local_shape(step.shape, rank) for rank in range(self._world.size)]
         empty = np.zeros((0,) * len(step.shape_after), dtype)

@@ -88,11 +88,6 @@ class OpNode(Node):
         A gradient that is a tensor already is returned unchanged. From arrays, a tensor is made in the layout that the
         recipe has for this gradient. Its provenance number identifies how it was computed; the number is 0 if the world
         does not number tensors.
-
-        Args:
-            operand: the number of the operand.
-            gradient: its gradient: a tensor, or an array on every owned rank.
-            dys: the gradients of the results from which it was computed; the first one gives the tensor's class.
         """
         if isinstance(gradient, PlainTensor):
             return gradient

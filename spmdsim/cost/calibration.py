@@ -213,14 +213,7 @@ def lower_envelope(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _median_times(samples: Iterable[Sample]) -> list[Sample]:
-    """Return ``(size, median time)`` of each size, by ascending size.
-
-    Args:
-        samples: pairs of bytes and seconds, in any order; a size may occur several times.
-
-    Raises:
-        InputError: If a size is negative, or a time is not greater than 0 and finite.
-    """
+    """Return ``(size, median time)`` of each size, by ascending size."""
     times: dict[float, list[float]] = {}
     for size, seconds in samples:
         if not 0 < seconds < inf or size < 0:

@@ -204,13 +204,6 @@ def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> lis
     """Return, for each operation, the list of the operations that wait for it.
 
     For example, if operations 1 and 2 both require operation 0, entry 0 is ``[1, 2]``.
-
-    Args:
-        count: the number of operations.
-        needs_of: pairs of an operation and the operations that it requires.
-
-    Raises:
-        ScheduleError: If an operation requires one that does not exist.
     """
     after: list[list[int]] = [[] for _ in range(count)]
     for op, needs in needs_of:
@@ -222,12 +215,7 @@ def _followers(count: int, needs_of: Iterable[tuple[int, Sequence[int]]]) -> lis
 
 
 def _slots(ranks: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """Return a number per operation that tells the CPUs, or the network cards, of all ranks apart.
-
-    Args:
-        ranks: the rank of each operation.
-        numbers: for each operation, the number of its CPU, or card, on this rank.
-    """
+    """Return a number per operation that tells the CPUs, or the network cards, of all ranks apart."""
     width = max(numbers, default=0) + 1
     return [rank * width + number for rank, number in zip(ranks, numbers)]
 

@@ -338,13 +338,6 @@ class Machine(ShortRepr):
         * If the group stays inside a node: the link inside nodes.
         * Otherwise: the link between nodes. Its seconds per byte are multiplied by the load of the busiest port,
           and are at least those of the link inside nodes.
-
-        Args:
-            group_size: number of ranks.
-            axes: the mesh axes along which the group runs, or None.
-            ranks: the ranks of one group that communicates alone, or None.
-            nbytes: size of the message; it selects alpha and beta of the link between nodes.
-            collective: its name; the load depends on it.
         """
         outside = self.piece(nbytes)
         if self.intra is None:
@@ -514,11 +507,6 @@ def _place_group(machine: Machine, mesh: Mesh, axes: tuple[str, ...]) -> Machine
     """Return a machine for the ranks of one group, with the shared ports in its beta.
 
     See :meth:`Machine.of_group`, which calls it for a machine with nodes. Up to 1024 results are cached.
-
-    Args:
-        machine: the machine.
-        mesh: the mesh.
-        axes: the axes of the groups; the group of the mesh's first rank is placed.
     """
     members = mesh.group(mesh.rank_at(0), *axes)
     alone = replace(machine, ranks_per_node=0, nodes=NodeMap(machine.nodes_of(np.asarray(members, np.int64))))
@@ -572,11 +560,7 @@ def _check_numbers(machine: Machine) -> None:
 
 
 def _check_overheads(machine: Machine) -> None:
-    """Raise InputError if the processors of both sides take longer than the message.
-
-    Args:
-        machine: the machine.
-    """
+    """Raise InputError if the processors of both sides take longer than the message."""
     for key, time in (("overhead", "alpha"), ("overhead_per_byte", "beta")):
         most = min(getattr(link, time) for link in machine.point_links) / 2
         if getattr(machine, key) > most:
@@ -587,12 +571,7 @@ def _check_overheads(machine: Machine) -> None:
 
 
 def _check_limits(machine: Machine, key: str) -> None:
-    """Raise InputError if the size limits of a machine's ranges are not above 0 and ascending.
-
-    Args:
-        machine: the machine.
-        key: the attribute with the ranges, such as "pieces".
-    """
+    """Raise InputError if the size limits of a machine's ranges are not above 0 and ascending."""
     limits = [piece.limit for piece in getattr(machine, key)]
     if not all(low < high for low, high in pairwise([0, *limits])):
         raise InputError(

@@ -143,9 +143,6 @@ def _one_row_per_line(data: dict[str, Any]) -> str:
     """Return a dict as JSON with one line per key, and one line per item of "measured".
 
     The last line ends with a newline.
-
-    Args:
-        data: JSON values by key. The value of "measured" is a list.
     """
     lines = []
     for key, value in data.items():
@@ -196,17 +193,7 @@ def machine_from_json(text: str, where: str = "machine file") -> Machine:
 
 
 def _parse_number(value: Any, key: str, where: str, integer: bool = False) -> Any:
-    """Check a number of a machine file; return a float, or an integer if ``integer`` is True.
-
-    Args:
-        value: the JSON value; true and false are no numbers.
-        key: its key, for the message.
-        where: the file, for the message.
-        integer: True if it must be an integer.
-
-    Raises:
-        InputError: If it is no such number, or an integer too large for a float. Its sign is not checked here.
-    """
+    """Check a number of a machine file; return a float, or an integer if ``integer`` is True."""
     kinds = (int,) if integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
         kind = "a whole number" if integer else "a number"
@@ -225,16 +212,7 @@ def _link(value: Any, key: str, where: str) -> Link:
 
 
 def _parse_nodes(value: Any, key: str, where: str) -> NodeMap:
-    """Return the map of ranks to nodes for a list with the host name of each rank.
-
-    Args:
-        value: the JSON value, such as ["a", "a", "b"]: ranks 0 and 1 are on host "a".
-        key: its key, for the message.
-        where: the file, for the message.
-
-    Raises:
-        InputError: If the value is no list of texts, or is empty.
-    """
+    """Return the map of ranks to nodes for a list with the host name of each rank."""
     if not isinstance(value, list) or not value or not all(isinstance(host, str) for host in value):
         raise InputError(
             f"{where}: {key!r} is {one_line(json.dumps(value), 60)}; it has to list the host of each rank"

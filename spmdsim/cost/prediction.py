@@ -222,16 +222,7 @@ def node_group(machine: Machine, n: int) -> dict[str, int]:
 def _predict_point(
     collective: str, machine: Machine, n: int, nbytes: int, itemsize: int, pricers: dict[str, Pricer]
 ) -> PredictedPoint:
-    """Return the predicted times of a collective on ``n`` ranks for one message size, without a bound.
-
-    Args:
-        collective: the name of the collective.
-        machine: the machine.
-        n: the number of ranks.
-        nbytes: message size as the collective counts it.
-        itemsize: bytes per element; the price in plans counts whole elements.
-        pricers: for each algorithm, the function from bytes to seconds.
-    """
+    """Return the predicted times of a collective on ``n`` ranks for one message size, without a bound."""
     seconds = {name: pricer(nbytes) for name, pricer in pricers.items()}
     received = bound_received_elements(collective, n, largest_block(nbytes, itemsize)) * itemsize
     in_plans = machine.seconds(collective, n, received)

@@ -187,11 +187,6 @@ def _shared_link_seconds(load: LinkLoad, machine: Machine, topology: Topology) -
     The seconds of reductions are not included. The topology computes with one alpha and one beta. If the machine has
     others for a range of sizes (``pieces``), a message gets more or fewer bytes, so that they take its range's time,
     and the difference of the alphas is added.
-
-    Args:
-        load: the messages of the round, at least one.
-        machine: the machine.
-        topology: the network.
     """
     if not machine.pieces:
         return round_seconds(topology, load.sources, load.targets, load.nbytes)
@@ -206,11 +201,6 @@ def _uniform_seconds(load: LinkLoad, machine: Machine, network: Nodes) -> float:
     """Return the seconds of a round in which each rank r sends to r + k, or each to ``r ^ k``.
 
     All messages have one size. The result is the largest number of :meth:`Nodes.arrivals`, without arrays of messages.
-
-    Args:
-        load: the messages of the round; ``load.uniform_shift`` has the kind and k.
-        machine: the machine; its ranges of sizes count between nodes.
-        network: the nodes.
     """
     inside, leaving = leave_nodes(*(load.uniform_shift or ("shift", 0)), network.nodes)
     own_link = load.largest / network.inside_bandwidth

@@ -115,10 +115,6 @@ def _timed_round(load: LinkLoad, machine: Machine) -> TimedRound:
     """Return the messages of equal rounds with the seconds of one round.
 
     In a round without messages, all ranks take part, because some reduce.
-
-    Args:
-        load: the rounds.
-        machine: the machine.
     """
     members = np.unique(np.concatenate((load.sources, load.targets))) if load.count else np.arange(load.ranks)
     return TimedRound(load.repeat, load_seconds(load, machine, None), load.sources, load.targets, members)

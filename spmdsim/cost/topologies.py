@@ -104,11 +104,6 @@ class Torus(Topology):
         """Return the numbers of the links that leave ranks along a dim.
 
         A number is ``(2 * dim + backwards) * ranks + rank``: each direction of each dim has one link per rank.
-
-        Args:
-            dim: the number of the dim.
-            backwards: 1 for the negative direction, else 0.
-            rank: the ranks.
         """
         links: Ints = (2 * dim + backwards) * self.ranks + rank
         return links
@@ -372,10 +367,6 @@ class Dragonfly(Topology):
 
         Each router has ``per_router`` global links: router 0 to the next groups, router 1 to those behind them, and so
         on. Numbers of groups wrap.
-
-        Args:
-            group: the group of each router.
-            target_group: for each of them, the group at the other end of the link.
         """
         return (target_group - group - 1) % self.groups // self.per_router
 
@@ -623,14 +614,6 @@ def _build_fat_tree(options: Options, ranks: int, machine: Machine) -> Topology:
     ``down`` and ``up`` are shapes of equal length; both are needed if one is stated. ``leaf`` is the number of ranks of
     a leaf switch, by default 16 or all ranks if they are fewer; ``over`` is the oversubscription, by default 1. ``hop``
     is the time per link beyond the first, by default :data:`HOP_SECONDS`.
-
-    Args:
-        options: the options, of which the known ones are removed.
-        ranks: the number of ranks; not compared with ``down`` here.
-        machine: gives the bandwidth and latency of each link.
-
-    Raises:
-        InputError: If an option is wrong, ``leaf`` does not divide the ranks, or the machine's beta is 0.
     """
     hop = _parse_number(options, "hop", HOP_SECONDS)
     if "down" in options or "up" in options:

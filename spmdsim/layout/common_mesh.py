@@ -158,13 +158,7 @@ def refine(a: Layout, b: Layout, shape: Sequence[int]) -> tuple[Layout, Layout] 
 
 
 def _replace_axes(layout: Layout, mesh: Mesh, factors: Factors) -> Layout:
-    """Return the layout on ``mesh``, with each axis replaced by its factors.
-
-    Args:
-        layout: the layout.
-        mesh: the common mesh.
-        factors: the axes of the common mesh for each axis of the layout's mesh.
-    """
+    """Return the layout on ``mesh``, with each axis replaced by its factors."""
     dims = [[factor for axis in entry for factor in factors[axis]] for entry in layout.dims]
     return Layout(mesh, dims, [(factor, op) for axis, op in layout.partial for factor in factors[axis]])
 

@@ -420,12 +420,6 @@ def _count_received(collective: str, members: int, before: PathState, after: Pat
     * all_to_all: E minus the product of the smaller one of the shard's lengths before and after, over the dimensions.
 
     For uneven blocks the busiest rank may receive a few elements less.
-
-    Args:
-        collective: the name of the step.
-        members: the number of ranks of a group, g.
-        before: the state before the step.
-        after: the state after the step.
     """
     elements = after.elements
     if collective == "slice":

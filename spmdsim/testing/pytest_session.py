@@ -171,12 +171,6 @@ class Agreement:
         """Print which ranks are at which test, and abort the job after 0.5 s.
 
         The lowest rank of each group of ranks at one test and phase prints.
-
-        Args:
-            what: name of this rank's test.
-            phase: phase of this rank's test, one of PHASES.
-            records: (checksum of the test's name, number of the phase, outcome) of each rank.
-            message: text of this rank's failure, which is printed first; empty if it has not failed.
         """
         self._print_failure(what, phase, message)
         own_test_and_phase = records[self.rank][:2]
@@ -213,9 +207,6 @@ def _frame_words(frame: FrameType | None) -> str:
     """Return the file, line and function of a frame and of up to two callers, joined by " < ".
 
     The innermost function comes first, as in "a.py:3 in f < b.py:9 in g".
-
-    Args:
-        frame: the frame; None: the text is empty.
     """
     places: list[str] = []
     while frame is not None and len(places) < 3:
@@ -293,9 +284,6 @@ class RankSession:
 
         The sentence names the first rank with a test that another rank lacks, and the first of these tests in
         alphabetical order. If all ranks have equal sets of tests, the sentence is about their order.
-
-        Args:
-            ids: the tests of this rank.
         """
         # The text of a rank without tests is empty, which is no test.
         tests_of_ranks = [{*text.split("\n")} - {""} for text in self.agreement.gather_texts("\n".join(ids))]
@@ -309,13 +297,6 @@ class RankSession:
         """Print the collection errors of all ranks on rank 0, and end the session.
 
         All ranks call it.
-
-        Args:
-            reason: the text of the exit; the exit code is pytest's for interrupted sessions.
-            has_errors: True if this rank has collection errors.
-
-        Raises:
-            pytest.exit.Exception: Always.
         """
         errors = self._collection_errors() if has_errors else ""
         for rank, text in enumerate(self.agreement.gather_texts(errors)):
@@ -457,9 +438,6 @@ class RankSession:
         A timer calls it in a thread of its own, which runs even while the main thread is inside an MPI call; the
         handler of a signal would not. The abort comes after 1 s and 0.1 s times the rank's number, so that all ranks
         can print.
-
-        Args:
-            name: the test.
         """
         where = _frame_words(sys._current_frames().get(threading.main_thread().ident or 0))
         self.say(

@@ -47,16 +47,7 @@ def list_panels(strategy: Strategy, size: int) -> tuple[tuple[str, ...], list[tu
 
 
 def _cholesky_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
-    """Return one all-gather of columns per panel, or () if rows are not split.
-
-    Args:
-        bound: the rule with its sizes.
-        strategy: the axes that split the dimensions.
-        inputs: a list with the `Meta` (layout, shape, dtype) of the operand.
-
-    Returns:
-        Pairs of a step and its element type, in the order in which `_cholesky_forward` yields their operands.
-    """
+    """Return one all-gather of columns per panel, or () if rows are not split."""
     size, mesh = bound.sizes["n"], strategy.mesh
     axes, panels = list_panels(strategy, size)
     if not axes:
@@ -105,10 +96,6 @@ def _cholesky_gradient(factor: Array, dfactor: Array) -> Array:
 
     The result is symmetric: ``(S + S^H) / 2`` with ``S = L^-H P L^-1``, where P is the lower triangle of ``L^H dL``
     with half of its diagonal.
-
-    Args:
-        factor: the Cholesky factor L.
-        dfactor: the gradient of the factor, dL.
     """
     inner = np.tril(hermitian(factor) @ dfactor)
     inner = inner - np.einsum("...ii->...i", inner)[..., None] * np.eye(factor.shape[-1]) / 2

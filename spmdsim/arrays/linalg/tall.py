@@ -37,16 +37,7 @@ def _qr_rule(shape: Shape) -> tuple[Rule, dict[str, int]]:
 
 
 def _list_qr_exchanges(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]) -> Any:
-    """Return the all-gather of the ranks' triangles, or () if rows are not split.
-
-    Args:
-        bound: the rule with its sizes.
-        strategy: the axes that split the dimensions.
-        inputs: a list with the `Meta` (layout, shape, dtype) of the operand.
-
-    Returns:
-        One pair of a step and its element type. The step gathers one triangle ``[n, n]`` from each rank.
-    """
+    """Return the all-gather of the ranks' triangles, or () if rows are not split."""
     axes = find_split_axes(strategy, "m")
     if not axes:
         return ()

@@ -55,15 +55,7 @@ def to_division_type(x: Tensor) -> Tensor:
 
 
 def _declare_matrix_operator(name: str, text: str, forward: Callable[..., Any], vjp: Any, **more: Any) -> Op:
-    """Return an operator on matrices ``[..., m, n]`` whose rows and columns must not be split.
-
-    Args:
-        name: the operator's name.
-        text: its rule, such as "... m n -> ...".
-        forward: the local function.
-        vjp: its gradient, or None.
-        more: further arguments of :class:`Op`.
-    """
+    """Return an operator on matrices ``[..., m, n]`` whose rows and columns must not be split."""
     rule = Rule.parse(text, whole="m n", work="passes")
     return Op(name, rule, forward, vjp, saves_result=True, **more)
 

@@ -471,12 +471,6 @@ def _make_permutation_step(
     The exchange takes place in each group of ranks along the axes. The arrays form a tensor whose first dim has one
     entry per pair and group. This dim is split in both layouts of the step: the source layout over a mesh of the
     senders, the target layout over a mesh of the receivers, both in the order of groups, then pairs. Steps are cached.
-
-    Args:
-        mesh: the mesh.
-        axes: axes of the mesh.
-        pairs: source and destination, as numbers of ranks along the axes.
-        shape: the shape of a rank's array.
     """
     groups = mesh.groups(*axes)
     ends = [
@@ -488,31 +482,14 @@ def _make_permutation_step(
 
 
 def _normalise_dim(what: str, dim: int, ndim: int) -> int:
-    """Return a dim as a non-negative number.
-
-    Args:
-        what: the called function, for error messages.
-        dim: the dim; negative numbers count from the end.
-        ndim: the number of dims.
-
-    Raises:
-        RuleError: If the dim is out of range.
-    """
+    """Return a dim as a non-negative number."""
     if not -ndim <= dim < ndim:
         raise RuleError(f"{what}: dim {dim} is out of range for an array of {many(ndim, 'dim')}")
     return dim % ndim
 
 
 def _require_size(what: str, array: np.ndarray, dim: int, ranks: int, axes: tuple[str, ...]) -> None:
-    """Raise RuleError unless the size of a dim is ``ranks``, the number of ranks along the axes.
-
-    Args:
-        what: the call, for the message.
-        array: this rank's operand.
-        dim: the dim, not negative.
-        ranks: the wanted size.
-        axes: the axes, for the message.
-    """
+    """Raise RuleError unless the size of a dim is ``ranks``, the number of ranks along the axes."""
     if array.shape[dim] != ranks:
         raise RuleError(
             f"{what}: dim {dim} has size {array.shape[dim]}, but {many(ranks, 'rank is', 'ranks are')} along "

@@ -231,17 +231,6 @@ class LocalFunction(Pictured):
 
         If the caller is the first call with operands of these shapes, types and layouts, it has already run the function
         to learn the results' shapes. Then the results of that run are returned. Else the function runs now.
-
-        Args:
-            context: the operator call as this rank sees it: strategy, rank, sizes.
-            places: the layouts of the operands; not used, because the arrays are in these layouts.
-            leaves: the layouts of the results.
-            results: global shape and element type of each result.
-            structure: the nesting of the operands in the call.
-            *arrays: the rank's shards of the operands.
-
-        Raises:
-            RuleError: If the function fails, or a shard has another shape than in the first call.
         """
         if self._first_results is not None:
             shards = self._first_results[context.rank]
@@ -364,16 +353,6 @@ class LocalFunction(Pictured):
         """Run the function of each of this process's ranks; return the results by rank.
 
         Ranks outside of the mesh do not run it.
-
-        Args:
-            world: the world of the ranks.
-            run: `_call_function`, which converts 16-bit floats.
-            leaves: the layouts of the results.
-            arrays_of_ranks: for each operand the shards of this process's ranks.
-            structure: the nesting of the operands in the call.
-
-        Raises:
-            RuleError: If the function fails on a rank.
         """
         jobs: dict[int, Callable[[], Any]] = {}
         for k, rank in enumerate(world.ranks):
@@ -445,11 +424,6 @@ class LocalFunction(Pictured):
         """Raise RuleError if a shard does not have the shape that its layout requires.
 
         The message names the first such result and rank.
-
-        Args:
-            leaves: the layouts of the results.
-            shapes: their global shapes.
-            pieces: the shapes of the shards of all results, by rank.
         """
         for k, (leaf, shape) in enumerate(zip(leaves, shapes)):
             for rank, shard_shapes in pieces.items():

@@ -507,18 +507,7 @@ def _fold_gradient(gradient: np.ndarray, frame: Frame, beyond: Margins, modes: M
 def _trim_result(
     name: str, context: Context, result: np.ndarray, extended: Shape, frame: Frame
 ) -> np.ndarray:
-    """Return the function's result without the elements that were added to the block.
-
-    Args:
-        name: the function, for the message.
-        context: the operator call as this rank sees it.
-        result: the array that the function returned.
-        extended: the shape of the enlarged block.
-        frame: the surroundings of the block.
-
-    Raises:
-        RuleError: If the result is not as large as the enlarged block.
-    """
+    """Return the function's result without the elements that were added to the block."""
     if result.shape != extended:
         raise RuleError(
             f"{name} gave an array of shape {result.shape} on rank {context.rank}, where the block has {frame.block_shape} and "

@@ -312,9 +312,6 @@ class Turns:
         """Store the first error and end the functions that wait; do nothing for later errors.
 
         Ranks that have not started do not start. The main thread is released.
-
-        Args:
-            error: the error, which `run` raises.
         """
         if self._stopped:
             return

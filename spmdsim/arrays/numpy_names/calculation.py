@@ -272,14 +272,6 @@ def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
     """Return the slopes along one dim: differences over two steps inside, over one at both ends.
 
     For example, the values [1, 2, 4] with step 1 have the slopes [1, 1.5, 2].
-
-    Args:
-        f: the values, floats.
-        d: the dim.
-        step: the distance of neighbours.
-
-    Raises:
-        RuleError: If the dim has fewer than two elements.
     """
     if f.shape[d] < 2:
         raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
@@ -308,16 +300,7 @@ def _make_order_statistic(name: str) -> Callable[..., Tensor]:
     def order_statistic(
         a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False, method: str = "linear"
     ) -> Tensor:
-        """Compute quantiles or percentiles; see :func:`spmdsim.ops.quantile`.
-
-        Args:
-            a: the tensor.
-            q: a fraction from 0 to 1 (a percentage from 0 to 100), or an array of them, whose dims come first in the
-                result.
-            axis: one dim or several; None: all.
-            keepdims: keep reduced dims with size 1.
-            method: as in NumPy, such as "linear" or "lower".
-        """
+        """Compute quantiles or percentiles; see :func:`spmdsim.ops.quantile`."""
         # Integer fractions are 0 and 1: the smallest and the largest element, in the tensor's own type.
         if name == "quantile" and np.asarray(q).dtype.kind in "iu":
             return to_type(ops.quantile(a, q, axis, keepdims, "lower"), a.dtype)

@@ -340,14 +340,6 @@ def _assign_to_out(out: Any, result: Any, call: str) -> Any:
     """Give the result to the tensor that ``out=`` names; return this tensor.
 
     The errors of `become` apply, for example if the shapes differ.
-
-    Args:
-        out: the tensor, alone or in a tuple of one.
-        result: the result, a tensor.
-        call: the call as text, for the message.
-
-    Raises:
-        UsageTypeError: If either is no tensor.
     """
     target = out[0] if isinstance(out, tuple) and len(out) == 1 else out
     if not isinstance(target, Tensor) or not isinstance(result, Tensor):
@@ -412,16 +404,6 @@ def _call_explained(
     """Call a function of this package; name the call in errors of Python or NumPy that an argument causes.
 
     Errors of this package, and values that NumPy refuses, such as a singular matrix, pass unchanged.
-
-    Args:
-        ours: the function.
-        call: the call as text, for error messages.
-        args: positional arguments.
-        options: keyword arguments.
-
-    Raises:
-        UsageTypeError: If an argument has a wrong type.
-        InputError: If an argument is an integer of more than 64 bits.
     """
     try:
         return ours(*args, **options)
@@ -471,10 +453,6 @@ def _find_ours(name: str, module: ModuleType) -> Callable[..., Any] | None:
 
     For `spmdsim.arrays.ops`, the functions with NumPy's arguments (`_OWN`) are searched first, then the operators, then
     the functions of linear algebra. Of any other module, only its public names are searched.
-
-    Args:
-        name: NumPy's name.
-        module: the module that is searched, such as `spmdsim.arrays.ops`.
     """
     if module is ops:
         name = SPELLED.get(name, name)

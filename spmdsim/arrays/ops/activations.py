@@ -288,16 +288,6 @@ def _channel_rule(x: Shape, channel: Shape, dim: int, linear: Any = "none") -> R
 
     With shapes (8, 3, 5), (3,) and dimension 1 it is "d0 d1 d2, d1 -> d0 d1 d2". A parameter of shape (1,) for a
     dimension of another size is shared by all entries: it is "1" in the rule and never split.
-
-    Args:
-        x: the shape of the tensor.
-        channel: the shape of the parameters: one entry per entry of the dimension, or ``(1,)``. Checked when sizes are
-            bound to the rule.
-        dim: the dimension, not negative.
-        linear: the operands in which the function is linear, as in :meth:`Rule.parse`.
-
-    Raises:
-        OutOfRange: If ``x`` has no such dimension.
     """
     if not 0 <= dim < len(x):
         raise OutOfRange(f"dim {dim} is out of range for a tensor of {many(len(x), 'dim')}")

@@ -37,12 +37,6 @@ def _put_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim:
 
     All are all-to-all exchanges among the ranks that split the dim: first of the numbers of elements, then of their
     positions, then of their values.
-
-    Args:
-        bound: not used: the interface has it.
-        strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operands.
-        dim: not used: the interface has it.
     """
     axes = find_split_axes(strategy)
     if not axes:

@@ -370,14 +370,7 @@ def _triangle_rule(shape: Shape, k: int, upper: bool) -> Rule:
 
 
 def _cut_triangle(context: Context, x: Array, k: int, upper: bool) -> Array:
-    """Return this rank's block with zeros outside of the triangle.
-
-    Args:
-        context: the operator call as this rank sees it. It has the position of the block, which moves the diagonal.
-        x: this rank's block.
-        k: the diagonal in the whole matrix.
-        upper: True for `triu`, False for `tril`.
-    """
+    """Return this rank's block with zeros outside of the triangle."""
     k += context.bounds("m")[0] - context.bounds("n")[0]
     return np.asarray(np.triu(x, k) if upper else np.tril(x, k))
 

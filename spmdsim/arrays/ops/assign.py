@@ -58,14 +58,7 @@ FUNCTIONS: dict[str, Any] = {
 
 
 def _is_cut(shape: Shape, start: Shape, stop: Shape, step: Shape = ()) -> list[bool]:
-    """Return for each dim True if the window does not cover all of it with step 1.
-
-    Args:
-        shape: the shape of the tensor.
-        start: first index of the window per dim.
-        stop: the index after the last index of the window, per dim.
-        step: distance of two indices per dim; () for 1.
-    """
+    """Return for each dim True if the window does not cover all of it with step 1."""
     steps = step or (1,) * len(shape)
     full_ranges = [(0, size, 1) for size in shape]
     window_ranges = zip(start, stop, steps)
@@ -147,12 +140,6 @@ def _read_window(context: Context, x: Array, start: Shape, stop: Shape) -> Array
     """Return this rank's addend of the window: its own elements, zeros for those of other ranks.
 
     Dims that the window cuts have the size of the window; the others, which may be split, have that of the block.
-
-    Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
-        x: this rank's block.
-        start: first index of the window per dim.
-        stop: the index after the last index of the window, per dim.
     """
     shape = context.bound.shapes[0]
     block_slices, window_slices = _find_overlap(context, start, stop)
@@ -234,16 +221,7 @@ def _write_rule(shape: Shape, value: Shape, start: Shape, stop: Shape, step: Sha
 
 
 def _write_window(context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape) -> Array:
-    """Return this rank's block with the elements of the window inside it, in the promoted type.
-
-    Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
-        x: this rank's block.
-        value: the whole window.
-        start: first index of the window per dim.
-        stop: the index after the last index of the window, per dim.
-        step: distance of two indices per dim.
-    """
+    """Return this rank's block with the elements of the window inside it, in the promoted type."""
     block_slices, window_slices = _find_overlap(context, start, stop, step)
     result = np.array(x, np.result_type(x, value))
     result[block_slices] = value[window_slices]
@@ -280,16 +258,7 @@ _write_op = Op("slice_update", _write_rule, _write_window, _write_vjp, contextua
 def _write_own_window(
     context: Context, x: Array, value: Array, start: Shape, stop: Shape, step: Shape
 ) -> Array:
-    """Return this rank's block with its window of the value, in the promoted type.
-
-    Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
-        x: this rank's block.
-        value: the elements of the window inside the block.
-        start: first index of the window per dim.
-        stop: the index after the last index of the window, per dim.
-        step: distance of two indices per dim.
-    """
+    """Return this rank's block with its window of the value, in the promoted type."""
     result = np.array(x, np.result_type(x, value))
     result[_find_overlap(context, start, stop, step, "d")[0]] = value
     return result
@@ -449,18 +418,6 @@ def _number_values(mask: Tensor, x: Tensor, value: Tensor) -> Tensor:
     """Return the row-major number of each element's value; -1 where the mask is False.
 
     All ranks must call it: it reads the number of True elements. For a mask [True, False, True] it is [0, -1, 1].
-
-    Args:
-        mask: a mask that broadcasts to ``x``.
-        x: the tensor.
-        value: one value per True element, ``[count]``.
-
-    Returns:
-        An int64 tensor in the shape of ``x``, split as ``x``.
-
-    Raises:
-        RuleError: If the number of values differs from the number of True elements.
-        WorldError: If the world has no data.
     """
     places = cast(broadcast_to(mask, x.shape), np.int64)
     count = int(sum_(places))

@@ -30,13 +30,6 @@ def _compute_row_losses(logits: Array, labels: Array) -> Array:
     """Return the cross entropy of each row of one rank's logits, in the shape of the labels.
 
     Without rows it returns an empty array.
-
-    Args:
-        logits: ``[..., c]``, all classes of this rank's rows.
-        labels: the number of the right class of each row.
-
-    Raises:
-        InputError: If a label is not in 0 to ``c - 1``.
     """
     check_ids(labels, logits.shape[-1], description="classes")
     return (

@@ -44,15 +44,6 @@ def _matmul_rule(a: Shape, b: Shape, transpose_a: bool = False, transpose_b: boo
     """Return the rule of a matrix product: rows m, contraction k, columns n, batch "...".
 
     Two matrices have "... m k, ... k n -> ... m n". An operand of one dim is ``k``. Sizes are not compared here.
-
-    Args:
-        a: the shape of the first operand.
-        b: the shape of the second operand.
-        transpose_a: True if the first operand has the dims ``k m``.
-        transpose_b: True if the second operand has the dims ``n k``.
-
-    Raises:
-        RuleError: If an operand has no dimension.
     """
     if not a or not b:
         raise RuleError(f"matmul needs operands of at least 1 dim, but got shapes {a} and {b}")

@@ -414,10 +414,6 @@ def _multiply_slope(dy: Array, slope: Array) -> Array:
 
     The result is written into a reused buffer if the gradient has at least ``SMALLEST`` bytes (256 KiB), and the slope
     is boolean or has the gradient's element type.
-
-    Args:
-        dy: the gradient of the result.
-        slope: the slope, of equal shape.
     """
     if dy.nbytes < SMALLEST or slope.dtype not in (dy.dtype, bool):
         array: Array = dy * slope
@@ -429,15 +425,7 @@ def _multiply_slope(dy: Array, slope: Array) -> Array:
 def _make_operator(
     call: Callable[P, Tensor], op: Op, function: Callable[..., Any], says: str, linear: Any
 ) -> OperatorFunction[P, Tensor]:
-    """Return the operator of ``call`` with name and docstring of its declaration.
-
-    Args:
-        call: applies the declaration.
-        op: the declaration.
-        function: the function of arrays, for the example.
-        says: the formula.
-        linear: operands in which the function is linear.
-    """
+    """Return the operator of ``call`` with name and docstring of its declaration."""
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = _compose_docstring(op, call.__code__.co_argcount == 2, function, says, linear)
     return OperatorFunction(call, op, direct=True)

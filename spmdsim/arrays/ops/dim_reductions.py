@@ -84,16 +84,7 @@ def _make_rule(op: str) -> Callable[..., Rule]:
     """
 
     def rule(shape: Shape, dims: Shape, keepdims: bool) -> Rule:
-        """Return the rule: reduced dims become 1 with ``keepdims``, else they vanish.
-
-        Args:
-            shape: the shape of the operand; only its number of dims is read.
-            dims: the reduced dims, not negative.
-            keepdims: True or False.
-
-        Raises:
-            UsageTypeError: If ``keepdims`` is no truth value.
-        """
+        """Return the rule: reduced dims become 1 with ``keepdims``, else they vanish."""
         names = [f"d{i}" for i in range(len(shape))]
         if parse_flag("keepdims", keepdims):
             out = ["1" if i in dims else n for i, n in enumerate(names)]
@@ -122,11 +113,6 @@ def _declare_reduction(name: str, dtype: Callable[..., np.dtype], **more: Any) -
         """Reduce this rank's block by NumPy's function; an empty block gives the identity.
 
         The result of an empty block has the shape without the reduced dims, or with size 1 for them.
-
-        Args:
-            x: this rank's block.
-            dims: the reduced dims.
-            keepdims: keep reduced dims with size 1.
         """
         if not x.size:
             shape = [1 if i in dims else n for i, n in enumerate(x.shape) if keepdims or i not in dims]
@@ -203,11 +189,7 @@ _all_op, _any_op = _declare_reduction("all", bool_type), _declare_reduction("any
 
 
 def _convert_type(x: Tensor, dtype: DTypeLike | None) -> Tensor:
-    """Convert a tensor to ``dtype``; None keeps its element type.
-
-    Raises:
-        InputError: If tensors do not support the type.
-    """
+    """Convert a tensor to ``dtype``; None keeps its element type."""
     return x if dtype is None else to_type(x, number_type(dtype, "a tensor cannot have"))
 
 

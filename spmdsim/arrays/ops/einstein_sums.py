@@ -46,15 +46,7 @@ def _insert_blanks(term: str) -> str:
 
 
 def _einsum_rule(*shapes: Shape, equation: str) -> Rule:
-    """Return the rule of an equation: "ij,jk->ik" gives "i j, j k -> i k".
-
-    Args:
-        *shapes: not used: the interface has it.
-        equation: the equation with ``->``; repeated letters and sizes are checked by the rule.
-
-    Raises:
-        RuleError: If a term has a character that is neither a letter nor part of ``...``.
-    """
+    """Return the rule of an equation: "ij,jk->ik" gives "i j, j k -> i k"."""
     terms, out = _split_equation(equation)
     for term in (*terms, out):
         letters = term.replace("...", "")
@@ -226,12 +218,6 @@ def _find_letter(label: Any) -> str:
     """Return the letter that stands for a label in an equation.
 
     The labels 0, 25, 26 and 51 give "A", "Z", "a" and "z"; Ellipsis gives "...".
-
-    Args:
-        label: an integer of Python or NumPy, or Ellipsis. A bool is refused.
-
-    Raises:
-        RuleError: If the label is no integer from 0 to 51.
     """
     if label is Ellipsis:
         return "..."
@@ -302,10 +288,6 @@ def _find_dims(term: str, ndim: int) -> dict[str, int]:
 
     The dict is empty if the number of dims does not fit; the rule reports that later. ``...`` stands for any number of
     dims, also for none.
-
-    Args:
-        term: the letters of an operand's dims, with at most one ``...``.
-        ndim: the operand's number of dims.
     """
     before, dots, after = term.partition("...")
     if len(before) + len(after) > ndim or (not dots and len(before) < ndim):

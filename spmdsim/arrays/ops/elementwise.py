@@ -312,11 +312,6 @@ def _where_vjp(dy: Array, operands: Arrays, _y: Any) -> list[Any]:
 
     A value's gradient is 0 where the other value was selected; it is summed over dims that broadcasting added or
     stretched.
-
-    Args:
-        dy: the gradient of the result.
-        operands: the condition and both values.
-        _y: the result; not used.
     """
     mask = operands[0]
     zero = np.zeros((), dy.dtype)

@@ -197,9 +197,6 @@ def _convert_to_64_bits(x: Any) -> Any:
     """Detach a tensor and convert it to float64 or complex128 if it is floating or complex.
 
     A tensor of integers or bools is detached only. Values that are no tensors are returned unchanged.
-
-    Args:
-        x: an argument of the checked function.
     """
     if not isinstance(x, Tensor):
         return x
@@ -330,13 +327,6 @@ def _estimate_gradient(
 
     The real and the imaginary part of a complex element's gradient are the slopes in the real and in the imaginary
     direction. The differences' steps are proportional to ``max(1, |element|)``.
-
-    Args:
-        function: returns a tensor or several.
-        operands: the operands of the call.
-        k: the number of the operand with the element.
-        index: the element's index.
-        weights: weights of the results.
     """
     x = operands[k]
     size = max(1.0, abs(getitem(x, index).item()))

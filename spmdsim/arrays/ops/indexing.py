@@ -538,15 +538,6 @@ def _index_by_arrays(x: Tensor, entries: list[Any]) -> Tensor:
     puts the arrays' dims in the result: the front if the arrays are apart. They are merged into one dim, which is
     looked up by the row-major numbers of its entries. The result is partial over the mesh axes that split an indexed
     dim.
-
-    Args:
-        x: the tensor.
-        entries: the entries of the index: ints, slices, None, ``...``, arrays, and tensors of integers. At least one
-            is an array or a tensor. Masks of several dims must have been replaced (:func:`without_masks`).
-
-    Raises:
-        RuleError: If index arrays do not broadcast, several entries are ``...``, or an entry is of another kind.
-        OutOfRange: If an index is out of range, or there are more entries than dims.
     """
     _, y, lookup = split_index(x, entries)
     if lookup.order != tuple(range(y.ndim)):

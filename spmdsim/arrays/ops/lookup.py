@@ -291,10 +291,6 @@ def _find_padded_rows(context: Context, ids: Array) -> Array:
 
     The last row of each block is padding, which is zero and has no id. Ids of other blocks get the number of this
     row. For example, in the second of two blocks of 3 rows, which has the ids 2 and 3, the ids [1, 2, 3] give [2, 0, 1].
-
-    Args:
-        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        ids: ids from 0, which are not checked.
     """
     start, stop = context.bounds("v")
     id_count = stop - start - 1

@@ -315,14 +315,6 @@ def _rms_rule(x: Shape, scale: Shape, epsilon: float) -> Rule:
     """Return the rule of ``rms_norm``, in which the dims of ``scale`` must not be split.
 
     For ``x`` of two dims and a scale of one it is "d0 w1, w1 -> d0 w1".
-
-    Args:
-        x: the shape of the tensor.
-        scale: the shape of the factors, the last dims of ``x``.
-        epsilon: not used: the interface has it.
-
-    Raises:
-        RuleError: If ``scale`` has more dims than ``x`` or none.
     """
     if not 1 <= len(scale) <= len(x):
         raise RuleError(f"rms_norm needs a scale with the last dims of x, but got shapes {x} and {scale}")

@@ -132,15 +132,7 @@ class OperatorFunction(Pictured, Generic[P, R]):
             raise
 
     def _rename(self, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Replace other names of parameters in ``kwargs`` by their first names, in place.
-
-        Args:
-            args: the positional arguments, to find a parameter that arrives twice.
-            kwargs: the keyword arguments; ``axis`` becomes ``dim``, for example.
-
-        Raises:
-            UsageTypeError: If a parameter arrives under two names, or by position and under another name.
-        """
+        """Replace other names of parameters in ``kwargs`` by their first names, in place."""
         for other_name in [name for name in kwargs if name in self.others]:
             name = self.others[other_name]
             if name in kwargs or len(args) > self._places[name]:

@@ -123,10 +123,6 @@ def _declare_extreme(name: str, op: str) -> Op:
     """Return the operator ``argmax`` or ``argmin``, which has no gradient.
 
     Its parameter ``dim`` is a dimension, or None for all. It refuses complex elements with a RuleError.
-
-    Args:
-        name: "argmax" or "argmin".
-        op: "max" or "min".
     """
     return SteppedOp(
         name,
@@ -235,19 +231,7 @@ def _topk_rule(shape: Shape, dim: int, k: int, largest: bool) -> tuple[Rule, dic
 def _topk_steps(
     bound: BoundRule, strategy: Strategy, inputs: Sequence[Any], dim: int, k: int, largest: bool
 ) -> Any:
-    """Return all-gathers of ``k`` values and indices per rank; () if the dim is not split.
-
-    Args:
-        bound: not used: the interface has it.
-        strategy: the axes that split the dimensions.
-        inputs: the `Meta` (layout, shape, dtype) of the operand, in a list of one.
-        dim: the dimension.
-        k: the number of entries.
-        largest: not used: the interface has it.
-
-    Returns:
-        Two pairs of a step and its element type: for the values, then for the int64 indices.
-    """
+    """Return all-gathers of ``k`` values and indices per rank; () if the dim is not split."""
     axes = find_split_axes(strategy)
     if not axes:
         return ()
@@ -307,11 +291,6 @@ def _sort_positions(rows: Array, k: int, largest: bool) -> Array:
 
     For example, the row [3, 1, 3] gives [0, 2] for the two largest entries. Equal entries keep their order, also if
     descending. nan counts as larger than all other values. Rows with fewer entries give as many positions as they have.
-
-    Args:
-        rows: ``[b, n]``.
-        k: the number of entries per row.
-        largest: sort in descending instead of ascending order.
     """
     keys = to_comparable(rows)
     if not largest:
@@ -327,13 +306,6 @@ def _place_forward(context: Context, x: Array, ids: Array, dim: int, size: int) 
 
     For example, the entries [7, 8] at the positions [3, 0] of 4 give the blocks [8, 0] and [0, 7] of two ranks. If
     several entries have one position, the last one counts.
-
-    Args:
-        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        x: the entries; ``dim`` is not split.
-        ids: the position of each entry along ``dim`` in the whole result, in the shape of ``x``.
-        dim: the dimension.
-        size: the size of the dim in the result; not used: the rule has it.
     """
     start, stop = context.bounds(ALONG)
     result = np.zeros([stop - start if d == dim else n for d, n in enumerate(x.shape)], x.dtype)

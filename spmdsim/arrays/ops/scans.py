@@ -216,14 +216,7 @@ def conjugate_if_complex(x: Tensor) -> Tensor:
 
 
 def _make_scan_rule(shape: Shape, dim: int, op: str, backward: bool) -> Rule:
-    """Return the rule of a running function, which is linear for "sum".
-
-    Args:
-        shape: the shape of the operand.
-        dim: the dimension along which the function runs.
-        op: "sum", "prod", "max" or "min".
-        backward: a parameter of `_scan_block`; not used, because the rule does not depend on the direction.
-    """
+    """Return the rule of a running function, which is linear for "sum"."""
     return make_along_rule(shape, dim, linear="each" if op == "sum" else "none")
 
 

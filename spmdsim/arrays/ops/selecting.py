@@ -195,12 +195,6 @@ def _neighbour_steps(bound: BoundRule, strategy: Strategy, inputs: Sequence[Any]
     """Return the all-gather of one entry per rank, as (step, element type); () if the dim is not split.
 
     It is the only step of `_find_neighbour_entry`.
-
-    Args:
-        bound: not used: the interface has it.
-        strategy: the axes that split the dim.
-        inputs: the `Meta` (layout, shape, dtype) of the operand, in a list of one.
-        **params: not used: the interface has it.
     """
     axes = find_split_axes(strategy)
     if not axes:
@@ -246,10 +240,6 @@ def _find_run_starts(context: Context, x: Array) -> Generator[Array, Array, Arra
     An entry starts a run if it is the first one of the whole dim, or differs from the entry before it, which may be on
     another rank. For example, the blocks [1, 1, 2] and [2, 3] give [True, False, True] and [False, True]. Every nan
     starts a run. The generator yields what :func:`_find_neighbour_entry` yields.
-
-    Args:
-        context: the operator call as this rank sees it: rule with sizes, strategy, rank.
-        x: this rank's block of the only dim, of sorted entries.
     """
     before, has_entry = yield from _find_neighbour_entry(context, x, False)
     earlier = np.concatenate([before, x])[: len(x)]
@@ -287,24 +277,13 @@ def _flatten_detached(name: str, x: Tensor) -> Tensor:
 
 
 def _count_run_lengths(ordered: Tensor, starts: Tensor) -> Tensor:
-    """Return the lengths of the runs of equal values, in ascending order of the values.
-
-    Args:
-        ordered: sorted values.
-        starts: True at the first entry of each run.
-    """
+    """Return the lengths of the runs of equal values, in ascending order of the values."""
     (positions,) = nonzero(starts)
     return subtract(_following_op(positions, last=ordered.shape[0]), positions)
 
 
 def _compute_inverse_indices(x: Tensor, starts: Tensor, order: Tensor) -> Tensor:
-    """Return for each entry of ``x`` the number of its value.
-
-    Args:
-        x: the tensor.
-        starts: True at the first of equal values in sorted order.
-        order: the indices that sort ``x``.
-    """
+    """Return for each entry of ``x`` the number of its value."""
     numbers = subtract(cumulative_sum(cast(starts, np.int64)), 1)
     return reshape(put_along(numbers, order, 0), x.shape, x.layout.reduced)
 

@@ -32,12 +32,6 @@ PadWidth = int | Sequence[int] | Sequence[Sequence[int]] | dict[int, int] | dict
 def _slice_windows(shape: Shape, start: Shape, stop: Shape, step: Shape) -> Windows:
     """Return for operand 0 the `Window` of each dim that a slice cuts, and None for the other dims.
 
-    Args:
-        shape: the shape of the tensor.
-        start: the first index per dim.
-        stop: the index after the last one per dim.
-        step: the distance of two indices per dim, at least 1.
-
     >>> [str(window) for window in _slice_windows((6, 4), (1, 0), (5, 4), (2, 1))[0]]
     ['2 windows of 1 from 1 by 2', 'None']
     """
@@ -297,11 +291,6 @@ def _take_run(x: Tensor, dim: int, positions: Array) -> Tensor:
 
     The result is a slice for ascending positions such as [1, 2, 3], a reversed slice for descending ones, and copies of
     one entry for positions such as [2, 2].
-
-    Args:
-        x: the tensor.
-        dim: the dimension.
-        positions: at least one position; neighbours differ by 1, by -1, or by 0 throughout.
     """
     start, stop = int(positions.min()), int(positions.max()) + 1
     entries = slice_along(x, dim, start, stop)
@@ -401,10 +390,6 @@ def _concat_windows(*shapes: Shape, dim: int) -> Windows:
     An operand has a list with one window or None per dim. The window of the joined dim covers the whole result; its
     first element is minus the number of entries before the operand. For vectors of 2 and 3 elements, the windows of
     size 5 start at 0 and at -2. An operand that fills the joined dim alone has None, and so have other dims.
-
-    Args:
-        *shapes: the shapes of the operands.
-        dim: the joined dim, not negative.
     """
     total, start, windows = sum(shape[dim] for shape in shapes), 0, {}
     for k, shape in enumerate(shapes):

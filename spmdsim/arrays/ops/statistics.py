@@ -169,11 +169,6 @@ def _interpolate(below: Tensor, above: Tensor, fractions: Array) -> Tensor:
 
     From a fraction of 0.5 on, count from the upper entry, as NumPy does. Equal entries, also infinite ones, are
     returned exactly. The result has the type of ``below``.
-
-    Args:
-        below: the lower entries.
-        above: the upper entries, in the shape of ``below``.
-        fractions: distance from the lower entry as a part of the whole distance, 0 to 1, ``[k]``.
     """
     # Count from the nearer entry, as NumPy does.
     nearer = where(as_operand(fractions >= 0.5, below), above, below) if (fractions >= 0.5).any() else below

@@ -125,15 +125,7 @@ def _transform_rule(shape: Shape, kind: str, n: int, dim: int, norm: str) -> tup
 
 
 def _apply_numpy(x: Array, kind: str, n: int, dim: int, norm: Any) -> Array:
-    """Apply NumPy's transform to this rank's block; a block without elements gives zeros.
-
-    Args:
-        x: this rank's block, with all entries of ``dim``.
-        kind: "fft", "ifft", "rfft" or "irfft".
-        n: the number of points; ``x`` is cut or padded with zeros to it. For 0, NumPy raises its error.
-        dim: the dimension.
-        norm: "backward", "ortho" or "forward", as in NumPy.
-    """
+    """Apply NumPy's transform to this rank's block; a block without elements gives zeros."""
     if x.size or not n:  # if n is 0, NumPy raises its error
         return np.asarray(getattr(np.fft, kind)(x, n, dim, norm), order="C")
     shape = [*x.shape]
@@ -275,13 +267,6 @@ def _transform_as_matrix(kind: str, x: Tensor, n: int, dim: int, norm: str | Non
 
     The four steps treat the dim as a matrix, so its size must have two factors (see :func:`factors`). A "rfft" computes
     the whole "fft" and keeps the first ``n // 2 + 1`` entries of the result.
-
-    Args:
-        kind: "fft", "ifft" or "rfft".
-        x: the tensor.
-        n: the number of points, the size of the dim.
-        dim: the dim, not negative.
-        norm: the norm of the transform; None: "backward".
     """
     kind_of_steps = "ifft" if kind == "ifft" else "fft"
     y = four_steps(lambda y, at: transform(kind_of_steps, y, None, at, norm), x, dim, kind_of_steps == "ifft")

@@ -180,11 +180,6 @@ def _choose_window(n: int, k: int, mode: str) -> Window:
     There are ``n + k - 1`` windows for "full", ``n`` for "same" and ``max(n - k + 1, 0)`` for "valid". For example, with
     ``n`` 5, ``k`` 3 and "same" there are 5 windows of 3 elements, and the first one starts at -1. Elements out of range
     are zero.
-
-    Args:
-        n: the size of the dim.
-        k: the size of the kernel in this dim.
-        mode: "full", "same" or "valid".
     """
     if mode == "valid":
         return Window(max(n - k + 1, 0), 0, k)
@@ -213,12 +208,6 @@ def _convolve_block(context: Context, x: Array, kernel: Array, mode: str) -> Arr
     """Compute this rank's block of the convolution from its window of the operand.
 
     It adds one product of arrays per element of the kernel. If the window is empty, the result is zeros.
-
-    Args:
-        context: the operator call as this rank sees it: strategy, rank, sizes.
-        x: the operand's elements that this rank's windows read.
-        kernel: the whole kernel.
-        mode: "full", "same" or "valid"; not used: the windows follow from it.
     """
     if 0 in x.shape:
         bounds = [context.bounds(factor) for (factor,) in context.bound.outputs[0]]

@@ -69,11 +69,6 @@ def _after(rank: int, size: int, fold: Fold) -> Rounds:
     """Yield the round in which ranks that dropped out get all other blocks from their partners.
 
     The partner of a rank is ``rank ^ 1``. No round is yielded without pairs.
-
-    Args:
-        rank: the rank whose round is yielded.
-        size: the number of ranks, and of blocks.
-        fold: the pairs, of which one rank dropped out.
     """
     if fold.extra:
         missing_there = [block for block in range(size) if block != rank ^ 1]

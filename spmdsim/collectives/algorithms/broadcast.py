@@ -162,9 +162,6 @@ def _arrival_round(v: int) -> int:
 
     The root has 0. The first child of a rank gets the vector one round before the second.
 
-    Args:
-        v: the rank as counted from the root.
-
     >>> [_arrival_round(v) for v in range(5)]
     [0, 1, 2, 2, 3]
     """

@@ -204,12 +204,6 @@ def _join_children(rank: int, size: int, level: int, left: bool) -> list[Instruc
     * A rank of this depth receives and reduces, if it has this child.
     * A rank of the next depth sends, if it is this child.
     * Other ranks have no messages: [].
-
-    Args:
-        rank: the rank.
-        size: the number of ranks.
-        level: the depth of the parents; the top has depth 0.
-        left: True if the children with lower ranks send; False for those with higher ranks.
     """
     *above, (start, middle, stop) = _runs_around(rank, size)
     if len(above) == level:

@@ -253,15 +253,6 @@ def _parse_numbers(operation: re.Match[str], text: str, begin: int) -> dict[str,
     """Return the numbers of an operation by name, such as {"amount": 8, "peer": 1, "tag": 0}.
 
     The peer is -1 if the operation has none. "tag", "cpu" and "nic" are in the dict only if the text has them.
-
-    Args:
-        operation: a match of ``_OPERATION``.
-        text: the text of the file, for the line in the error.
-        begin: the operation's position in the text.
-
-    Raises:
-        InputError: If a number is above its limit in :data:`MOST`: 2**20 for a peer, 255 for cpu and nic, 2**62
-            for others.
     """
     digits_of = {"amount": operation["amount"], "peer": operation["peer"] or "-1"}
     words = operation["rest"].split()

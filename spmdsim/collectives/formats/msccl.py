@@ -121,12 +121,7 @@ class _Gpu:
         return self.scratch.setdefault(cell, len(self.scratch))
 
     def _threadblock(self, direction: str, peer: int = -1) -> int:
-        """Return the number of the threadblock for a direction and a peer; add a missing one.
-
-        Args:
-            direction: "send", "recv" or "local".
-            peer: the other rank; -1 for local work.
-        """
+        """Return the number of the threadblock for a direction and a peer; add a missing one."""
         if (direction, peer) not in self.blocks:
             self.blocks[direction, peer] = len(self.threadblocks)
             sends, receives = (peer if direction == word else -1 for word in ("send", "recv"))

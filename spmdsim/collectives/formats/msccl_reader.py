@@ -251,17 +251,7 @@ class _Program:
         return {("io", chunk): chunk for chunk in range(self.loop)}
 
     def _spot(self, rank: int, step: Attributes, side: str, index: int) -> Spot:
-        """Return the spot of a step's side; input and output in place are one buffer "io".
-
-        Args:
-            rank: the rank.
-            step: the attributes of the step.
-            side: "src" or "dst".
-            index: the number of the chunk in the step.
-
-        Raises:
-            InputError: If the step names no buffer or offset.
-        """
+        """Return the spot of a step's side; input and output in place are one buffer "io"."""
         buffer, offset = step.get(f"{side}buf", ""), _number(step, f"{side}off", 0, MOST_CHUNKS) + index
         if buffer not in ("i", "o", "s"):
             raise InputError(f"{side}buf must be i, o or s, got {one_line(buffer, 20)!r}")
@@ -271,13 +261,7 @@ class _Program:
         return "io", offset + (rank * (self.loop // self.size) if is_block else 0)
 
     def _cell(self, rank: int, spot: Spot, chunk: int) -> int:
-        """Return the chunk number of a spot in the schedule: the chunk at its own place, else a scratch copy.
-
-        Args:
-            rank: the rank.
-            spot: the spot.
-            chunk: the chunk in it.
-        """
+        """Return the chunk number of a spot in the schedule: the chunk at its own place, else a scratch copy."""
         homes = [("io", chunk)]
         if self.coll == "alltoall":
             source, target = divmod(chunk, self.size)

@@ -172,14 +172,6 @@ def _expand_ellipsis(term: Term, ndim: int, rule: str) -> Term:
     """Return a rule's term with ``...`` replaced by factors for an operand of ``ndim`` dims.
 
     A term without ``...`` is returned unchanged.
-
-    Args:
-        term: the factors of each dim; ``...`` stands for any number of dims, also none.
-        ndim: the number of dims of the operand.
-        rule: the text of the rule, for messages.
-
-    Raises:
-        RuleError: If the operand has another number of dims than the term, or too few for a term with ``...``.
     """
     least = len(term) - 1
     if (ELLIPSIS,) in term:

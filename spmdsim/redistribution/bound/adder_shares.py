@@ -116,12 +116,6 @@ def _pivot(table: np.ndarray, line: int, column: int, scratch: np.ndarray) -> No
 
     The row is divided by its element in the column, and subtracted from the other rows so that their elements in the
     column become 0. For example, with row 0 and column 0, [[2, 4], [1, 5]] becomes [[1, 2], [0, 3]].
-
-    Args:
-        table: the table; changed in place.
-        line: the number of the row; its element in the column must not be 0.
-        column: the number of the column.
-        scratch: a buffer of the table's shape, which is overwritten, to avoid an allocation per pivot.
     """
     pivoted = table[line]
     pivoted /= pivoted[column]

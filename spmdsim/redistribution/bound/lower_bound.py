@@ -186,12 +186,7 @@ def _compare_shards(
 
 
 def _first_of_each(groups: np.ndarray, pieces: np.ndarray) -> np.ndarray:
-    """Return one position, the first, for each pair of a group and a piece.
-
-    Args:
-        groups: the group number of each position.
-        pieces: the piece number of each position, at least 0.
-    """
+    """Return one position, the first, for each pair of a group and a piece."""
     first: np.ndarray = np.unique(groups * (pieces.max(initial=0) + 1) + pieces, return_index=True)[1]
     return first
 

@@ -421,11 +421,6 @@ def _singles(cells: list[SumCell], count: int, inside: Sequence[int]) -> list[Si
 
     They are in the order of the cells, and no rank has receptions for them yet. For example, the last 3 elements of
     cells of 4 and 2 elements are one of the first cell and both of the second one.
-
-    Args:
-        cells: the cells of a group.
-        count: the number of elements, at most those of all cells.
-        inside: the ranks that can add up each of them at the lowest cost.
     """
     singles: list[Single] = []
     for cell in reversed(cells):

@@ -195,9 +195,6 @@ def _granule_size(grid: Grid) -> int:
 
     It is the greatest common divisor of the element numbers at which cells begin, and 1 if the tensor is empty. Rows of
     6 elements, cut at 0, 2 and 4, give 2.
-
-    Args:
-        grid: the cells of a tensor.
     """
     granule_size, stride = 0, 1
     for size, cut in zip(reversed(grid.sizes), reversed(grid.cuts)):

@@ -55,10 +55,6 @@ class Shares:
 
         Owners that need elements of the shard keep them. The elements that other ranks need are divided among the
         owners, so that each sends about equally many; see :func:`share_boxes`.
-
-        Args:
-            owners: the ranks that own the shard.
-            needed_boxes: ``(rank, box)`` of the parts of the shard that ranks need, in target order.
         """
         owner_set = set(owners)
         for rank, box in needed_boxes:

@@ -202,10 +202,6 @@ def _needs_memory(step: Step, rank: int) -> bool:
       box are equal does not.
     - Another step, such as a slice, counts if the target box is not contiguous in the source box. Otherwise a view is
       enough.
-
-    Args:
-        step: a local step.
-        rank: a rank of its mesh.
     """
     if step.collective == "reshape":
         return False
@@ -483,10 +479,6 @@ def _in_one_order(mesh: Mesh, size: int) -> bool:
 
     The order is that of the group's ranks in MPI. It is one order if the mesh numbers its ranks in ascending order, or
     if the group is the whole mesh. False does not mean that results differ.
-
-    Args:
-        mesh: the mesh whose axes form the groups.
-        size: the number of ranks of a group.
     """
     return (
         mesh.ranks is None

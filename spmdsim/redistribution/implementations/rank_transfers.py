@@ -221,10 +221,6 @@ def _have_equal_shapes(before: list[Bounds], after: list[Bounds]) -> bool:
     That is, all source boxes have one shape and differ in one dimension; all target boxes have one shape and differ in
     another dimension. Then all members cut their boxes at equal positions, so a fact about the blocks of one member
     holds for all.
-
-    Args:
-        before: the source box of each member.
-        after: the target box of each member.
     """
     source_shapes, target_shapes = {_box_shape(box) for box in before}, {_box_shape(box) for box in after}
     split_before, split_after = _differing(before), _differing(after)

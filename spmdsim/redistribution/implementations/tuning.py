@@ -311,16 +311,7 @@ def _read_choices(path: str, vendor: str) -> dict[str, Any]:
 
 
 def _check_settings(changes: dict[str, Any], path: str) -> dict[str, Any]:
-    """Return the choices of a library, converted to their types.
-
-    Args:
-        changes: the file's values by name of the choice, a field of :class:`Tuning`.
-        path: the file, for messages.
-
-    Raises:
-        InputError: If a name is unknown.
-        ValueError: If a value has the wrong type.
-    """
+    """Return the choices of a library, converted to their types."""
     names = {field.name for field in fields(Tuning)}
     wrong = sorted(set(changes) - names)
     if wrong:

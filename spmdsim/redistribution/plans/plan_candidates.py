@@ -187,12 +187,6 @@ def _split_largest(dims: list[list[str]], axes: list[str], mesh: Mesh, shape: Sh
 
     For a scalar, nothing changes. For example, an (8, 8) tensor whose first dim is split by an axis of size 4 has
     shards of 2 x 8, so the axes are appended to the second dim.
-
-    Args:
-        dims: the axes that split each dim; changed in place.
-        axes: the additional axes.
-        mesh: the mesh of the axes.
-        shape: the global shape.
     """
     if dims:
         sizes = largest_shard_shape(mesh, dims, shape)
@@ -559,11 +553,6 @@ class _Finder:
         """Return one plan per arrival: ``steps``, the exchange, and the steps of the arrival.
 
         The exchange is a slice if every rank owns its target already.
-
-        Args:
-            steps: the steps before the exchange; () if nothing is reduced.
-            src: the layout after these steps.
-            arrivals: the layouts to which the exchange may lead, with the steps from there to the target.
         """
         kind = REDUCED if steps else DIRECT
         return [

@@ -374,10 +374,6 @@ def _choose_margins(sizes: Sequence[int], least_margins: Sequence[int]) -> Seque
     Each needed room other than 0 is rounded up to a power of two of at least :data:`ROOM` (4): 0, 1 and 5 become 0, 4
     and 8. If the padded block is then more than 25 % larger than the block, ``least_margins`` is tried for all
     dimensions.
-
-    Args:
-        sizes: the shape of the block.
-        least_margins: the needed room on each side per dimension, in elements.
     """
     rounded_margins = [margin and max(ROOM, 1 << (margin - 1).bit_length()) for margin in least_margins]
     for margins in (rounded_margins, least_margins):
@@ -452,11 +448,6 @@ def _find_peer(mesh: Mesh, rank: int, numbers: Sequence[tuple[tuple[str, ...], i
 
     For example, on a 2 x 4 mesh with axes a and b, the peer of rank 1 with piece 3 of a dimension that b splits is rank
     3.
-
-    Args:
-        mesh: the mesh.
-        rank: a rank of the mesh.
-        numbers: for each of these dimensions, the axes that split it and the number of the peer's piece.
     """
     coords = dict(zip(mesh.axes, mesh.coords(rank)))
     for axes, number in numbers:

@@ -122,10 +122,6 @@ class RowStep(Step):
 
         A row is among t ids drawn evenly from v rows with probability 1 - (1 - 1/v)^t. The result is the width of a
         row times the rounded number of rows.
-
-        Args:
-            rank: the rank, whose target shard gives the number of ids, t, and the width.
-            rows: the number of rows of the table among which they are counted.
         """
         *ids, width = self.dst.local_shape(self.shape, rank)
         tokens = math.prod(ids)
