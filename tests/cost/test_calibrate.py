@@ -409,6 +409,22 @@ def test_fewer_slow_calls_are_timed() -> None:
     assert len(calls) == 2 + 3
 
 
+def test_a_call_ends_with_its_last_rank() -> None:
+    comm = SimpleNamespace(Barrier=lambda: None, allgather=lambda seconds: [seconds, [9.0] * len(seconds)])
+    assert measure_call(lambda: None, comm, warmup=0, iterations=4, batches=4) == 9.0
+
+
+@pytest.mark.parametrize(("seconds", "waits"), [(0.001, 1 + 2), (0.1, 1 + 6)])
+def test_long_calls_do_not_overlap(seconds: float, waits: int) -> None:
+    waited: list[int] = []
+    comm = SimpleNamespace(
+        Barrier=lambda: waited.append(1),
+        allgather=lambda value: [value] if isinstance(value, list) else [value, seconds],
+    )
+    measure_call(lambda: None, comm, warmup=1, iterations=6, batches=2)
+    assert len(waited) == waits
+
+
 class OneClock:
     """Stands for the module ``time``: all of its clocks are one."""
 

@@ -40,9 +40,9 @@ examples:
   spmdsim collective bench all_reduce --ranks 2 -b 1K -e 16M -f 4     starts two ranks itself
   mpirun -n 4 spmdsim collective bench all_gather --algorithms native,ring,bruck --machine lab.json
 
-As in nccl-tests, size is in bytes, time the mean over ranks, algbw = size / time, busbw = algbw times the
-collective's factor (2(n-1)/n for all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter,
-1 otherwise), GB = 1e9. Every result is checked on every rank; #wrong counts wrong elements of all of them.
+As in nccl-tests, size is in bytes, algbw = size / time, busbw = algbw times the collective's factor (2(n-1)/n for
+all_reduce, (n-1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, 1 otherwise), GB = 1e9. A call takes
+the time until its last rank ends. Every result is checked on every rank; #wrong counts wrong elements of all of them.
 """
 
 
@@ -315,7 +315,7 @@ class BenchRow:
         dtype: element type.
         redop: "sum", or "none" without a reduction.
         root: 0, or -1 without a root.
-        seconds: mean time of a call.
+        seconds: time of a call until its last rank ends.
         algbw: ``nbytes / seconds``, in GB/s.
         busbw: ``algbw`` times the collective's factor, in GB/s.
         wrong: wrong elements on all ranks.

@@ -26,8 +26,10 @@ from spmdsim.errors import InputError, many
 Array = np.ndarray
 #: Period of the input values, which are small whole numbers, so that sums are exact in every type.
 PERIOD = 7
-#: Number of batches of a measurement; the median of their means is reported.
+#: Number of batches of a measurement; the median of their seconds per call is reported.
 BATCHES = 5
+#: Seconds of a call from which ranks wait for each other before each call.
+LONG_CALL = 0.01
 
 
 #: Number of cores that other programs may keep busy without a remark.
@@ -330,12 +332,13 @@ def measure_call(
     choose: Callable[[list[float]], float] = median,
     most: float = inf,
 ) -> float:
-    """Time a call that all ranks make; return its seconds, averaged over the ranks.
+    """Time a call that all ranks make; return the seconds until the last rank ends it.
 
     1. ``warmup`` calls are not timed. Ranks wait for each other before each of them.
-    2. ``iterations`` calls are timed in ``batches``. Ranks wait for each other before each batch.
-    3. The seconds per call of each batch are averaged over the ranks; ``choose`` computes the result from these
-       numbers.
+    2. ``iterations`` calls are timed in ``batches``. Ranks wait for each other before each batch. A call that takes
+       :data:`LONG_CALL` (10 ms) or more is a batch of its own: two calls in a row could overlap, as in a pipeline.
+    3. The seconds per call of a batch are those of its slowest rank: in a reduction to one rank, senders end before the
+       data arrives. ``choose`` computes the result from the numbers of all batches.
 
     The result is equal on all ranks, and at least 1e-9. All ranks must call it with equal arguments.
 
@@ -355,20 +358,23 @@ def measure_call(
         start_of_call = time.perf_counter()
         comm.Barrier()
         call()
-    if warmup and most < inf:
+    if warmup:
         slowest_call_seconds = max(comm.allgather(time.perf_counter() - start_of_call))
-        iterations = calls_within(most, slowest_call_seconds, iterations)
+        if most < inf:
+            iterations = calls_within(most, slowest_call_seconds, iterations)
+        if slowest_call_seconds >= LONG_CALL:
+            batches = iterations
     batches = min(batches, iterations)
-    means = []
+    seconds_of_batches = []
     for batch in range(batches):
         times = iterations // batches + (batch < iterations % batches)
         comm.Barrier()
         start = time.perf_counter()
         for _ in range(times):
             call()
-        means.append((time.perf_counter() - start) / times)
-    batch_means = [float(np.mean(means_of_ranks)) for means_of_ranks in zip(*comm.allgather(means))]
-    return max(choose(batch_means), 1e-9)
+        seconds_of_batches.append((time.perf_counter() - start) / times)
+    slowest = [max(seconds_of_ranks) for seconds_of_ranks in zip(*comm.allgather(seconds_of_batches))]
+    return max(choose(slowest), 1e-9)
 
 
 def require_communicator() -> Any:
