@@ -75,7 +75,6 @@ collective list
 collective diff all_reduce ring recursive_doubling -n 4
 collective check examples/own_algorithms.py:my_all_reduce -n 2..8
 collective export all_reduce ring -n 4 --format goal -o ring.goal
-collective goal ring.goal
 collective predict all_reduce -n 8
 collective bench all_reduce --ranks 2 -b 1K -e 64K -f 4
 collective calibrate -e 1M -o machine.json

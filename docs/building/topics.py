@@ -42,7 +42,7 @@ TOPICS = {
     "spmdsim.cost": {
         "Machines": "machine machine_file closed_forms calibrate Work NodeMap",
         "Prices and predictions": "prediction pricing",
-        "Networks and simulated events": "topology topologies event_simulation",
+        "Networks": "topology topologies",
     },
     "spmdsim.nn": {
         "Modules and parameters": "module",

@@ -1,4 +1,4 @@
-"""Time verification, prices and simulation of collectives, in seconds and events per second.
+"""Time verification and prices of collectives, in seconds.
 
 Run it from the repository: ``python scripts/bench/bench_collective_scale.py``.
 """
@@ -13,13 +13,10 @@ from paired import row
 from spmdsim.collectives import schedule_of
 from spmdsim.collectives.verification import verify
 from spmdsim.cost import (
-    LogGOPS,
     Machine,
     parse_topology,
     predict,
     price,
-    program_of,
-    simulate_program,
 )
 from spmdsim.cost.link_load import compressed_rounds
 
@@ -72,25 +69,6 @@ def topologies() -> None:
         row("pricing all_reduce", f"rabenseifner, 4096 ranks, links of {network.name}", took * 1e3, "ms")
 
 
-def events() -> None:
-    """Time the event simulator."""
-    for name, ranks in (
-        ("ring", 64),
-        ("ring", 256),
-        ("recursive_doubling", 4096),
-        ("recursive_doubling", 16384),
-    ):
-        program = program_of(schedule_of("all_reduce", name, ranks), 1 << 16)
-        run = simulate_program(program, LogGOPS())
-        took = seconds(lambda p=program: simulate_program(p, LogGOPS()))
-        row(
-            "event simulation",
-            f"{name}, {ranks} ranks, {run.events:,} events",
-            run.events / took / 1e6,
-            "M events/s",
-        )
-
-
 def tables() -> None:
     """Time the predictions of whole tables, for which users wait."""
     took = seconds(lambda: predict("all_reduce", Machine.laptop(), [8], [1 << k for k in range(10, 27, 2)]))
@@ -104,5 +82,4 @@ if __name__ == "__main__":
     verifying()
     pricing()
     topologies()
-    events()
     tables()

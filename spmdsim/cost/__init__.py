@@ -13,10 +13,6 @@ from spmdsim.lazy_imports import lazy_names, list_public_names
 if TYPE_CHECKING:
     from spmdsim.cost.calibration import calibrate as calibrate
     from spmdsim.cost.closed_forms import closed_form as closed_form
-    from spmdsim.cost.event_simulation import EventProgram as EventProgram
-    from spmdsim.cost.event_simulation import LogGOPS as LogGOPS
-    from spmdsim.cost.event_simulation import program_of as program_of
-    from spmdsim.cost.event_simulation import simulate_program as simulate_program
     from spmdsim.cost.machine_file import load_cost_model as load_cost_model
     from spmdsim.cost.machine_file import load_machine as load_machine
     from spmdsim.cost.machine_file import save_machine as save_machine
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
 _LAZY = {
     "calibration": "calibrate",
     "closed_forms": "closed_form",
-    "event_simulation": "EventProgram LogGOPS program_of simulate_program",
     "machine_file": "load_cost_model load_machine save_machine",
     "node_map": "NodeMap",
     "prediction": "Prediction predict",
@@ -43,5 +38,5 @@ _LAZY = {
     "topology": "Topology",
 }
 
-__getattr__ = lazy_names(__name__, _LAZY, former={"Program": "EventProgram"})
+__getattr__ = lazy_names(__name__, _LAZY)
 __all__ = ["CostModel", "Link", "Machine", "Measurement", "Piece", "Rate", *list_public_names(_LAZY)]

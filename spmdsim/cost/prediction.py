@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import exp, log
 from typing import Any
@@ -13,7 +14,6 @@ from spmdsim.collectives.instructions import name_runs
 from spmdsim.core.layout import largest_block
 from spmdsim.core.notation.layouts import as_integers
 from spmdsim.cost.closed_forms import bound_received_elements, closed_form_of
-from spmdsim.cost.event_simulation import LogGOPS, program_of, simulate_program
 from spmdsim.cost.link_load import compressed_rounds, symmetry_of
 from spmdsim.cost.machine import Machine, require_machine
 from spmdsim.cost.pricing import bound_collective_seconds, price
@@ -39,14 +39,14 @@ class PredictedPoint(ShortRepr):
         ranks: number of ranks.
         nbytes: message size as the collective counts it.
         seconds: seconds by algorithm; algorithms that do not support this rank count are missing.
-        bound: lower bound on the seconds of all algorithms on the network; None if events were simulated.
+        bound: lower bound on the seconds of all algorithms on the network.
         plans: seconds that plans and searches count for this collective over neighbouring ranks.
     """
 
     ranks: int
     nbytes: int
     seconds: dict[str, float]
-    bound: float | None
+    bound: float
     plans: float
 
     @property
@@ -131,7 +131,6 @@ def predict(
     topology: str = "",
     itemsize: int = 1,
     options: dict[str, Any] | None = None,
-    events: LogGOPS | None = None,
 ) -> Prediction:
     """Predict the times of a collective.
 
@@ -149,7 +148,6 @@ def predict(
         itemsize: bytes per element; chunks are cut between elements.
         options: options of algorithms, such as ``group``; an algorithm ignores options that it does not have. None for
             none. Without ``group``, it is :func:`node_group`.
-        events: parameters, in seconds, to simulate events in the LogGOPS model; None for synchronous rounds.
 
     Raises:
         InputError: If ``ranks`` or ``sizes`` is empty or has impossible numbers, or the topology does not fit.
@@ -183,19 +181,14 @@ def predict(
             reason = f"needs {entry.condition_words}, not"
             if entry.fits(count, own_options):
                 schedule = make_schedule(entry, count, **own_options)
-                if _is_quick(schedule, machine, network is not None, events is not None, len(sizes)):
-                    pricers[entry.name] = _price_function(schedule, machine, network, itemsize, events)
+                if _is_quick(schedule, machine, network is not None, len(sizes)):
+                    pricers[entry.name] = partial(_price_seconds, schedule, machine, network, itemsize)
                     continue
                 reason = "too many messages to look at each on"
             skipped.setdefault(entry.name, {}).setdefault(reason, []).append(count)
         if not names or "native" in names:
             pricers |= _native_price_function(collective, machine, count)
-        row = [_predict_point(collective, machine, count, size, itemsize, pricers) for size in sizes]
-        if events is None:
-            row = [
-                replace(p, bound=bound_collective_seconds(collective, machine, count, p.nbytes, network))
-                for p in row
-            ]
+        row = [_predict_point(collective, machine, count, size, itemsize, pricers, network) for size in sizes]
         points += row
         crossovers += _find_crossovers(row, pricers)
     left_out = {
@@ -220,13 +213,27 @@ def node_group(machine: Machine, n: int) -> dict[str, int]:
 
 
 def _predict_point(
-    collective: str, machine: Machine, n: int, nbytes: int, itemsize: int, pricers: dict[str, Pricer]
+    collective: str,
+    machine: Machine,
+    n: int,
+    nbytes: int,
+    itemsize: int,
+    pricers: dict[str, Pricer],
+    network: Topology | None,
 ) -> PredictedPoint:
-    """Return the predicted times of a collective on ``n`` ranks for one message size, without a bound."""
+    """Return the predicted times of a collective on ``n`` ranks for one message size."""
     seconds = {name: pricer(nbytes) for name, pricer in pricers.items()}
     received = bound_received_elements(collective, n, largest_block(nbytes, itemsize)) * itemsize
     in_plans = machine.seconds(collective, n, received)
-    return PredictedPoint(n, nbytes, seconds, None, in_plans)
+    bound = bound_collective_seconds(collective, machine, n, nbytes, network)
+    return PredictedPoint(n, nbytes, seconds, bound, in_plans)
+
+
+def _price_seconds(
+    schedule: Schedule, machine: Machine, network: Topology | None, itemsize: int, nbytes: int
+) -> float:
+    """Return the seconds of a schedule for a message of ``nbytes`` bytes."""
+    return price(schedule, machine, nbytes, network, itemsize).seconds
 
 
 def _rank_words(counts: Sequence[int]) -> str:
@@ -244,37 +251,13 @@ def _rank_words(counts: Sequence[int]) -> str:
     return f"{', '.join(words)} {'rank' if {*counts} == {1} else 'ranks'}"
 
 
-def _price_function(
-    schedule: Schedule, machine: Machine, network: Topology | None, itemsize: int, events: LogGOPS | None
-) -> Pricer:
-    """Return the function that computes the seconds of a schedule for a message size in bytes.
-
-    Args:
-        schedule: the schedule.
-        machine: the machine.
-        network: the links that messages share; None for the machine's own levels. Events ignore it.
-        itemsize: bytes per element.
-        events: parameters to simulate events, for which the machine gives its ``gamma`` only; None to price synchronous
-            rounds.
-    """
-    if events is None:
-        return lambda nbytes: price(schedule, machine, nbytes, network, itemsize).seconds
-
-    def simulated(nbytes: int) -> float:
-        """Return the seconds of the simulated schedule."""
-        program = program_of(schedule, nbytes, itemsize, machine.gamma)
-        return simulate_program(program, events).makespan
-
-    return simulated
-
-
-def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool, sizes: int) -> bool:
+def _is_quick(schedule: Schedule, machine: Machine, network: bool, sizes: int) -> bool:
     """Return True if a schedule can be priced at several sizes in a short time.
 
     A schedule is quick if a closed form (a formula) is enough for its price. Otherwise the number of messages
     to look at is limited. A rank counts as sending m messages in a round, one for each port of the algorithm.
 
-    * If ranks differ or events are simulated: rounds * ranks * m * sizes is at most :data:`_AFFORDABLE`.
+    * If ranks differ: rounds * ranks * m * sizes is at most :data:`_AFFORDABLE`.
     * If all ranks behave like rank 0, and only its messages matter: rounds * m is at most :data:`_AFFORDABLE`.
     * If all ranks behave like rank 0, but the messages of all matter, because they share links, or their sizes
       or nodes differ: rounds are at most :data:`_AFFORDABLE`, and different rounds * ranks * m * sizes is at
@@ -286,19 +269,18 @@ def _is_quick(schedule: Schedule, machine: Machine, network: bool, events: bool,
         schedule: the schedule.
         machine: the machine.
         network: True if messages share the links of a topology.
-        events: True if events are simulated.
         sizes: the number of sizes.
     """
     n = schedule.size
     form = closed_form_of(schedule)
-    symmetric = bool(symmetry_of(schedule)) and not events
+    symmetric = bool(symmetry_of(schedule))
     each = schedule.ports
     # One rank represents all in a symmetric algorithm. But several messages of a rank are priced one by one if their
     # sizes or nodes matter, and so is each message if consecutive ranks do not fill the nodes.
     by_message = network or (each > 1 and bool(machine.pieces or machine.intra))
     by_message = by_message or (machine.intra is not None and not machine.node_map(n).ranks_per_node)
     by_size = bool(machine.pieces or machine.reduce_pieces)
-    if form is not None and not (by_message or events or machine.intra) and (symmetric or not by_size):
+    if form is not None and not (by_message or machine.intra) and (symmetric or not by_size):
         return True
     # Without a formula the number of rounds is unknown; it is at least logarithmic.
     rounds = form.steps if form else 4 * n.bit_length()

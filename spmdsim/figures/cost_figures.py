@@ -62,7 +62,7 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
     * If the prediction has one message size: one table, with a column per rank count.
     * Otherwise: a table per rank count, with a column per size.
 
-    Below the algorithms, the row "(bound)" has the lower bound, if there is one, and "(plans)" the price that plans use. "*" marks the
+    Below the algorithms, the row "(bound)" has the lower bound, and "(plans)" the price that plans use. "*" marks the
     fastest algorithm of a column, and "-" an algorithm without a price.
 
     Args:
@@ -80,8 +80,7 @@ def prediction_tables(prediction: Prediction) -> list[Table]:
         heads = [str(p.ranks) if over_ranks else size_words(p.nbytes) for p in points]
         rows = [[name, *(_time_cell(p, name) for p in points)] for name in prediction.algorithms]
         # The space stands where other rows may have "*".
-        bounds = [microseconds(p.bound) + " " for p in points if p.bound is not None]
-        rows += [["(bound)", *bounds]] if bounds else []
+        rows.append(["(bound)", *[microseconds(p.bound) + " " for p in points]])
         rows.append(["(plans)", *(microseconds(p.plans) + " " for p in points)])
         right = range(1, len(heads) + 1)
         title += ": microseconds, * is the fastest"

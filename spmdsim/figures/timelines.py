@@ -18,8 +18,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spmdsim.collectives import Instruction, Schedule
-from spmdsim.cost import LogGOPS, Machine, Topology, price, program_of, simulate_program
-from spmdsim.cost.event_simulation import CALC, SEND
+from spmdsim.cost import Machine, Topology, price
 from spmdsim.cost.roofline import forward_work, gradient_work, kind_of
 from spmdsim.errors import InputError
 from spmdsim.layout.element_type import element_type
@@ -332,18 +331,14 @@ def _slice_events(one_slice: Slice) -> Iterator[dict[str, Any]]:
         yield arrow | ({"ph": "s", "ts": start} if one_slice.lane == SENDS else arrow_end)
 
 
-# ---------------------------------------------------------------- predictions: priced rounds, or simulated events
-
-
 def predicted_timeline(
     schedule: Schedule,
     machine: Machine,
     nbytes: int,
     network: Topology | None = None,
     itemsize: int = 1,
-    events: LogGOPS | None = None,
 ) -> dict[str, Any]:
-    """Return the timeline of a schedule by its price, or by an event simulation.
+    """Return the timeline of a schedule by its price.
 
     Each rank has lanes for sends, receives and reductions. "otherData" names the algorithm, the sizes and the machine.
 
@@ -351,9 +346,8 @@ def predicted_timeline(
         schedule: the schedule.
         machine: the machine.
         nbytes: bytes of the message, as the collective counts them.
-        network: topology of the links; None for the levels of the machine. An event simulation does not use it.
+        network: topology of the links; None for the levels of the machine.
         itemsize: bytes of an element.
-        events: LogGOPS parameters in seconds, for an event simulation; None for synchronous rounds.
 
     Returns:
         A document in Chrome's trace format, for ui.perfetto.dev.
@@ -366,10 +360,7 @@ def predicted_timeline(
     >>> sum(event["ph"] == "s" for event in timeline["traceEvents"])
     6
     """
-    if events is None:
-        slices = list(_round_slices(schedule, machine, nbytes, network, itemsize))
-    else:
-        slices = list(_event_slices(schedule, nbytes, itemsize, machine.gamma, events))
+    slices = list(_round_slices(schedule, machine, nbytes, network, itemsize))
     title = {"collective": schedule.collective.name, "algorithm": schedule.algorithm.name}
     facts = title | {"ranks": schedule.size, "bytes": nbytes, "machine": machine.name}
     if network is not None:
@@ -398,7 +389,12 @@ def _round_slices(
         InputError: If there are more than :data:`MOST_MESSAGES` (100,000) messages.
     """
     priced = price(schedule, machine, nbytes, network, itemsize, rounds=True).rounds
-    _check_message_count(schedule, sum(round_price.repeat * round_price.messages for round_price in priced))
+    message_count = sum(round_price.repeat * round_price.messages for round_price in priced)
+    if message_count > MOST_MESSAGES:
+        raise InputError(
+            f"a timeline must have at most {MOST_MESSAGES:,} messages, got {message_count:,} of {schedule.name}; "
+            "choose fewer ranks"
+        )
     prices = (round_price for round_price in priced for _ in range(round_price.repeat))
     sizes = [items * itemsize for items in schedule.chunk_elements(-(-nbytes // itemsize))]
     nothing: list[Instruction] = []
@@ -434,56 +430,3 @@ def _round_slices(
 def _move_bytes(move: Instruction, sizes: list[int]) -> int:
     """Return the bytes of an instruction's chunks; ``sizes`` has the bytes of each chunk."""
     return sum(sizes[chunk % len(sizes)] for chunk in move.chunks)
-
-
-def _event_slices(
-    schedule: Schedule, nbytes: int, itemsize: int, gamma: float, parameters: LogGOPS
-) -> Iterator[Slice]:
-    """Yield the slices of a schedule that is simulated message by message (LogGOPS model).
-
-    They come in the order in which they start in the simulation; :attr:`Slice.round` is the round of the schedule. Slices
-    of a lane (the sends or the receives of a rank) must not overlap in a timeline. So a slice that would start before the
-    end of its predecessor is drawn from that end on; its :attr:`Slice.start` can then be later than that of the next
-    slice. A slice that would be over by then gets the length 0.
-
-    Args:
-        schedule: the schedule.
-        nbytes: bytes of the message.
-        itemsize: bytes of an element.
-        gamma: seconds to reduce a byte; with 0 there are no slices of reductions.
-        parameters: the parameters of the model, in seconds.
-
-    Raises:
-        InputError: If there are more than :data:`MOST_MESSAGES` (100,000) messages.
-    """
-    program = program_of(schedule, nbytes, itemsize, gamma)
-    _check_message_count(schedule, program.kinds.count(SEND))
-    run = simulate_program(program, parameters)
-    lane_end: dict[tuple[int, int], float] = {}
-    for op in sorted(range(len(program)), key=run.starts.__getitem__):
-        kind, rank, peer = program.kinds[op], program.ranks[op], program.peers[op]
-        start, end = run.starts[op], run.ends[op]
-        if kind == CALC:
-            reduced = round(program.sizes[op] / gamma)  # the size of a calculation is its duration
-            yield Slice(rank, REDUCES, "reduce", start, end, reduced, -1, program.tags[op])
-            continue
-        lane, words = (SENDS, f"to {peer}") if kind == SEND else (RECEIVES, f"from {peer}")
-        # A long send ends when it is matched, and the next one can start before. Slices of a lane must not overlap.
-        start = max(start, lane_end.get((rank, lane), 0.0))
-        lane_end[rank, lane] = end = max(start, end)
-        message = min(op, run.partners[op])
-        yield Slice(rank, lane, words, start, end, program.sizes[op], message, program.tags[op])
-
-
-def _check_message_count(schedule: Schedule, messages: int) -> None:
-    """Raise InputError if a timeline would have more than :data:`MOST_MESSAGES` (100,000) messages.
-
-    Args:
-        schedule: the schedule, which the error names.
-        messages: the number of messages.
-    """
-    if messages > MOST_MESSAGES:
-        raise InputError(
-            f"a timeline must have at most {MOST_MESSAGES:,} messages, got {messages:,} of {schedule.name}; "
-            "choose fewer ranks"
-        )

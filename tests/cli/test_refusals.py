@@ -117,7 +117,6 @@ WRONG = [
             ("search", "FOLDER", "-n", "2"),
             ("tune", "-o", "here.json", "FOLDER"),
             ("tune", "-n", "2", "-o", "here.json", "FOLDER"),
-            ("collective", "goal", "FOLDER"),
             ("labs", "check", "1", "FOLDER"),
         )
     ),

@@ -32,7 +32,6 @@ collective predict all_reduce -n 8 -b 1K -e 1M
 collective predict all_to_all -n 2..16x2 -b 64K --machine cluster
 collective predict all_reduce -n 8 -b 65536 -e 65536 --topology ring --links ring
 collective detect all_reduce --table -n 12
-collective goal GOAL
 simulate -n 3 PROGRAM
 simulate -n 4 --machine cluster PROGRAM
 search --program mlp --layers 1 --hidden 64 --batch 64 -n 4
@@ -116,7 +115,7 @@ def find_missing(text: str, document: Any, asked: str) -> list[str]:
 def test_numbers_of_the_text_are_in_the_document(
     line: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    program, goal = tmp_path / "program.py", tmp_path / "ring.goal"
+    program = tmp_path / "program.py"
     program.write_text(
         "from mpi4py import MPI\nimport numpy as np\ncomm = MPI.COMM_WORLD\n"
         "comm.Send(np.zeros(1000), (comm.rank + 1) % comm.size)\n"
@@ -125,11 +124,7 @@ def test_numbers_of_the_text_are_in_the_document(
     if "PROGRAM" in line:
         pytest.importorskip("greenlet")
         simulate(len, 1, (), check=False)  # load modules once here and not in each child
-    if "GOAL" in line:
-        assert main(["collective", "export", "all_reduce", "ring", "-n", "3", "-o", str(goal)]) == 0
-        capfd.readouterr()
-    paths = {"PROGRAM": str(program), "GOAL": str(goal)}
-    words = [paths.get(word, word) for word in re.split(r" (?![^()]*\))", line)]
+    words = [str(program) if word == "PROGRAM" else word for word in re.split(r" (?![^()]*\))", line)]
     assert main(words) == 0
     text = "".join(capfd.readouterr())
     assert main([words[0], "--json", *words[1:]] if words[0] == "simulate" else [*words, "--json"]) == 0

@@ -63,8 +63,7 @@ collective diff all_reduce ring rabenseifner --segments 3 | --segments goes with
 collective diff all_reduce ring rabenseifner --chunks n | --chunks goes with FILE.py:FUNCTION: ring and rabenseifner say which
 collective check ring --root 1 | --root goes with broadcast
 collective export all_reduce ring --format msccl --itemsize 4 | --itemsize goes with --format goal
-collective predict all_reduce --loggops o=1 | --loggops goes with --model loggops
-collective predict all_reduce --links ring --model loggops | --model goes with tables of times, not with --links
+collective predict all_reduce --links ring --trace FILE | --trace goes with tables of times, not with --links
 collective predict all_reduce --algorithms ring --group 2 | --group goes with algorithms that have it: hierarchical_leader, two_level_ring
 collective detect all_reduce -n 4 | -n goes with --table
 collective detect all_reduce --table --ranks 4 | --ranks goes with ranks that are started

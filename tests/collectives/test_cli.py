@@ -308,21 +308,6 @@ def test_export_writes_goal_and_msccl(capsys: pytest.CaptureFixture[str], tmp_pa
     assert ET.fromstring(target.read_text()).attrib["coll"] == "allreduce"
 
 
-def test_goal_files_are_simulated(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    target = tmp_path / "tree.goal"
-    argv = ("export", "reduce", "binomial", "-n", "8", "-b", "1024", "-o", str(target))
-    assert run_collective(capsys, *argv)[0] == 0
-    code, text = run_collective(capsys, "goal", str(target), "--json")
-    result = json.loads(text)
-    assert code == 0 and result["makespan"] == max(result["rank_ends"]) == 34914
-    assert "makespan 34,914 ns" in run_collective(capsys, "goal", str(target))[1]
-    shorter = json.loads(run_collective(capsys, "goal", str(target), "-G", "0", "--json")[1])
-    assert shorter["makespan"] < result["makespan"]
-    target.write_text("num_ranks 2\nrank 0 {\nl1: recv 8b from 1 tag 0\n}\n")
-    code, text = run_collective(capsys, "goal", str(target))
-    assert code == 1 and text.startswith("wrong: ")
-
-
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
 def test_pictures_need_no_unicode(encoding: str) -> None:
     command = [sys.executable, "-m", "spmdsim", "collective", "show", "all_reduce", "ring", "-n", "2"]

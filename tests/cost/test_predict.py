@@ -17,7 +17,6 @@ from spmdsim.collectives import algorithms, schedule_of
 from spmdsim.core import Mesh
 from spmdsim.cost import (
     Link,
-    LogGOPS,
     Machine,
     Measurement,
     Piece,
@@ -26,9 +25,7 @@ from spmdsim.cost import (
     parse_topology,
     predict,
     price,
-    program_of,
     save_machine,
-    simulate_program,
 )
 from spmdsim.cost.pricing import emulated_seconds
 from spmdsim.errors import InputError, ScheduleError
@@ -94,26 +91,6 @@ def test_the_bound_on_a_torus_has_the_links_of_a_rank() -> None:
         assert point.bound == pytest.approx(15 / 16 * nbytes * 1e-9 / links)
 
 
-def test_simulated_events_have_no_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    command = [
-        "collective",
-        "predict",
-        "all_reduce",
-        "-n",
-        "4",
-        "-e",
-        "4K",
-        "--model",
-        "loggops",
-        "--loggops",
-        "L=0,o=1e-9",
-    ]
-    assert main(command) == 0
-    assert "(bound)" not in capsys.readouterr().out
-    assert main([*command, "--json"]) == 0
-    assert {point["bound"] for point in json.loads(capsys.readouterr().out)["points"]} == {None}
-
-
 @pytest.mark.parametrize("machine", UNEVEN[:3], ids=lambda machine: machine.name)
 def test_a_flat_network_has_the_prices_of_the_machine(machine: Machine) -> None:
     """Messages on links have the latency and bandwidth of their size, too."""
@@ -146,29 +123,8 @@ def test_the_bound_is_the_maximum_of_latency_bandwidth_and_reduction() -> None:
     assert bound("broadcast", ranges, 2, 1000) == pytest.approx(150)
 
 
-def test_loggops_warns_that_it_has_one_latency(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(tmp_path / "ranges.json")
-    save_machine(UNEVEN[1], file)
-    common = [
-        "collective",
-        "predict",
-        "all_reduce",
-        "-n",
-        "4",
-        "-b",
-        "8",
-        "-e",
-        "8",
-        "--machine",
-        file,
-    ]
-    assert main(common) == 0 and "LogGOPS" not in capsys.readouterr().err
-    assert main([*common, "--model", "loggops"]) == 0
-    assert "LogGOPS has one latency and bandwidth for all sizes" in capsys.readouterr().err
-
-
 def test_a_prediction_has_notes_of_ignored_options(capsys) -> None:
-    """Notes name ignored links and nodes, and the rank count above which unequal messages are averaged."""
+    """A note names the rank count above which unequal messages are averaged."""
     common = ["collective", "predict", "reduce_scatter", "-b", "8", "-e", "8", "-n"]
     for topology, ranks in ("torus:8x8", "64"), ("torus:4x4", "16"):
         for links in [], ["--links", "butterfly"]:
@@ -176,10 +132,6 @@ def test_a_prediction_has_notes_of_ignored_options(capsys) -> None:
             # The note must not name the row (bound), because --links does not print it.
             lines = capsys.readouterr().out.splitlines()
             assert any(one.startswith("above 32 ranks") for one in lines) == (ranks == "64")
-    for ignored in ["--topology", "torus:4x4"], ["--machine", "cluster"]:
-        assert main([*common, "16", *ignored, "--model", "loggops"]) == 0
-        shown = capsys.readouterr()
-        assert f"{ignored[1]} counts for nothing" in shown.err and "above 32" not in shown.out
 
 
 def test_crossover_is_where_the_closed_forms_cross() -> None:
@@ -224,14 +176,6 @@ def test_native_times_appear_if_they_were_measured() -> None:
     assert list(prediction.points[0].seconds) == ["ring"]
     assert prediction.points[1].seconds["native"] == pytest.approx(1e-6)
     assert prediction.points[1].best == "native"
-
-
-def test_events_agree_with_the_simulator() -> None:
-    events = LogGOPS(1e-6, 5e-7, 0, 1e-9, 0, 1e18)
-    prediction = predict("all_reduce", MACHINE, [6], [6000], ["ring"], events=events)
-    schedule = schedule_of("all_reduce", "ring", 6)
-    expected = simulate_program(program_of(schedule, 6000, gamma=2e-10), events).makespan
-    assert prediction.points[0].seconds["ring"] == expected
 
 
 def test_options_reach_the_algorithms_that_have_them() -> None:
@@ -386,7 +330,6 @@ def test_command_shows_the_busiest_links(capsys) -> None:
         (["all_reduce", "--machine", "/no/such/file"], "cannot read machine"),
         (["all_reduce", "--topology", "torus:3x3"], "has 9 ranks, not 8"),
         (["all_reduce", "-b", "much"], "is no size"),
-        (["all_reduce", "--model", "loggops", "--loggops", "X=1"], "--loggops takes L"),
         (["all_reduce", "--itemsize", "0"], "--itemsize: must be a whole number from 1 on"),
         (["all_reduce", "--segments", "0"], "segments must be 1 or more, got 0"),
         (["all_reduce", "--group", "-1"], "group must be 1 or more, got -1"),

@@ -13,12 +13,11 @@ from trace_events import slices_of
 
 from spmdsim.cli.main import main
 from spmdsim.collectives import algorithms, count, make_schedule, schedule_of
-from spmdsim.cost import LogGOPS, Machine, parse_topology, price, program_of, simulate_program
+from spmdsim.cost import Machine, parse_topology, price
 from spmdsim.errors import InputError
 from spmdsim.figures.timelines import predicted_timeline
 
 MACHINE = Machine("toy", 1e-6, 1e-9, 1e-10)
-EVENTS = LogGOPS.from_machine(MACHINE, eager_bytes=100)
 
 
 def of_kind(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -26,13 +25,10 @@ def of_kind(document: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [event for event in document["traceEvents"] if event["ph"] == kind]
 
 
-@pytest.mark.parametrize("events", [None, EVENTS])
 @pytest.mark.parametrize("chosen", algorithms(), ids=lambda a: a.full_name.replace(" ", "-"))
-def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(
-    chosen: Any, events: LogGOPS | None
-) -> None:
+def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(chosen: Any) -> None:
     schedule = make_schedule(chosen, 5)
-    document = predicted_timeline(schedule, MACHINE, 1000, events=events)
+    document = predicted_timeline(schedule, MACHINE, 1000)
     starts, ends = of_kind(document, "s"), of_kind(document, "f")
     arrows = Counter(
         (begin["pid"], end["pid"])
@@ -45,18 +41,14 @@ def test_every_message_is_an_arrow_and_the_last_slice_ends_with_the_prediction(
             sent.update((rank, move.peer) for move in moves if move.kind == "send")
     assert arrows == sent and sum(sent.values()) == count(schedule, 1000).total_messages
     slices = slices_of(document)
-    if events is None:
-        wanted = price(schedule, MACHINE, 1000, rounds=True).seconds
-    else:
-        wanted = simulate_program(program_of(schedule, 1000, 1, MACHINE.gamma), events).makespan
+    wanted = price(schedule, MACHINE, 1000, rounds=True).seconds
     assert max(one["ts"] + one["dur"] for one in slices) == pytest.approx(wanted * 1e6)
     by_id = {one["id"]: one["ts"] for one in starts}
     assert all(by_id[one["id"]] <= one["ts"] for one in ends)
 
 
-@pytest.mark.parametrize("events", [None, EVENTS])
-def test_slices_of_one_lane_do_not_overlap(events: LogGOPS | None) -> None:
-    document = predicted_timeline(schedule_of("all_reduce", "rabenseifner", 6), MACHINE, 6000, events=events)
+def test_slices_of_one_lane_do_not_overlap() -> None:
+    document = predicted_timeline(schedule_of("all_reduce", "rabenseifner", 6), MACHINE, 6000)
     lanes: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for one in of_kind(document, "X"):
         lanes.setdefault((one["pid"], one["tid"]), []).append((one["ts"], one["ts"] + one["dur"]))
@@ -64,16 +56,6 @@ def test_slices_of_one_lane_do_not_overlap(events: LogGOPS | None) -> None:
     for spans in lanes.values():
         spans.sort()
         assert all(left[1] <= right[0] + 1e-9 for left, right in pairwise(spans))
-
-
-@pytest.mark.parametrize("name", ["ring", "rabenseifner"])
-def test_reductions_have_equal_bytes_and_rounds_in_both_models(name: str) -> None:
-    def reductions(events: LogGOPS | None) -> Counter[tuple[int, int, int]]:
-        document = predicted_timeline(schedule_of("all_reduce", name, 6), MACHINE, 6000, events=events)
-        chosen = [one for one in of_kind(document, "X") if one["cat"] == "reduction" and one["args"]["bytes"]]
-        return Counter((one["pid"], one["args"]["round"], one["args"]["bytes"]) for one in chosen)
-
-    assert reductions(EVENTS) == reductions(None)
 
 
 def test_a_topology_stretches_the_rounds() -> None:

@@ -26,12 +26,10 @@ from spmdsim.arrays import checkpoint
 from spmdsim.arrays.files import open_array
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.search_result import load_choice
-from spmdsim.collectives import schedule_of, selection_tables
-from spmdsim.collectives.formats.goal_format import goal_of, read_goal
+from spmdsim.collectives import selection_tables
 from spmdsim.cost import Machine, load_machine
 from spmdsim.cost.machine_file import machine_to_json
 from spmdsim.errors import InputError, SpmdError
-from spmdsim.reading import read_text, readable
 from spmdsim.redistribution.implementations.tuning import tuning
 
 ODD = (0, 1, -1, -8, 2, 7, 255, 256, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1, 10**30)
@@ -244,28 +242,6 @@ def _machine_numbers(data: bytes) -> dict[str, Any]:
     }
 
 
-def _goals() -> list[bytes]:
-    ring = goal_of(schedule_of("all_reduce", "ring", 3), 96).to_text()
-    small = "num_ranks 2\nrank 0 {\na: calc 5 cpu 1\nb: send 8b to 1 tag 3\nb requires a\n}\nrank 1 { recv 8b from 0 tag 3 nic 1 }\n"  # fmt: skip
-    return [ring.encode(), small.encode()]
-
-
-def _goal(path: Path) -> str:
-    text = read_text(path, "a GOAL file")
-    with readable(path, "a GOAL file"):
-        return read_goal(text).to_text()
-
-
-def _goal_counts(data: bytes) -> dict[str, int]:
-    """Return the number of operations by kind, found by a regular expression."""
-    clean = re.sub(
-        r"/\*.*?\*/|//[^\n]*|#[^\n]*", lambda m: "\n" * m[0].count("\n"), data.decode(), flags=re.DOTALL
-    )
-    return {
-        k: len(re.findall(rf"(?:^|[\s;:{{}}]|(?<=\d)b?){k}\s+\d", clean)) for k in ("send", "recv", "calc")
-    }
-
-
 @cache
 def _graph() -> Any:
     return build_program("chain", sizes=(64, 32), batch=16, training=True)
@@ -410,7 +386,6 @@ READERS = (
     ),
     Reader("tuning.json", _tunings, _tuned, lambda d: json.loads(d).get("MPICH", {}).get("typed"), text=True),
     Reader("selection.json", _table, _choices, lambda _: None, text=True),
-    Reader("ring.goal", _goals, _goal, _goal_counts, text=True),
 )  # fmt: skip
 
 
@@ -424,8 +399,6 @@ def equals_reference(reader: Reader, value: Any, data: bytes) -> bool:
             and value.dtype == native.dtype
             and value.tobytes() == native.tobytes()
         )
-    if reader.name == "ring.goal":
-        return {k: len(re.findall(rf"\b{k} \d", value)) for k in expected} == expected
     if reader.name == "machine.json":
         return all(float(value[k]) == float(v) for k, v in expected.items())
     return (expected is None and reader.name in ("tuning.json", "selection.json")) or value == expected

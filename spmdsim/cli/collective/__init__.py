@@ -26,7 +26,6 @@ def _subcommands() -> dict[str, Command]:
         "diff": show.compare_algorithms,
         "check": check.main,
         "export": formats.export,
-        "goal": formats.goal,
         "predict": predict.main,
         "bench": bench.main,
         "calibrate": calibrate.main,

@@ -1,4 +1,4 @@
-"""``spmdsim collective export`` and ``goal``: write schedules for other tools, and simulate GOAL files."""
+"""``spmdsim collective export``: write schedules for other tools."""
 
 from __future__ import annotations
 
@@ -13,21 +13,13 @@ from spmdsim.cli.collective.schedule_arguments import (
     refuse_unused_chunks,
 )
 from spmdsim.cli.main import amount, choice, command, value
-from spmdsim.cli.output import emit_json, refuse_options, remark, require_writable_file, write_file
-from spmdsim.errors import ScheduleError, many
+from spmdsim.cli.output import refuse_options, remark, require_writable_file, write_file
 from spmdsim.printing import say
-from spmdsim.reading import read_text, readable
 
 EXPORT_EXAMPLES = """\
 examples:
   spmdsim collective export all_reduce ring -n 8 -b 64K -o ring.goal
   spmdsim collective export all_reduce ring -n 8 --format msccl -o ring.xml
-"""
-
-GOAL_EXAMPLES = """\
-examples:
-  spmdsim collective goal ring.goal                 with the parameters of LogGOPSim
-  spmdsim collective goal ring.goal -L 1000 -G 0.5  latency 1,000 ns, and 0.5 ns per byte
 """
 
 
@@ -80,62 +72,4 @@ def export(args: argparse.Namespace) -> int:
         return 0
     if write_file(args.output, text):
         remark(f"wrote {args.output}")
-    return 0
-
-
-#: Parameters of the LogGOPS model and their meanings, for the help of ``collective goal``.
-PARAMETERS = {
-    "L": "latency of the network in ns",
-    "o": "processor time per message on each side, in ns",
-    "g": "gap between messages in ns",
-    "G": "time per byte in ns",
-    "O": "processor time per byte in ns",
-    "S": "longest message in bytes that is sent without waiting for its receiver",
-}
-
-
-@command(
-    "Simulate a GOAL file in the LogGOPS model, and print the end of each rank in ns. Defaults are"
-    " LogGOPSim's. Deadlocks and messages that are not received are reported.",
-    GOAL_EXAMPLES,
-    value("file", "", "a GOAL text file"),
-    *(value(f"-{name}", "T", words, amount) for name, words in PARAMETERS.items()),
-    "--json",
-    help="simulate a GOAL file (LogGOPSim's format)",
-)
-def goal(args: argparse.Namespace) -> int:
-    """Simulate a GOAL file and print the time at which each rank ends, in ns.
-
-    The output also has the makespan (the end of the last rank) and the number of events; ``--json`` prints the three as
-    JSON.
-
-    Args:
-        args: the command's arguments: ``file``, ``json`` and the parameters of LogGOPS. A parameter that is None has
-            LogGOPSim's default.
-
-    Returns:
-        0, or 1 if the program deadlocks or a message is not received. Then only the error is printed.
-
-    Raises:
-        InputError: If the file cannot be read as GOAL.
-    """
-    from spmdsim.collectives.formats.goal_format import read_goal
-    from spmdsim.cost.event_simulation import EventProgram, LogGOPS, simulate_program
-
-    text = read_text(args.file, "a GOAL file")
-    with readable(args.file, "a GOAL file"):
-        program = read_goal(text)
-    parameters = {name: getattr(args, name) for name in PARAMETERS if getattr(args, name) is not None}
-    try:
-        simulated = simulate_program(program.fill(EventProgram(len(program.ranks))), LogGOPS(**parameters))
-    except ScheduleError as error:
-        say(f"wrong: {error.message}")
-        return 1
-    if args.json:
-        ends = list(simulated.rank_ends)
-        emit_json({"makespan": simulated.makespan, "rank_ends": ends, "events": simulated.events})
-        return 0
-    for rank, end in enumerate(simulated.rank_ends):
-        say(f"rank {rank} ends at {end:,.10g} ns")
-    say(f"makespan {simulated.makespan:,.10g} ns, {many(simulated.events, 'event')}")
     return 0

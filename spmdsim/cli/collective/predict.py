@@ -20,7 +20,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     set_options,
     split_names,
 )
-from spmdsim.cli.main import PICTURES, choice, command, value, varied
+from spmdsim.cli.main import PICTURES, command, value, varied
 from spmdsim.cli.output import emit_json, refuse_options, remark, writable, write_file, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.printing import say
@@ -29,7 +29,6 @@ from spmdsim.tables import Table
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
     from spmdsim.cost import Machine
-    from spmdsim.cost.event_simulation import LogGOPS
     from spmdsim.cost.prediction import Prediction
 
 EXAMPLES = """\
@@ -37,7 +36,6 @@ examples:
   spmdsim collective predict all_reduce -n 8                             over sizes 1K ... 64M
   spmdsim collective predict all_reduce -n 2..65536x2 -b 1M              over rank counts, doubling
   spmdsim collective predict broadcast -n 16 --algorithms binomial,scatter_ring --svg times.svg
-  spmdsim collective predict all_reduce -n 8 --model loggops             event simulation, eager and rendezvous
 
 Topologies: flat, nodes:8[,rails=2], ring, torus:8x8[x4], fat_tree:leaf=16,over=2, fat_tree:down=4x4x4,up=1x4x2,
 dragonfly:groups=9,routers=4,hosts=2; hop=SECONDS per link beyond the first.
@@ -59,15 +57,6 @@ Machines: laptop, cluster, accelerators, or a file written by `spmdsim collectiv
     "--algorithms",
     value("--machine", "", "name or machine file (laptop)", default="laptop"),
     value("--topology", "TEXT", "network whose links messages share", default=""),
-    choice(
-        "--model",
-        ("rounds", "loggops"),
-        "synchronous rounds, or events in the LogGOPS model (rounds)",
-        "rounds",
-    ),
-    value(
-        "--loggops", "L=2e-6,o=1e-6,..", "parameters of the LogGOPS model, in seconds and bytes", default=""
-    ),
     *NUMBER_ARGUMENTS,
     varied("--itemsize", metavar=None),
     value(
@@ -102,7 +91,8 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.cost import load_machine
     from spmdsim.cost.prediction import predict
 
-    _refuse_unused_options(args)
+    if args.links:
+        refuse_options(args, "--algorithms --trace", "tables of times, not with --links")
     machine = load_machine(args.machine)
     ranks = growing_counts(args.ranks)
     sizes = _parse_sizes(args, len(ranks) > 1)
@@ -110,27 +100,21 @@ def main(args: argparse.Namespace) -> int:
     chosen_algorithms, options = find_algorithms(args, spec.name, names), set_options(args)
     if args.links:
         return _print_links(args, machine, chosen_algorithms, ranks[-1], sizes[-1], options)
-    events = None
-    if args.model == "loggops":
-        events = _parse_event_parameters(args.loggops, machine)
-        _report_ignored_parameters(machine, args.topology)
     requested = [chosen or name for name, chosen in chosen_algorithms.items()] if names else []
-    prediction = predict(
-        spec.name, machine, ranks, sizes, requested, args.topology, args.itemsize, options, events=events
-    )
+    prediction = predict(spec.name, machine, ranks, sizes, requested, args.topology, args.itemsize, options)
     if not prediction.algorithms:
         reasons = "; ".join(f"{name}: {why}" for name, why in prediction.left_out.items())
         reasons = reasons or f"native: {machine.name} has no measured times for these ranks"
         raise InputError(f"no algorithm of {spec.name} can be priced here ({reasons})")
     write_pictures(args, prediction)
     if args.trace:
-        _write_timeline(args.trace, prediction, chosen_algorithms, args.itemsize, options, events)
+        _write_timeline(args.trace, prediction, chosen_algorithms, args.itemsize, options)
     if args.json:
         emit_json(prediction.to_dict())
         return 0
     say(f"{spec.name} on {machine.name}" + (f", {args.topology}" if args.topology else ""))
     say(f"size: {spec.size_means}", "")
-    _print_prediction(prediction, shares_links=bool(args.topology) and events is None)
+    _print_prediction(prediction, shares_links=bool(args.topology))
     return 0
 
 
@@ -155,41 +139,6 @@ def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
     say(*map(crossover_words, prediction.crossovers), *measured_words(prediction))
     for name, why in prediction.left_out.items():
         remark(f"left out: {name}: {why}")
-
-
-def _report_ignored_parameters(machine: Machine, topology: str) -> None:
-    """Print a remark to stderr for each parameter of the machine or topology that LogGOPS lacks.
-
-    LogGOPS is the model of the event simulation. It has one latency and one bandwidth for all messages, and no
-    shared links.
-
-    * With a topology, or a machine with a link inside nodes, a remark says that no links are shared.
-    * With a machine whose latency and bandwidth depend on the message size, a remark says that those of the
-      largest messages are used.
-
-    Args:
-        machine: the machine.
-        topology: text of ``--topology``; "" without one.
-    """
-    if topology or machine.intra:
-        ignored = topology or f"the nodes of {machine.name}"
-        remark(f"LogGOPS has one link between any two ranks and shares none: {ignored} counts for nothing")
-    if machine.pieces:
-        remark(
-            f"LogGOPS has one latency and bandwidth for all sizes: those of {machine.name}'s largest messages"
-        )
-
-
-def _refuse_unused_options(args: argparse.Namespace) -> None:
-    """Raise InputError for options that have no effect with the selected model or output.
-
-    ``--loggops`` has an effect only with ``--model loggops``; ``--algorithms``, ``--model`` and ``--trace`` have none
-    with ``--links``. ``args`` has the command's arguments.
-    """
-    if args.model != "loggops":
-        refuse_options(args, "--loggops", "--model loggops, whose parameters it gives")
-    if args.links:
-        refuse_options(args, "--algorithms --model --trace", "tables of times, not with --links")
 
 
 def _print_links(
@@ -265,36 +214,6 @@ def _print_rough_count_warning(n: int) -> None:
         )
 
 
-def _parse_event_parameters(text: str, machine: Machine) -> LogGOPS:
-    """Parse LogGOPS parameters such as ``L=2e-6,o=1e-6``; missing ones come from the machine.
-
-    Args:
-        text: assignments between commas; "" sets nothing. Names are L, o, g, G, O and S; of two values for a name the
-            later one counts.
-        machine: the machine, whose latency and bandwidth are the defaults.
-
-    Raises:
-        InputError: If a name is unknown, or a value is not a number of at least 0.
-
-    >>> from spmdsim.cost import Machine
-    >>> _parse_event_parameters("o=1e-6", Machine("m", 4e-6, 1e-9)).L
-    2e-06
-    """
-    from spmdsim.cost.event_simulation import LogGOPS
-
-    values: dict[str, Any] = asdict(LogGOPS.from_machine(machine))
-    for entry in filter(None, map(str.strip, text.split(","))):
-        key, _, number = entry.partition("=")
-        try:
-            value = float(number)
-        except ValueError:
-            value = -1.0
-        if key not in values or not value >= 0:
-            raise InputError(f"--loggops takes {', '.join(values)} as NAME=NUMBER, got {entry!r}")
-        values[key] = value
-    return LogGOPS(**values)
-
-
 def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
     """Return the message sizes in bytes, from ``--begin`` to ``--end`` by ``--factor``.
 
@@ -322,7 +241,6 @@ def _write_timeline(
     chosen_algorithms: dict[str, Algorithm | None],
     itemsize: int,
     options: dict[str, Any],
-    events: LogGOPS | None,
 ) -> None:
     """Write a timeline of the fastest algorithm for the last rank count and size.
 
@@ -334,7 +252,6 @@ def _write_timeline(
         chosen_algorithms: the algorithms by name.
         itemsize: bytes of an element.
         options: options of algorithms; the fastest algorithm gets the options that it has.
-        events: LogGOPS parameters for an event simulation; None for synchronous rounds.
 
     Raises:
         InputError: If only the MPI library's own call was priced, whose messages are unknown.
@@ -355,6 +272,6 @@ def _write_timeline(
     network = (
         parse_topology(prediction.topology, point.ranks, prediction.machine) if prediction.topology else None
     )
-    timeline = predicted_timeline(schedule, prediction.machine, point.nbytes, network, itemsize, events)
+    timeline = predicted_timeline(schedule, prediction.machine, point.nbytes, network, itemsize)
     if write_file(path, json.dumps(timeline)):
         remark(f"wrote {path}: {chosen.name} on {many(point.ranks, 'rank')}, {many(point.nbytes, 'byte')}")

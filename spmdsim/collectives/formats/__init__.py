@@ -1,1 +1,1 @@
-"""Schedules in the file formats of other tools: GOAL, which can also be read, and MSCCL."""
+"""Schedules in the file formats of other tools: GOAL, and MSCCL, which can also be read."""
