@@ -89,7 +89,7 @@ def console() -> Console:
     )
 
 
-def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None:
+def say(*lines: object, folds: bool = True) -> None:
     """Print lines to stdout on rank 0 and on ranks with a log file; other ranks print nothing.
 
     If stdout is a terminal, long lines are broken between words, and wide tables between columns. In files and pipes
@@ -99,8 +99,6 @@ def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None
     Args:
         lines: what to print: a Table, a ``rich`` text (with colours on a terminal), or any object, printed as its
             ``str``.
-        encoding: the encoding whose characters are allowed, such as "ascii"; None: that of stdout. Other characters are
-            replaced by similar ones. With None, a ``rich`` text on a terminal is printed as it is.
         folds: False to break no line.
     """
     if not is_printing_rank():
@@ -108,13 +106,13 @@ def say(*lines: object, encoding: str | None = None, folds: bool = True) -> None
     width, out = line_columns() if folds else None, sys.stdout
     for line in lines:
         if hasattr(line, "plain"):
-            if terminal_columns(out) is not None and encoding is None:
+            if terminal_columns(out) is not None:
                 console().print(line, soft_wrap=True)
                 continue
             text = strip_lines(line.plain)
         else:
             text = line.text(width) if isinstance(line, Table) else fold_lines(str(line), width)
-        out.write(to_encoding(text, encoding or getattr(out, "encoding", None)) + "\n")
+        out.write(to_encoding(text, getattr(out, "encoding", None)) + "\n")
     out.flush()
 
 

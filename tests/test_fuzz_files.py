@@ -150,9 +150,6 @@ TEXTS = [
     (PLAN, "[" * 200_000, "64 deep"),
     (PLAN, '{"alpha": ' + "9" * 6000 + "}", "at most 400 digits, got 6000"),
     (PLAN, '{"alpha": 1, "alpha": 2, "beta": 1}', "is repeated"),
-    (("search", "--program", "mlp", "-n", "4", "--load"), "[" * 200_000, "64 deep"),
-    (("search", "--program", "mlp", "-n", "4", "--load"), '{"format": "spmdsim strategy 1"}', "it has no"),
-    (("search", "--program", "mlp", "-n", "4", "--load"), '{"format": "spmdsim strategy 1", "strategies": 3}', "cannot be read as strategies"),
 ]  # fmt: skip
 
 

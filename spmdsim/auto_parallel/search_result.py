@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from spmdsim.auto_parallel.baselines import baselines
@@ -22,11 +19,9 @@ from spmdsim.auto_parallel.strategy_choice import StrategyChoice
 from spmdsim.core import Layout, Mesh, Strategy
 from spmdsim.core.step import LOCAL_STEPS
 from spmdsim.cost.machine import Machine
-from spmdsim.errors import InputError, unknown
+from spmdsim.errors import unknown
 from spmdsim.pictured import ShortRepr
-from spmdsim.reading import read_json, readable
 
-FORMAT = "spmdsim strategy 1"
 #: Relative differences of times up to this one are rounding.
 ROUNDING = 1e-5
 #: Most operators of a program, and most axes of a mesh, for which the gap to the optimum is computed.
@@ -267,8 +262,6 @@ class SearchResult(ShortRepr):
         forced = SearchResult(choice, settings, method, optimal=least is not None, least=least)
         return WhyNot(self.graph.operator(operator), self, forced)
 
-    # -- files --------------------------------------------------------------------------------------
-
     def to_dict(self) -> dict[str, Any]:
         """Return all results as a dict that can be written as JSON.
 
@@ -280,7 +273,7 @@ class SearchResult(ShortRepr):
           kind;
         * ``memory``, the parts of the peak, and ``peak_memory``, their sum;
         * ``operators``, the rows of :func:`operator_rows`;
-        * ``strategies``, ``layouts`` and ``mesh``, which :func:`load_choice` reads, and ``format``, which it checks;
+        * ``strategies``, ``layouts`` and ``mesh``;
         * the names ``program``, ``method`` and ``machine``, the ``remarks``, and ``parameter_elements``, the elements
           of all parameters.
         """
@@ -288,7 +281,6 @@ class SearchResult(ShortRepr):
 
         machine = self.settings.machine
         return {
-            "format": FORMAT,
             "program": self.graph.name,
             "mesh": _mesh_dict(self.mesh),
             "method": self.method,
@@ -307,14 +299,6 @@ class SearchResult(ShortRepr):
             "strategies": list(map(_strategy_dict, self.graph.operators, self.choice.strategies)),
             "layouts": list(map(_layout_dict, self.graph.values, self.choice.layouts)),
         }
-
-    def save(self, path: str | Path) -> None:
-        """Write the strategies to a JSON file that :func:`load_choice` reads, replacing it.
-
-        Raises:
-            OSError: If the file cannot be written.
-        """
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
 
     def __str__(self) -> str:
         from spmdsim.auto_parallel.search_report import format_search
@@ -381,75 +365,3 @@ def _layout_dict(value: Value, layout: Layout) -> dict[str, Any]:
 def _mesh_dict(mesh: Mesh) -> dict[str, Any]:
     """Return a mesh as a dict of plain types."""
     return {"shape": list(mesh.shape), "axes": list(mesh.axes)}
-
-
-def load_choice(path: str | Path, graph: Graph) -> StrategyChoice:
-    """Read the strategies that :meth:`SearchResult.save` wrote, for the program of ``graph``.
-
-    The program must have operators of equal names in equal order, where digits in names do not count, and equally
-    many tensors.
-
-    Args:
-        path: the file.
-        graph: the program.
-
-    Raises:
-        InputError: If the file cannot be read, has another format, is about another program, or has a strategy
-            that does not fit its operator.
-    """
-    data = read_json(path, "strategies")
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError(f"{path} is not a file of strategies (its format is not {FORMAT!r})")
-    with readable(path, "strategies"):
-        return _parse_choice(data, graph, path)
-
-
-def _parse_choice(data: dict[str, Any], graph: Graph, path: str | Path) -> StrategyChoice:
-    """Convert the JSON data of a file to a choice of strategies and layouts for ``graph``.
-
-    The data must be about this program. So operators must have equal names in equal order, without digits, and the
-    number of tensors must be equal. Layouts are not compared with shapes.
-
-    Args:
-        data: the dict of :meth:`SearchResult.to_dict`.
-        graph: the program.
-        path: the file, for messages.
-
-    Raises:
-        InputError: If the data have other operators, or another number of tensors.
-        RuleError: If a strategy does not fit its operator.
-        KeyError: If an entry is missing; the caller converts it and other errors to InputError.
-    """
-    names = [_unnumbered(entry["operator"]) for entry in data["strategies"]]
-    if names != [_unnumbered(o.name) for o in graph.operators] or len(data["layouts"]) != len(graph.values):
-        raise InputError(
-            f"{path} holds strategies of {data['program']!r}, whose operators are not those of {graph.name}"
-        )
-    strategies = tuple(
-        Strategy.of(
-            _mesh(entry["mesh"]),
-            entry["splits"],
-            [(axis, frozenset(operands), op) for axis, operands, op in entry["passed"]],
-        )
-        for entry in data["strategies"]
-    )
-    for operator, strategy in zip(graph.operators, strategies):
-        operator.bound.check(strategy)
-    entries = (
-        (_mesh(entry["mesh"]), map(tuple, entry["dims"]), entry["partial"]) for entry in data["layouts"]
-    )
-    layouts = tuple(Layout(mesh, [*dims], partial) for mesh, dims, partial in entries)
-    return StrategyChoice(graph, _mesh(data["mesh"]), strategies, layouts)
-
-
-def _unnumbered(name: str) -> str:
-    """Return an operator's name without digits.
-
-    Names are compared without numbers, because another recording may number parameters differently.
-    """
-    return re.sub(r"\d+", "", name)
-
-
-def _mesh(entry: dict[str, Any]) -> Mesh:
-    """Convert a dict of plain types back to a mesh."""
-    return Mesh(tuple(entry["shape"]), tuple(entry["axes"]))

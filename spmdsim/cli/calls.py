@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.main import PICTURES, command, value
-from spmdsim.cli.output import write_pictures
+from spmdsim.cli.main import command, value
 from spmdsim.printing import say
 
 EXAMPLES = """\
@@ -23,27 +22,17 @@ the rank did not make. ">" marks the first call that differs between ranks.
     "Show the last calls of all ranks side by side.",
     EXAMPLES,
     value("files", "FILE", "a file that launch --record FILE.json wrote", nargs="+"),
-    *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
-    """Print a table of the last calls that each rank made, or write it as pictures; return 0.
+    """Print a table of the last calls that each rank made; return 0.
 
     The calls come from ``args.files``, which ``launch --record`` wrote. Calls of different files are put into one table
-    per group of ranks. If a picture of ``--svg`` or ``--html`` is written, nothing is printed. If no picture can be
-    written, the table is printed.
+    per group of ranks.
 
     Raises:
         InputError: If a file does not exist, or has other contents.
     """
-    from spmdsim.figures.figures import Figure
-    from spmdsim.tables import Table
-    from spmdsim.worlds.trace.last_calls import groups, read, table, title
+    from spmdsim.worlds.trace.last_calls import read, table
 
-    documents = [read(path) for path in args.files]
-    parts, notes = [], []
-    for group in groups(documents):
-        parts.append(Table(group.rows[0], group.rows[1:], group.name))
-        notes += [line.replace("first difference", "wrong: first difference") for line in group.notes]
-    if not write_pictures(args, Figure(title(documents), tuple(parts), tuple(notes))):
-        say(table(documents))
+    say(table([read(path) for path in args.files]))
     return 0

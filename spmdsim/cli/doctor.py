@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spmdsim.cli.launch import read_hosts
-from spmdsim.cli.main import HOSTS, PICTURES, command, declare_flag
-from spmdsim.cli.output import emit_json, write_pictures
+from spmdsim.cli.main import HOSTS, command, declare_flag
+from spmdsim.cli.output import emit_json
 from spmdsim.printing import say
 from spmdsim.tables import Table
 
@@ -29,20 +29,18 @@ Exit code: 0 if runs are possible, 1 if something is broken; a warning does not 
     declare_flag("--no-trial", "do not start ranks to try MPI"),
     *HOSTS,
     declare_flag("--clean", "first remove leftovers of your killed jobs: shared memory, files of launchers"),
-    *PICTURES,
 )
 def main(args: argparse.Namespace) -> int:
     """Examine MPI, BLAS and this machine, and print findings; return 1 if one is broken, else 0.
 
     The table has a row per finding: subject, state ("ok", "note", "warning" or "broken") and observation. Advice
-    follows in lines below the table. Pictures of ``--svg`` and ``--html`` replace the table; ``--json`` replaces both.
+    follows in lines below the table. ``--json`` prints JSON instead.
 
     Args:
         args: the command's arguments. ``clean`` first removes files of killed jobs. Unless ``no_trial`` is set, MPI is
             tried: in a job, on its ranks; outside of jobs, in a new job on ``hosts`` or the hosts of ``hostfile``, or
             without both with two ranks here.
     """
-    from spmdsim.figures.figures import Figure
     from spmdsim.launch.diagnosis import clean, examine
 
     cleaned = [clean()] if args.clean else []
@@ -54,7 +52,5 @@ def main(args: argparse.Namespace) -> int:
     # The advice has no column: paths and commands stay in one line, to be copied.
     advice = tuple(f"{f.about}: {f.advice}" for f in findings if f.advice)
     rows = [(f.about, f.state, f.observed) for f in findings]
-    table = Table(("about", "state", "found"), rows, notes=advice and ("", *advice))
-    if not write_pictures(args, Figure("this machine for runs on many ranks", (table,))):
-        say(table)
+    say(Table(("about", "state", "found"), rows, notes=advice and ("", *advice)))
     return int(is_broken)

@@ -69,7 +69,6 @@ A value that begins with a minus sign needs an equals sign: --tensor-map=-1,0 or
         "OneFlow",
         value("--placement", "RANKS", "ranks as nested lists: [[0,1],[2,3]]"),
         value("--sbp", "SBP", "one entry per mesh axis: (B,S(0))"),
-        declare_flag("--sort-ranks", "sort the ranks, as OneFlow does"),
     ),
     group(
         "any mesh",
@@ -209,7 +208,7 @@ _BESIDE = {
     "--op": "--device-matrix --alias --ranks-order --tuple-order --allow-uneven --mesh --shapes --shard --out-shard "
     "--in-layouts --out-layout -n --repeat --attr",
     "--shard": "--shape --allow-uneven -n --repeat",
-    "--placement": "--shape --sbp --sort-ranks --allow-uneven -n",
+    "--placement": "--shape --sbp --allow-uneven -n",
     "--device-matrix": "--shape --alias --tensor-map --ranks-order --tuple-order --allow-uneven -n",
     "--mesh": "--shape --dims --ranks-order --allow-uneven -n",
 }
@@ -353,7 +352,7 @@ def _parse_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
     axis (B, broadcast), and splits dim 0 along its second one.
 
     Args:
-        args: the command's arguments: ``placement``, ``sbp``, ``sort_ranks``.
+        args: the command's arguments: ``placement``, ``sbp``.
         shape: the global shape; None if ``--shape`` is missing, which is an error here.
 
     Raises:
@@ -368,7 +367,7 @@ def _parse_sbp(args: argparse.Namespace, shape: Shape | None) -> Layout:
         raise InputError("--placement needs --sbp, one entry per mesh axis")
     if shape is None:
         raise InputError("--sbp has one entry per mesh axis, so --shape must be given")
-    layout = spelling.parse_oneflow(args.placement, args.sbp, len(shape), sort_ranks=args.sort_ranks)
+    layout = spelling.parse_oneflow(args.placement, args.sbp, len(shape))
     check_sizes(placement("cpu", parse_nested(args.placement, "--placement")), args.sbp, shape)
     return layout
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from spmdsim.cli.main import PICTURES, choice, command, several, value, whole_number, written_layout
+from spmdsim.cli.main import PICTURES, choice, command, value, whole_number, written_layout
 from spmdsim.cli.output import emit_json, refuse_options, write_pictures
 from spmdsim.errors import InputError, many
 from spmdsim.imitated import IMITATIONS
@@ -13,7 +13,7 @@ from spmdsim.layout.element_type import element_type
 from spmdsim.printing import say
 
 if TYPE_CHECKING:
-    from spmdsim.core import Layout, Mesh
+    from spmdsim.core import Layout
     from spmdsim.redistribution.plans.planner import Plan
 
 EXAMPLES = """\
@@ -35,12 +35,8 @@ is chosen.
     value("--src", "LAYOUT", "the source layout", required=True),
     value("--dst", "LAYOUT", "the target layout", required=True),
     value("--mesh", "MESH", "mesh of layouts that do not name one, such as dp=2,tp=4"),
-    value("--dst-mesh", "MESH", "mesh of the target, if it differs"),
     value("--device-matrix", "N,M", "MindSpore's mesh: the layouts are tensor maps"),
-    value("--dst-device-matrix", "N,M", "device matrix of the target, if it differs"),
     value("--alias", "A,B", "names of the axes of --device-matrix"),
-    value("--dst-alias", "A,B", "names of the axes of --dst-device-matrix"),
-    several("--partial", "AXIS[:OP]", "an axis with a pending reduction of the source (repeatable)"),
     value("--to-shape", "N,M", "reshape the tensor to this shape"),
     "--dtype",
     value("--machine", "NAME|FILE", "price plans on laptop, cluster, ... or a file"),
@@ -70,9 +66,9 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.redistribution.plans.planner import plan
 
     if args.device_matrix:
-        refuse_options(args, "--mesh --dst-mesh", "layouts of other notations, not with --device-matrix")
+        refuse_options(args, "--mesh", "layouts of other notations, not with --device-matrix")
     else:
-        refuse_options(args, "--dst-device-matrix --alias --dst-alias", "--device-matrix")
+        refuse_options(args, "--alias", "--device-matrix")
     shape = parse_ints(args.shape, "a shape")
     to_shape = None if args.to_shape is None else parse_ints(args.to_shape, "a shape")
     src, dst = _parse_layouts(args, len(shape), len(shape if to_shape is None else to_shape))
@@ -95,8 +91,7 @@ def main(args: argparse.Namespace) -> int:
 def _parse_layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[Layout, Layout]:
     """Return the layouts before and after the redistribution: those of ``--src`` and ``--dst``.
 
-    The target is on the source's mesh, unless it has a mesh of its own. ``--partial`` adds pending reductions to the
-    source: each entry is an axis with an operation, such as "tp:max", or an axis alone, which means "sum".
+    The target is on the source's mesh, unless it has a mesh of its own.
 
     Args:
         args: the command's arguments.
@@ -107,36 +102,19 @@ def _parse_layouts(args: argparse.Namespace, ndim: int, to_ndim: int) -> tuple[L
         InputError: If a mesh is given for layouts that name their own, or a text cannot be parsed.
         LayoutError: If a layout does not fit its mesh.
     """
-    from spmdsim.core import Layout
-
     if args.device_matrix:
         from spmdsim.dialects.spelling import parse_mindspore
 
         src = parse_mindspore(args.device_matrix, args.alias, args.src, ndim=ndim)
-        matrix = args.dst_device_matrix or args.device_matrix
-        alias = args.dst_alias or (None if args.dst_device_matrix else args.alias)
-        dst = parse_mindspore(matrix, alias, args.dst, ndim=to_ndim)
-    else:
-        src = written_layout(args.src, _parse_mesh(args.mesh), ndim)
-        mesh = args.dst_mesh or args.mesh
-        dst = written_layout(args.dst, src.mesh if mesh is None else _parse_mesh(mesh), to_ndim)
-        mesh_is_unused = _parse_mesh(args.mesh) not in (None, src.mesh, dst.mesh)
-        target_mesh_is_unused = _parse_mesh(args.dst_mesh) not in (None, dst.mesh)
-        if mesh_is_unused or target_mesh_is_unused:
-            refuse_options(args, "--mesh --dst-mesh", "layouts that do not name a mesh of their own")
-    partial = dict(src.partial)
-    for item in args.partial:
-        for entry in item.split(","):
-            axis, _, op = entry.strip().partition(":")
-            partial[axis] = op or "sum"
-    return Layout(src.mesh, src.dims, partial), Layout(dst.mesh, dst.dims, dst.partial)
-
-
-def _parse_mesh(text: str | None) -> Mesh | None:
-    """Parse a mesh; None stays None."""
+        return src, parse_mindspore(args.device_matrix, args.alias, args.dst, ndim=to_ndim)
     from spmdsim.layout.written import parse_mesh
 
-    return None if text is None else parse_mesh(text)
+    mesh = None if args.mesh is None else parse_mesh(args.mesh)
+    src = written_layout(args.src, mesh, ndim)
+    dst = written_layout(args.dst, src.mesh if mesh is None else mesh, to_ndim)
+    if mesh not in (None, src.mesh, dst.mesh):
+        refuse_options(args, "--mesh", "layouts that do not name a mesh of their own")
+    return src, dst
 
 
 def _rank_facts(ours: Plan, only: int | None) -> dict[str, Any]:

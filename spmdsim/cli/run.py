@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Parsed = TypeVar("Parsed")
 
-_PRODUCT_OPTIONS = "--every --mesh --strategy --layout --shape --dtype --x --w --data"
+_PRODUCT_OPTIONS = "--every --mesh --strategy --layout --shape --dtype --x --w"
 """Options that select and describe matrix products."""
 
 MOST_ELEMENTS = 1 << 40
@@ -90,7 +90,6 @@ arguments or files, 3 if a fault that changes a result is MISSED.
     ),
     value("--x", "FILE", "left operand: .npy, .npz:name, .safetensors:name, IDX"),
     value("--w", "FILE", "right operand"),
-    value("--data", "FILE", "images, one row each (same as --x)"),
     value("--text", "FILE", "any file whose bytes are the token ids (the first 262,144)"),
     value(
         "--inject",
@@ -149,7 +148,7 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
     - ``--every`` with ``--layout`` or ``--strategy``, or if matmul does not run;
     - ``--text`` if embedding does not run;
-    - ``--shape``, ``--x``, ``--w`` and ``--data`` if only embedding runs.
+    - ``--shape``, ``--x`` and ``--w`` if only embedding runs.
 
     Args:
         args: the command's arguments.
@@ -163,7 +162,7 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     if only and "embedding" not in only:
         refuse_options(args, "--text", "embedding, which does not run here")
     if only == {"embedding"}:
-        refuse_options(args, "--shape --x --w --data", "matmul and linear, which --only leaves out")
+        refuse_options(args, "--shape --x --w", "matmul and linear, which --only leaves out")
 
 
 def _prepare_cases(args: argparse.Namespace, size: int) -> tuple[list[Case], Inputs]:
@@ -213,14 +212,13 @@ def _parse_inputs(args: argparse.Namespace) -> Inputs:
     The inputs are the matrices of the product ``x @ w``, and a text for an embedding.
 
     Args:
-        args: the command's arguments. ``x`` or ``data`` and ``w`` are files of the matrices, ``text`` is a file.
+        args: the command's arguments. ``x`` and ``w`` are files of the matrices, ``text`` is a file.
             ``shape`` "64,40,24" means matrices of 64 x 40 and 40 x 24 elements. ``dtype`` is the element type. None
             stands for the defaults of :class:`~spmdsim.cases.inputs.Inputs`.
 
     Raises:
         InputError: If ``--shape`` is not three sizes of at least 0, a matrix (also the product) would have more than
-            :data:`MOST_ELEMENTS` elements, both ``--x`` and ``--data`` name the left operand, or the element type is
-            unknown.
+            :data:`MOST_ELEMENTS` elements, or the element type is unknown.
     """
     from spmdsim.cases.inputs import Inputs
 
@@ -236,9 +234,7 @@ def _parse_inputs(args: argparse.Namespace) -> Inputs:
             raise InputError(
                 f"--shape {one_line(args.shape, 60)} has matrices of more than {MOST_ELEMENTS:,} elements"
             )
-    if args.x and args.data:
-        raise InputError("--x and --data both name the left operand; give one")
-    return Inputs(args.x or args.data, args.w, args.text, shape, args.dtype)
+    return Inputs(args.x, args.w, args.text, shape, args.dtype)
 
 
 def _parse_mesh(text: str, size: int) -> Mesh:

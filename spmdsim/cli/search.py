@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 from spmdsim.cli.main import PICTURES, command, declare_flag, several, value, varied, whole_number
 from spmdsim.cli.output import (
     LIMITS,
-    collect_write_error,
     emit_json,
     refuse_options,
-    writable,
     write_pictures,
 )
 from spmdsim.cli.progress import progress
 from spmdsim.errors import InputError, many
-from spmdsim.launcher import detect, is_root
+from spmdsim.launcher import detect
 from spmdsim.printing import say
 from spmdsim.reading import literal
 
@@ -89,7 +87,6 @@ _SEARCHED = "--method --memory --axes"
     ),
     value("--memory", "", "memory limit of a rank, such as 512MiB"),
     declare_flag("--recompute", "compute activations again in the backward pass"),
-    declare_flag("--forward-only", "no gradients"),
     several(
         "--why",
         ("OPERATOR", "CUTS"),
@@ -98,14 +95,12 @@ _SEARCHED = "--method --memory --axes"
     ),
     declare_flag("--pareto", "all trade-offs of time and memory"),
     declare_flag("--run", "also run the program file, and compare it with the prediction", dest="carry_out"),
-    value("--load", "FILE", "use the strategies of a file of --save instead of a search"),
     value(
         "--axes",
         "",
         "most axes of the device matrices that are searched (2, or 3 if that is quick)",
         whole_number,
     ),
-    value("--save", "FILE", "write the strategies to a JSON file", writable),
     *PICTURES,
     varied("--json", help="print JSON"),
     *(
@@ -118,12 +113,9 @@ _SEARCHED = "--method --memory --axes"
 def main(args: argparse.Namespace) -> int:
     """Search for the fastest strategies of a program's operators, print them, and return 0 or 1.
 
-    * ``--load`` reads strategies instead of searching; ``--save`` writes them.
     * ``--run`` also runs the program with the strategies, in a job on all ranks. The exit code is 1 if values or bytes
       differ from the prediction, else 0.
     * ``--pareto`` prints all trade-offs of time and memory, and nothing else.
-
-    Rank 0 writes the files.
 
     Args:
         args: the command's arguments.
@@ -135,8 +127,6 @@ def main(args: argparse.Namespace) -> int:
         RuleError: If an operator does not support a strategy of ``--why``.
     """
     _refuse_unused_options(args)
-    from dataclasses import replace
-
     from spmdsim.auto_parallel.costs.search_settings import Settings
     from spmdsim.auto_parallel.search import METHODS, as_graph, choose_machine
     from spmdsim.cost import load_machine
@@ -151,18 +141,13 @@ def main(args: argparse.Namespace) -> int:
     mesh = _mesh_or_ranks(args)
     program, sizes = _read_program(args)
     graph = as_graph(program, mesh, sizes)
-    if args.forward_only:
-        graph = replace(graph, training=False)
     if args.machine is None:
         _join_job(mesh)
     machine = choose_machine(mesh) if args.machine is None else load_machine(args.machine)
     settings = Settings(machine=machine, partial=True, recompute=args.recompute)
     if args.pareto:
         return _print_frontier(args, graph, mesh, settings)
-    result = (_load_result if args.load else _search)(args, graph, mesh, settings)
-    if args.save and is_root():
-        with collect_write_error(args.save):
-            result.save(args.save)
+    result = _search(args, graph, mesh, settings)
     proof = _run_and_compare(args, result) if args.carry_out else None
     answers = [result.why(name, _parse_strategy(cuts)) for name, cuts in args.why]
     write_pictures(args, result, *answers)
@@ -212,28 +197,6 @@ def _search(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: An
     return result
 
 
-def _load_result(args: argparse.Namespace, graph: Any, mesh: Mesh | int, settings: Any) -> SearchResult:
-    """Return the result that the strategies in the file ``--load`` give for a program.
-
-    Args:
-        args: the command's arguments: ``load``, ``mesh`` and ``ranks``.
-        graph: the program as a graph of operators.
-        mesh: the mesh of ``--mesh``; not used without this option.
-        settings: the machine and other settings of the cost model.
-
-    Raises:
-        InputError: If the file cannot be read or is for another program; or if ``--mesh`` or ``-n`` (unless it
-            has its default value) contradict the mesh of the file.
-    """
-    from spmdsim.auto_parallel.search_result import SearchResult, load_choice
-
-    result = SearchResult(load_choice(args.load, graph), settings, f"file {args.load}")
-    if (args.mesh and mesh != result.mesh) or args.ranks not in (RANKS, result.mesh.size):
-        option = f"--mesh {args.mesh}" if args.mesh else f"-n {args.ranks}"
-        raise InputError(f"{option} was given, but the strategies of {args.load} are for {result.mesh}")
-    return result
-
-
 def _refuse_unused_options(args: argparse.Namespace) -> None:
     """Raise InputError for options without effect on the result, or not exactly one program.
 
@@ -241,8 +204,7 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
 
     - limits of the child process without a program file;
     - options of the search, and options for one strategy per operator such as ``--why``, with ``--pareto``;
-    - options of the search with ``--load``;
-    - ``--axes`` with ``--mesh``, and ``--recompute`` with ``--forward-only``.
+    - ``--axes`` with ``--mesh``.
 
     :func:`main` checks options that depend on the method.
 
@@ -254,13 +216,9 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     if not args.file:
         refuse_options(args, LIMITS, "a program file")
     if args.pareto:
-        refuse_options(args, f"{_SEARCHED} --why --run --load --save", "one strategy, not with --pareto")
-    if args.load:
-        refuse_options(args, _SEARCHED, "a search, not with --load")
+        refuse_options(args, f"{_SEARCHED} --why --run", "one strategy, not with --pareto")
     if args.mesh:
         refuse_options(args, "--axes", "-n RANKS, not with --mesh")
-    if args.forward_only:
-        refuse_options(args, "--recompute", "gradients, not with --forward-only")
 
 
 def _mesh_or_ranks(args: argparse.Namespace) -> Mesh | int:

@@ -70,16 +70,14 @@ def parse_mindspore(
     return named_layout(*map(written.dim_entry, entries))
 
 
-def parse_oneflow(placement: str, sbp: str, ndim: int, *, sort_ranks: bool = False) -> Layout:
+def parse_oneflow(placement: str, sbp: str, ndim: int) -> Layout:
     """Parse OneFlow's placement (nested lists of ranks) and sbp, for a tensor with ``ndim`` dims.
-
-    ``sort_ranks`` sorts the ranks of the placement; by default they keep their order.
 
     >>> parse_oneflow("[[0,1],[2,3]]", "(B,S(0))", 2).local_shape((4, 8), 1)
     (2, 8)
     """
     ranks = written.parse_nested(placement, "a placement's ranks")
-    return oneflow_layout(Placement("cpu", ranks, sort_ranks=sort_ranks), sbp, ndim)
+    return oneflow_layout(Placement("cpu", ranks), sbp, ndim)
 
 
 def other_notation(body: str, mesh: Mesh, ndim: int | None) -> Layout:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 
 import pytest
 from every_layout import every_layout
@@ -24,7 +23,7 @@ from spmdsim.auto_parallel.frontier import frontier, frontier_table
 from spmdsim.auto_parallel.programs.graph import Graph
 from spmdsim.auto_parallel.programs.networks import build_program
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.search_result import SearchResult, load_choice
+from spmdsim.auto_parallel.search_result import SearchResult
 from spmdsim.auto_parallel.solvers.choice_problem import IMPOSSIBLE
 from spmdsim.auto_parallel.solvers.integer import DoesNotFitError
 from spmdsim.auto_parallel.strategy_choice import binary_mesh, mesh_strategies
@@ -96,7 +95,7 @@ def test_forbidden_collectives_are_not_used(without: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tutorial", "mlp", "chain", "convolutions", "gpt", "bert", "moe"])
-def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: Path) -> None:
+def test_built_in_programs_are_searched_and_reported(name: str) -> None:
     layered = name in ("gpt", "bert", "moe")
     ranks = 8 if name == "tutorial" else 2 if layered else 4  # The tutorial's cuts are for 8 ranks.
     result = search(build_program(name, **({"layers": 1} if layered else {})), ranks)
@@ -104,22 +103,6 @@ def test_built_in_programs_are_searched_reported_and_saved(name: str, tmp_path: 
     assert "comparison" in text and "peak memory per rank" in text
     for operator in result.graph.operators[:3]:
         assert operator.name.split(".")[0] in text
-    result.save(tmp_path / "s.json")
-    loaded = load_choice(tmp_path / "s.json", result.graph)
-    assert loaded == result.choice
-    other = SearchResult(loaded, result.settings, "loaded")
-    assert other.seconds == result.seconds and other.memory == result.memory
-
-
-def test_files_of_other_programs_are_refused(tmp_path: Path) -> None:
-    search(build_program("mlp", layers=2, hidden=16, batch=16), 2).save(tmp_path / "s.json")
-    with pytest.raises(InputError, match="not those of"):
-        load_choice(tmp_path / "s.json", build_program("mlp", layers=3, hidden=16, batch=16))
-    (tmp_path / "t.json").write_text("{}")
-    with pytest.raises(InputError, match="not a file of strategies"):
-        load_choice(tmp_path / "t.json", build_program("mlp", layers=2, hidden=16, batch=16))
-    with pytest.raises(InputError, match="there is no file"):
-        load_choice(tmp_path / "none.json", build_program("mlp", layers=2, hidden=16, batch=16))
 
 
 def test_tying_repeated_layers_changes_nothing() -> None:

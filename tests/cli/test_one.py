@@ -20,7 +20,7 @@ ONE_EACH = """
 plan --mesh a=1 --src a --dst None --shape 1
 plan --mesh a=1,b=2 --src b --dst None --shape 2 --dtype int8 --rank 0 --machine cluster
 plan --mesh a=1,b=2 --src (a,b) --dst None --shape 2 --dtype int8
-plan --mesh a=1,b=2 --src None --partial a --dst None --shape 2
+plan --mesh a=1,b=2 --src PR --dst None --shape 2
 layout --mesh a=1 --dims a --shape 1
 layout --op matmul --shard ((1,1),(1,1)) --shapes (1,1),(1,1) -n 1
 layout --split embedding --shape 8,8 --partitions 1
@@ -74,7 +74,7 @@ def test_commands_print_counts_of_one_in_the_singular(
 ) -> None:
     words = line.split()
     picture = tmp_path / "picture.svg"
-    draws = words[1] != "detect" and "--links" not in words and line not in WRONG
+    draws = words[1] not in ("check", "detect") and "--links" not in words and line not in WRONG
     assert main([*words, *(["--svg", str(picture)] if draws else [])]) == (2 if line in WRONG else 0)
     text = "".join(capfd.readouterr())
     shown = picture.read_text() if picture.exists() else ""

@@ -54,7 +54,7 @@ WRONG = [
         )
     ),
     (("tune", "-o", "none.json", "--show"), "there is no file"),
-    ((*PLAN, "--dst-mesh", "()", "--partial", "dp"), "names no axes of the mesh one rank (which has none)"),
+    (("plan", "--mesh", "()", "--src", "dp", "--dst", "None", "--shape", "4"), "names no axes of the mesh one rank (which has none)"),
     *(
         (("search", "--program", name, "-n", "2", f"--{size}", "9" * 20), "elements, too many to count exactly: at most")
         for name, size in (("mlp", "hidden"), ("mlp", "batch"), ("convolutions", "batch"), ("gpt", "seq"), ("gpt", "vocab"))
@@ -70,7 +70,7 @@ WRONG = [
     ((*LAYOUT[:2], "[['a',1],[2,3]]", *LAYOUT[3:]), "the ranks of a mesh must be nested integers"),
     ((*SHOW, "-b", "much"), "'much' is no size"),
     ((*SHOW, "-b", "much", "--only", "counts"), "'much' is no size"),
-    ((*SHOW, "-b", "1001", "--itemsize", "4", "--ascii"), "nbytes must be a multiple of the element's 4 bytes, 0 or more, got 1,001"),
+    ((*SHOW, "-b", "1001", "--itemsize", "4"), "nbytes must be a multiple of the element's 4 bytes, 0 or more, got 1,001"),
     ((*ROOTED, "--root", "7", "-n", "4"), "--root 7 is no rank of 0 ... 3: check rank counts above it, as with -n 8.."),
     ((*ROOTED, "--root", "3"), "--root 3 is no rank of 0 ... 1"),
     ((*ROOTED, "--root", "-1", "--json"), "--root -1 is no rank"),
@@ -94,16 +94,13 @@ WRONG = [
         for words, options in (
             (PLAN, "--svg --html"),
             (LAYOUT, "--svg --html"),
-            (SEARCH, "--svg --html --save"),
+            (SEARCH, "--svg --html"),
             (SHOW, "--svg --html"),
-            (CHECK, "--svg --html"),
             (PREDICT, "--svg --html --trace"),
             (TRAIN, "--svg --html --perfetto"),
             (SIMULATE, "--svg --html --trace"),
             (("collective", "bench"), "--svg --html"),
             (("collective", "calibrate"), "--svg --html --output"),
-            (("collective", "list"), "--svg --html"),
-            (("doctor",), "--svg --html"),
             (("explore",), "--output"),
         )
         for option in options.split()
@@ -263,12 +260,10 @@ def test_labs_are_copied_into_folders_only(
 @pytest.mark.parametrize(
     "words, shown",
     [
-        ((*SEARCH, "--save", "/dev/full"), "Megatron"),
         ((*SEARCH, "--svg", "/dev/full", "--json"), '"comparison"'),
         ((*PLAN, "--html", "/dev/full"), "bound"),
         ((*LAYOUT, "--svg", "/dev/full"), "rank 3"),
         ((*SHOW, "--svg", "/dev/full"), "ring"),  # the text appears if the picture cannot be written
-        (("doctor", "--no-trial", "--svg", "/dev/full"), "launcher"),
         ((*PREDICT, "--trace", "/dev/full"), "ring"),
         ((*TRAIN, "--perfetto", "/dev/full"), "loss is"),
     ],
@@ -287,6 +282,6 @@ def test_results_are_printed_if_their_file_cannot_be_written(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_results_of_ranks_are_printed_if_their_file_cannot_be_written() -> None:
-    result = run_python("-m", "spmdsim", "launch", "-n", "2", "-m", "spmdsim", *SEARCH, "--save", "/dev/full")
+    result = run_python("-m", "spmdsim", "launch", "-n", "2", "-m", "spmdsim", *SEARCH, "--svg", "/dev/full")
     assert result.returncode == 2 and "Megatron" in result.stdout
     assert result.stderr == "spmdsim search: error: cannot write '/dev/full': No space left on device\n"

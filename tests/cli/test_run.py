@@ -49,7 +49,7 @@ def test_each_image_is_a_row(tmp_path, suffix, capsys):
     path.write_bytes(gzip.compress(data) if suffix else data)
     source = Inputs(str(path)).x
     np.testing.assert_array_equal(source[3:7, 2:11], images.reshape(20, 12)[3:7, 2:11])
-    report = run_json(capsys, "-n", 2, "--only", "matmul,linear", "--data", path)
+    report = run_json(capsys, "-n", 2, "--only", "matmul,linear", "--x", path)
     assert report["ok"]
     assert {tuple(case["local_shapes"][0]) for case in report["cases"]} <= {(20, 12), (10, 12), (20, 6)}
 

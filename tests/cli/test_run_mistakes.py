@@ -46,7 +46,6 @@ def mistake(capsys, *arguments):
         (["--layout", "tp,None; None,None", "--strategy", "m:tp"], "one"),
         (["--only", "linear", "--strategy", "m:tp"], "matmul"),
         (["--x", "nowhere.npy"], "nowhere.npy"),
-        (["--x", "a.npy", "--data", "b.npy"], "--data"),
         (["--text", "nowhere.txt", "--only", "embedding"], "nowhere.txt"),
         (["--shape", "5000,64,3", "--w", "nowhere.npy"], "5000"),
         (["-n", "0"], "0"),

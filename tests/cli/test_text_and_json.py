@@ -16,7 +16,7 @@ from spmdsim.simulation import simulate
 #: Typical calls of each command; numbers of the call itself need not be in the document.
 LINES = """
 plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 64,64
-plan --mesh dp=2,tp=4 --src dp,None --partial tp --dst dp,tp --shape 64,65 --machine cluster
+plan --mesh dp=2,tp=4 --src S(0)P --dst dp,tp --shape 64,65 --machine cluster
 plan --src a=2,b=3:a,b --dst c=3,d=2:c,d --shape 640,64
 plan --mesh dp=2,tp=4 --src dp,tp --dst tp,dp --shape 64,64 --style dtensor
 layout --mesh dp=2,tp=4 --dims dp,tp --shape 6,10

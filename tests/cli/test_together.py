@@ -14,11 +14,8 @@ from spmdsim.cli.main import main
 #: A call with an option that has no effect in it, and a part of the error message.
 WITHOUT_EFFECT = """
 plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --alias a,b | --alias goes with --device-matrix
-plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-alias a,b | --dst-alias goes with --device-matrix
-plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-device-matrix 2,2 | --dst-device-matrix goes with --device-matrix
 plan --mesh dp=2,tp=2 --device-matrix 2,2 --src 1,0 --dst 0,1 --shape 4,4 | --mesh goes with layouts of other notations
 plan --mesh dp=2 --src 'a=2,b=3: a,b' --dst 'c=3,d=2: c,d' --shape 6,6 | --mesh goes with layouts that do not name a mesh
-plan --dst-mesh dp=2 --src 'a=2,b=3: a,b' --dst 'c=3,d=2: c,d' --shape 6,6 | --dst-mesh goes with layouts that do not name a mesh
 train --world lockstep -n 2 --steps 1 --machine cluster | --machine goes with --perfetto
 layout --mesh dp=2,tp=2 --dims dp,tp --sbp (B,B) | --sbp goes with --placement, not with --mesh
 layout --mesh dp=2,tp=2 --dims dp,tp --tensor-map 1,0 | --tensor-map goes with --device-matrix, not with --mesh
@@ -43,10 +40,8 @@ search --program mlp x.py | one of them
 search --program mlp --time-limit 3 | --time-limit goes with a program file
 search --program mlp --pareto --why fc0 ((1,1),(1,1)) | --why goes with one strategy, not with --pareto
 search --program mlp --pareto --memory 1MiB | --memory goes with one strategy, not with --pareto
-search --program mlp --load x.json --method exact | --method goes with a search, not with --load
 search --program mlp --mesh a=2 --axes 1 | --axes goes with -n RANKS, not with --mesh
 search --program mlp --mesh a=2 -n 4 | -n 4 was given, but --mesh a=2 has 2 ranks
-search --program mlp --forward-only --recompute | --recompute goes with gradients, not with --forward-only
 search --program mlp --method double_recursion --mesh a=2,b=2 | --mesh goes with other methods
 search --program mlp --method double_recursion --axes 1 | --axes goes with other methods
 search --program mlp --method recursive_programming --memory 1 | search: method must be 'auto' or 'exact' with memory, got 'recursive_programming'
@@ -95,7 +90,6 @@ layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 -n 4
 layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 --all
 layout --mesh dp=2,tp=2 --dims dp,tp --shape 4,4 --allow-uneven
 search --program mlp --layers 1 --hidden 8 --batch 8 --mesh a=2 -n 2
-plan --mesh dp=2,tp=2 --src dp,tp --dst tp,dp --shape 4,4 --dst-mesh dp=2,tp=2
 collective show all_reduce ring --root 0
 collective predict all_reduce -n 4 -e 1K --json
 train --world lockstep -n 2 --steps 1 --every 1 --json
@@ -125,13 +119,3 @@ def test_json_has_the_keys_of_the_option_only(
     assert main(["collective", "show", "all_reduce", "ring", "-n", "3", "--json", "--only", only]) == 0
     facts = json.loads(capfd.readouterr().out)
     assert present in facts and facts["ok"] and not {*absent} & {*facts}
-
-
-def test_counts_and_pictures_are_ascii_with_the_option_ascii(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["collective", "show", "all_reduce", "ring", "-n", "3", "--only", "counts"]
-    assert main(words) == 0
-    shown = capfd.readouterr().out
-    assert main([*words, "--ascii"]) == 0 and capfd.readouterr().out == shown and shown.isascii()
-    assert main([*words[:-2], "--ascii"]) == 0
-    pictures = capfd.readouterr().out
-    assert pictures.isascii() and "*-+2->*-+0->*" in pictures

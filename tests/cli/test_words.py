@@ -41,7 +41,6 @@ WRONG = [
     (("tune", "--shwo"), "--show", "spmdsim tune"),  # the unknown option is reported before the missing -o
     (("labs", "chekc", "1"), "check", "spmdsim labs"),
     (("labs", "check", "1", "--task", "most_byets"), "most_bytes", "spmdsim labs check"),
-    ((*PLAN, "--partial", "tpp"), "tp", "spmdsim plan"),
     (("layout", "--device-matrix", "2,2", "--alias", "data,model", "--tensor-map", "data,modle", "--shape", "4,4"), "model", "spmdsim layout"),
     (("collective", "list", "allredcue"), "all_reduce", "spmdsim collective list"),
 ]  # fmt: skip

@@ -27,8 +27,6 @@ collective show all_to_all bruck -n 16
 collective show all_reduce ring -n 1
 collective show broadcast pipeline -n 8 --segments 6
 collective diff all_reduce ring rabenseifner -n 6
-collective list
-collective check ring -n 1..12
 collective predict all_to_all -n 2..1024x2 -b 1K
 collective predict broadcast -n 16 --topology torus:4x4
 collective predict all_reduce -n 8 --topology ring --links ring
@@ -36,7 +34,6 @@ search --program gpt --layers 1 --hidden 64 --batch 8 --seq 16 -n 2
 search --program tutorial -n 8 --pareto
 run --world lockstep -n 2 --only matmul --shape 4,4,4
 train --world lockstep -n 2 --steps 1 --batch 8
-doctor --no-trial
 """.strip().splitlines()
 
 

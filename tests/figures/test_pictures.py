@@ -26,7 +26,6 @@ from spmdsim.figures import Figure, figure
 from spmdsim.figures.figures import DRAWN
 from spmdsim.figures.plot import Line, Plot, plot_canvas
 from spmdsim.pictured import Pictured
-from spmdsim.worlds.trace.last_calls import LastCall, document, write_document
 
 PUBLIC = (
     "spmdsim", "spmdsim.core", "spmdsim.layout", "spmdsim.collectives", "spmdsim.cost", "spmdsim.redistribution",
@@ -422,10 +421,6 @@ COMMANDS = {
     "run": ("run", "--world", "lockstep", "-n", "2", "--only", "matmul", "--shape", "4,4,4"),
     "train": ("train", "--world", "lockstep", "-n", "2", "--steps", "1", "--batch", "8"),
     "simulate": ("simulate", "-n", "2"),
-    "list": ("collective", "list", "scan"),
-    "check": ("collective", "check", "ring", "-n", "2..4"),
-    "doctor": ("doctor", "--no-trial"),
-    "calls": ("calls",),
 }
 
 
@@ -437,10 +432,6 @@ def test_commands_write_files_without_references_to_other_files(name, tmp_path, 
         program = tmp_path / "program.py"
         program.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
         files += (str(program),)
-    if name == "calls":
-        calls = [LastCall(rank, (0, 1), "w", 0, "a", "barrier", "x.py:3", 5, 9) for rank in (0, 1)]
-        write_document(tmp_path / "calls.json", document(calls, (0, 1), "stopped", 9))
-        files += (str(tmp_path / "calls.json"),)
     assert main([*words, *files]) == 0, capfd.readouterr()
     ET.fromstring(image.read_text())
     text = page.read_text()

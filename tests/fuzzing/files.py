@@ -24,8 +24,6 @@ import numpy as np
 from spmdsim import LockStep, Mesh, Tensor
 from spmdsim.arrays import checkpoint
 from spmdsim.arrays.files import open_array
-from spmdsim.auto_parallel.programs.networks import build_program
-from spmdsim.auto_parallel.search_result import load_choice
 from spmdsim.collectives import selection_tables
 from spmdsim.cost import Machine, load_machine
 from spmdsim.cost.machine_file import machine_to_json
@@ -242,35 +240,6 @@ def _machine_numbers(data: bytes) -> dict[str, Any]:
     }
 
 
-@cache
-def _graph() -> Any:
-    return build_program("chain", sizes=(64, 32), batch=16, training=True)
-
-
-@cache
-def _strategies() -> list[bytes]:
-    """Return a file of found strategies without its report."""
-
-    from tempfile import TemporaryDirectory
-
-    from spmdsim import search
-
-    with TemporaryDirectory() as folder:
-        search(_graph(), Mesh((2, 2), ("dp", "tp"))).save(Path(folder) / "s.json")
-        data = json.loads((Path(folder) / "s.json").read_text())
-    strategies = {key: data[key] for key in ("format", "program", "mesh", "strategies", "layouts")}
-    return [json.dumps(strategies).encode()]
-
-
-def _dims(path: Path) -> list[Any]:
-    choice = load_choice(path, _graph())
-    return [[list(entry) for entry in layout.dims] for layout in choice.layouts]
-
-
-def _tiny_dims(data: bytes) -> list[Any]:
-    return [[list(entry) for entry in layout["dims"]] for layout in json.loads(data)["layouts"]]
-
-
 _ARRAY = np.arange(24, dtype=np.float32).reshape(4, 6)
 
 
@@ -378,7 +347,6 @@ READERS = (
         False, lambda d: gzip.compress(d, mtime=0), gzip.decompress,
     ),
     Reader("manifest.json", lambda: [_checkpoint()[0]["manifest.json"]], _loaded, _tiny_manifest, text=True),
-    Reader("strategies.json", _strategies, _dims, _tiny_dims, text=True),
     Reader(
         "machine.json", _machines,
         lambda p: vars(load_machine(str(p))),

@@ -285,7 +285,7 @@ def test_models_within_limits(
     lines = f"\n{source}\n{function}" if where == "on import" else f"{function}    {source}\n"
     head = "import os\nimport spmdsim.ops as ops\ninputs = {'x': (8, 8)}\n"
     (tmp_path / "model.py").write_text(f"{head}{lines}    return ops.relu(x)\n")
-    model = [str(tmp_path / "model.py"), "-n", "2", "--forward-only", "--run"]
+    model = [str(tmp_path / "model.py"), "-n", "2", "--run"]
     assert main(["search", *model, *limits(words)]) == code
     output = capfd.readouterr()
     assert words in output.out + output.err and (code == 0 or len(output.err.splitlines()) == 1), output

@@ -24,7 +24,7 @@ def test_a_plan_is_printed_with_its_bound(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_pending_sources_and_machines_are_options(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--src", "dp,None", "--partial", "tp:max", "--dst", "dp,tp", "--shape", "64,64"]
+    arguments = ["--src", "dp,None partial tp:max", "--dst", "dp,tp", "--shape", "64,64"]
     assert main([*MESH, *arguments, "--machine", "cluster", "--rank", "3"]) == 0
     text = capsys.readouterr().out
     assert "reduce_scatter" in text and "on cluster" in text and "rank 3: receives 6,144 bytes" in text

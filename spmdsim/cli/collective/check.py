@@ -11,15 +11,14 @@ from spmdsim.cli.collective.schedule_arguments import (
     rank_counts,
     refuse_unused_root,
 )
-from spmdsim.cli.main import PICTURES, command, declare_flag, value, varied, whole_number
-from spmdsim.cli.output import emit_json, wants_pictures, write_pictures
+from spmdsim.cli.main import command, declare_flag, value, varied, whole_number
+from spmdsim.cli.output import emit_json
 from spmdsim.errors import InputError
 from spmdsim.printing import say
 from spmdsim.tables import Table
 
 if TYPE_CHECKING:
     from spmdsim.collectives import Algorithm
-    from spmdsim.figures.figures import Figure
 
 EXAMPLES = """\
 Your algorithm is one generator function; each round it yields is a list of moves:
@@ -56,7 +55,6 @@ have no effect on the verdict. If you grade programs of others, run them as a us
     value("--ports", "EXPR", "messages a rank may send, and receive, in one round, such as 2 or n-1 (1)"),
     declare_flag("--all", "all findings, not only the first of each rank count"),
     "--json",
-    *PICTURES,
     help="verify your own algorithm and score it",
     **JUDGED,
 )
@@ -64,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     """Verify an algorithm for all rank counts of ``--ranks`` and print verdicts and score.
 
     Rank counts that the algorithm does not support are left out, and named. The score is the mean over the other rank
-    counts, from 0 to 100; it is 0 if one of them is wrong. Pictures are written only if a rank count was checked.
+    counts, from 0 to 100; it is 0 if one of them is wrong.
 
     Args:
         args: the command's arguments.
@@ -93,8 +91,6 @@ def main(args: argparse.Namespace) -> int:
     ok = bool(results) and all(r["ok"] for r in results)
     score = sum(r["score"] for r in results) / len(results) if ok else 0.0
     code = 0 if ok else 1 if results else 2
-    if wants_pictures(args) and results:
-        write_pictures(args, _draw_figure(chosen, results, args))
     if args.json:
         facts = {"algorithm": args.algorithm, "collective": chosen.collective.name, "ok": ok}
         emit_json({**facts, "score": round(score, 2), "results": results})
@@ -157,31 +153,6 @@ def _check_rank_count(chosen: Algorithm, size: int, args: argparse.Namespace) ->
             first_facts = {**facts_of(schedule, verdict).to_dict(), "ok": True}
     assert first_facts is not None  # roots is never empty
     return first_facts
-
-
-def _draw_figure(chosen: Algorithm, results: list[dict[str, Any]], args: argparse.Namespace) -> Figure:
-    """Return a figure with the verdicts, and below them the messages for one rank count.
-
-    This rank count is the first wrong one, or the first of all if all are correct. If the algorithm yields no
-    schedule for it, the figure has only verdicts. The messages are those from the root of the result, else from
-    ``args.root``, else from rank 0.
-
-    Args:
-        chosen: the algorithm.
-        results: the dicts of :func:`_check_rank_count`, at least one.
-        args: the command's arguments: ``algorithm`` for the title, ``all`` and ``root``.
-    """
-    from spmdsim.collectives import make_schedule
-    from spmdsim.errors import ScheduleError
-    from spmdsim.figures.figures import Figure, figure, stacked
-
-    verdicts = Figure(f"{args.algorithm} as {chosen.collective.name}", (_make_table(results, args.all),))
-    result = next((r for r in results if not r["ok"]), results[0])
-    try:
-        messages_figure = figure(make_schedule(chosen, result["ranks"], result.get("root", args.root or 0)))
-    except ScheduleError:  # There is no schedule to draw; the table has the reason.
-        return verdicts
-    return stacked(verdicts.title, [Figure("verdicts", verdicts.parts), messages_figure])
 
 
 def _make_table(results: list[dict[str, Any]], all_findings: bool) -> Table:

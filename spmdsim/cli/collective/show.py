@@ -20,7 +20,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     parse_bytes,
     refuse_unused_chunks,
 )
-from spmdsim.cli.main import PICTURES, command, declare_flag, several, value, varied
+from spmdsim.cli.main import PICTURES, command, several, value, varied
 from spmdsim.cli.output import emit_json, refuse_options, wants_pictures, write_pictures
 from spmdsim.errors import many
 from spmdsim.printing import line_columns, say
@@ -69,7 +69,6 @@ MOST_STATE_LINES = 1024
     "--itemsize",
     several("--only", "", "only this section (repeatable)", choices=SECTIONS),
     *PICTURES,
-    declare_flag("--ascii", "no characters beyond ASCII"),
     "--json",
     help="show an algorithm step by step: chunks per rank, messages, counts, lower bounds",
     **JUDGED,
@@ -99,7 +98,7 @@ def show_algorithm(args: argparse.Namespace) -> int:
     if args.json:
         emit_json(_schedule_facts(story, args))
     elif not has_picture or args.only:
-        _print(args, *_format_sections(story, args))
+        say(*_format_sections(story, args))
     return 1 if story.findings else 0
 
 
@@ -121,7 +120,7 @@ def _print_counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
 
     Args:
         schedule: the schedule.
-        args: the command's arguments: ``bytes``, ``itemsize`` and ``ascii``.
+        args: the command's arguments: ``bytes`` and ``itemsize``.
     """
     from spmdsim.collectives.facts import facts_of
     from spmdsim.collectives.verification import verify
@@ -131,13 +130,8 @@ def _print_counts_only(schedule: Schedule, args: argparse.Namespace) -> int:
         say(str(verdict))
         return 1
     facts = facts_of(schedule, verdict)
-    _print(args, *_format_counts(facts, args))
+    say(*_format_counts(facts, args))
     return 0
-
-
-def _print(args: argparse.Namespace, *parts: object) -> None:
-    """Print texts and tables, with ``--ascii`` in ASCII characters only."""
-    say(*parts, encoding="ascii" if args.ascii else None)
 
 
 def _format_sections(story: History, args: argparse.Namespace) -> list[object]:
@@ -364,35 +358,30 @@ LEGEND_ROWS = (
     LIST_EXAMPLES,
     varied("collective", nargs="?", help="such as all_reduce; all if left out"),
     "--json",
-    *PICTURES,
     help="list all algorithms with their conditions and cost formulas",
 )
 def list_algorithms(args: argparse.Namespace) -> int:
     """Print a table of the algorithms of ``args.collective``, or of each collective; return 0.
 
-    A legend of the symbols in the cost formulas follows. ``--json`` prints the facts of each algorithm instead, also if
-    a picture of ``--svg`` or ``--html`` is written. Without ``--json``, a command that writes a picture prints no table.
+    A legend of the symbols in the cost formulas follows. ``--json`` prints the facts of each algorithm instead.
 
     Raises:
         SpmdError: If the collective is unknown.
     """
     from spmdsim.collectives import algorithms
     from spmdsim.collectives.algorithm import NAMES
-    from spmdsim.figures.figures import Figure
 
     entries = algorithms(args.collective)
+    if args.json:
+        emit_json([_algorithm_facts(entry) for entry in entries])
+        return 0
     columns = ("algorithm", "rank counts", "rounds", "beta", "gamma", "in order", "what it does")
     rows: dict[str, list[tuple[str, ...]]] = {}
     for entry in entries:
         rows.setdefault(entry.collective.name, []).append(_format_row(entry))
-    legend = Table(("symbol", "meaning"), (*LEGEND_ROWS, *NAMES.items()), "symbols in formulas")
-    tables = (*(Table(columns, table_rows, name) for name, table_rows in rows.items()), legend)
-    has_picture = write_pictures(args, Figure("collective algorithms", tables))
-    if args.json:
-        emit_json([_algorithm_facts(entry) for entry in entries])
-    elif not has_picture:
-        for table in tables:
-            say(table, "")
+    for name, table_rows in rows.items():
+        say(Table(columns, table_rows, name), "")
+    say(Table(("symbol", "meaning"), (*LEGEND_ROWS, *NAMES.items()), "symbols in formulas"), "")
     return 0
 
 
