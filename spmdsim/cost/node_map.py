@@ -107,6 +107,17 @@ class NodeMap(Pictured):
             )
         return node_map
 
+    def extended(self, like: Sequence[int]) -> NodeMap:
+        """Return a map with more ranks.
+
+        Args:
+            like: for each new rank, the rank whose node it shares.
+
+        >>> print(NodeMap("ab").extended([1, 1]))
+        a: rank 0; b: ranks 1, 2, 3
+        """
+        return NodeMap(np.append(self.nodes, self.nodes[np.asarray(like, np.int64)]), self.hosts)
+
     @property
     def size(self) -> int:
         """The number of ranks."""
