@@ -171,3 +171,22 @@ def test_windows_have_attributes_error_handlers_and_hints() -> None:
 
     expected = (True, 5, [("a", "b")], b"\x07" * 8, 8, True, (0, 0, 1), False, True)
     assert simulate(program, 2).results == (expected,) * 2
+
+
+def test_a_view_of_a_window_shows_the_memory_of_the_rank() -> None:
+    def program(comm: object) -> tuple[object, ...]:
+        from mpi4py import MPI
+
+        window = MPI.Win.Allocate(16, 8, comm=comm)
+        view = memoryview(window).cast("d")
+        window.Fence()
+        window.Put(np.full(2, 1.5 + comm.rank), 1 - comm.rank)
+        window.Fence()
+        values = view.tolist()
+        np.frombuffer(window)[0] = -1.0
+        values += [view[0], memoryview(window).readonly, len(view)]
+        view.release()
+        window.Free()
+        return (*values,)
+
+    assert simulate(program, 2).results == ((2.5, 2.5, -1.0, False, 2), (1.5, 1.5, -1.0, False, 2))

@@ -12,6 +12,7 @@ import numpy as np
 from spmdsim.simulation.data import constants as c
 from spmdsim.simulation.data.array_views import as_bytes
 from spmdsim.simulation.data.attributes import AttributeHolder
+from spmdsim.simulation.data.buffer_protocol import Exporter
 from spmdsim.simulation.data.constants import BOTTOM, MPIError
 from spmdsim.simulation.data.handles import Handle
 from spmdsim.simulation.data.memory import buffer
@@ -31,7 +32,7 @@ from spmdsim.simulation.one_sided.window_state import Exposed, WindowState
 _frame = sys._getframe
 
 
-class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle):
+class Win(WindowCalls, AttributeHolder, ErrhandlerHolder, Handle, Exporter):  # type: ignore[misc]
     """The handle of one rank on a window."""
 
     _hints: Mapping[str, str] = MappingProxyType({})
