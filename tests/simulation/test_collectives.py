@@ -351,6 +351,33 @@ def test_alltoallw_uses_a_datatype_per_rank() -> None:
         assert result == [100.0 * s + 4 * rank + 2 * i for s in range(3) for i in range(2)]
 
 
+def test_displacements_of_alltoallw_may_be_any_number_of_bytes() -> None:
+    def program(comm: Any) -> list[bytes]:
+        from mpi4py import MPI
+
+        types, send = [MPI.INT, MPI.DOUBLE], np.arange(20, dtype=np.uint8) + 100 * comm.rank
+        results = []
+        for absolute in (False, True):
+            receive = np.zeros(20, np.uint8)
+            base = [MPI.Get_address(memory) if absolute else 0 for memory in (send, receive)]
+            buffers = [MPI.BOTTOM] * 2 if absolute else [send, receive]
+            datatype = types[comm.rank]
+            comm.Alltoallw(
+                [buffers[0], [1, 1], [base[0] + 3, base[0] + 9], types],
+                [buffers[1], [1, 1], [base[1] + 1, base[1] + 11], [datatype] * 2],
+            )
+            results.append(receive.tobytes())
+        return results
+
+    first, second = run(program, 2)
+    sent = [bytes(range(20)), bytes(range(100, 120))]
+    expected = [
+        b"\0" + sent[0][3:7] + bytes(6) + sent[1][3:7] + bytes(5),
+        b"\0" + sent[0][9:17] + bytes(2) + sent[1][9:17] + bytes(1),
+    ]
+    assert first == [expected[0]] * 2 and second == [expected[1]] * 2
+
+
 @pytest.mark.parametrize("pair", [tuple, list])
 def test_counts_and_displacements_of_alltoallw_may_be_any_pair(pair: type) -> None:
     def program(comm: Any) -> Any:

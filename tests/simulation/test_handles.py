@@ -180,6 +180,7 @@ def test_null_handles_and_unknown_keys_are_refused() -> None:
 
         calls = (
             lambda: comm.Get_attr(MPI.KEYVAL_INVALID),
+            lambda: MPI.Datatype.Get_value_index(MPI.INT, MPI.DATATYPE_NULL),
             lambda: MPI.Comm().Get_errhandler(),
             lambda: MPI.Win().Call_errhandler(MPI.ERR_TAG),
             lambda: MPI.Session().Set_errhandler(MPI.ERRORS_RETURN),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.errors import many
-from spmdsim.simulation.data.array_views import as_array, require_contiguous
+from spmdsim.simulation.data.array_views import as_array, as_bytes, require_contiguous
 from spmdsim.simulation.data.constants import ANY_SOURCE, BOTTOM, IN_PLACE, PROC_NULL, MPIError
 from spmdsim.simulation.data.derived_types import BYTE, BYTE_DTYPE, PACKED, Datatype, datatype_of
 from spmdsim.simulation.data.memory import buffer
@@ -227,6 +227,8 @@ def split_by_counts(spec: Any, rank_count: int) -> list[MessageBuffer]:
     [[0], [2], [4]]
     """
     memory, counts, displacements, datatype = _parse_spec(spec, "[data, counts, displs, datatype]", tuple)
+    if counts is None and _has_memory(memory):
+        _require_extent(datatype)
     flat, datatype, order = _flatten(memory, datatype, counts is None)
     if counts is None:
         counts = 0 if memory is BOTTOM else _values_per_rank(len(flat), datatype, rank_count)
@@ -316,8 +318,7 @@ def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
         BufferError: If the memory is not contiguous.
         ValueError: If ``spec`` has another form, or another number of items than ranks.
         TypeError: If a count or displacement is no integer, or a datatype no MPI datatype.
-        MPIError: If a displacement is no multiple of the size of its basic dtype, a block is not inside the memory,
-            or a type is not committed.
+        MPIError: If a block is not inside the memory, or a type is not committed.
     """
     memory, counts, displacements, types = _parse_typed(spec, rank_count)
     if not (len(counts) == len(displacements) == len(types) == rank_count):
@@ -328,14 +329,10 @@ def split_by_types(spec: Any, rank_count: int) -> list[MessageBuffer]:
     buffers = []
     for count, displacement, datatype in zip(counts, displacements, types):
         flat, datatype, order = _flatten(memory, datatype, False)
-        if displacement % datatype.dtype.itemsize:
-            raise MPIError(
-                "ERR_ARG",
-                f"a displacement must be a multiple of {many(datatype.dtype.itemsize, 'byte')} for {datatype}, "
-                f"got {displacement}",
-            )
-        start = displacement // datatype.dtype.itemsize
-        buffer = _typed_buffer(flat, count, start, datatype, order)
+        start, shift = divmod(displacement, datatype.dtype.itemsize)
+        if shift and flat is not BOTTOM:
+            flat = _flatten(as_bytes(memory)[shift:], datatype, False)[0]
+        buffer = _typed_buffer(flat, count, start, datatype, order, shift)
         buffers += _name_contradiction(memory, datatype, [buffer])
     return buffers
 
@@ -386,15 +383,21 @@ def _parse_message(spec: Any) -> tuple[Any, int | None, int, Datatype | None]:
     for name, number in (("count", count), ("displacement", displacement)):
         if number is not None and number < 0:
             raise ValueError(f"the {name} must be 0 or more, got {number}")
-    if stride <= 0 and (displacement or (count is None and _has_memory(memory))):
-        raise ValueError(
-            f"{datatype} must have a positive extent in a buffer with a displacement or without a count"
-        )
+    if displacement or (count is None and _has_memory(memory)):
+        _require_extent(datatype)
     if memory is None and count:
         raise ValueError(f"the count must be 0 for the buffer None, got {count}")
     if memory is BOTTOM and count is None:
         count = 0
     return memory, count, displacement * stride, datatype
+
+
+def _require_extent(datatype: Datatype | None) -> None:
+    """Raise ValueError if ``datatype`` is null, or its extent is not positive; None is accepted."""
+    if datatype is not None and not (datatype and datatype.stride > 0):
+        raise ValueError(
+            f"{datatype} must have a positive extent in a buffer with a displacement or without a count"
+        )
 
 
 def _has_memory(memory: Any) -> bool:
@@ -568,7 +571,9 @@ def _check_dtype(dtype: Any) -> None:
         )
 
 
-def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: int) -> MessageBuffer:
+def _typed_buffer(
+    flat: Any, count: int, start: int, datatype: Datatype, order: int, shift: int = 0
+) -> MessageBuffer:
     """Return the buffer of ``count`` values of a datatype, the first at position ``start``.
 
     It shares the memory. A basic type such as INT gives a slice of ``flat``; a derived type gives the positions of
@@ -581,6 +586,7 @@ def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: 
         start: position of the first value in ``flat``.
         datatype: the type of the values.
         order: the order in memory, copied into the buffer.
+        shift: bytes to add to ``start`` if it is an address.
 
     Raises:
         MPIError: If the count is negative, or an element is outside ``flat``.
@@ -588,7 +594,7 @@ def _typed_buffer(flat: Any, count: int, start: int, datatype: Datatype, order: 
     if count < 0:
         raise MPIError("ERR_COUNT", f"the count must be 0 or more, got {count}")
     if flat is BOTTOM:
-        flat, start = _map_addresses(count, start, datatype)
+        flat, start = _map_addresses(count, start, datatype, shift)
     if datatype.offsets is None and datatype.stride == 1:
         if start < 0 or start + count > len(flat):
             raise MPIError("ERR_BUFFER", _too_small(flat, start, start + count))
@@ -622,13 +628,14 @@ def _name_contradiction(memory: Any, datatype: Datatype, blocks: list[MessageBuf
     return blocks
 
 
-def _map_addresses(count: int, start: int, datatype: Datatype) -> tuple[Any, int]:
+def _map_addresses(count: int, start: int, datatype: Datatype, shift: int) -> tuple[Any, int]:
     """Return the memory of a message whose displacements are addresses, and its start in this memory.
 
     Args:
         count: number of values of the datatype.
         start: address of the first value, in elements of the datatype.
         datatype: the type of the values; its offsets may be addresses, too.
+        shift: bytes to add to ``start``.
 
     Returns:
         The memory as a 1-D array of the datatype's basic dtype; the start, in elements.
@@ -639,7 +646,9 @@ def _map_addresses(count: int, start: int, datatype: Datatype) -> tuple[Any, int
     span = (count - 1) * datatype.stride
     low = start + int(offsets.min()) + min(span, 0)
     length = start + int(offsets.max()) + max(span, 0) + 1 - low
-    return buffer.fromaddress(low * item, length * item).view(np.ndarray).view(datatype.dtype), start - low
+    return buffer.fromaddress(low * item + shift, length * item).view(np.ndarray).view(
+        datatype.dtype
+    ), start - low
 
 
 def _too_small(flat: Any, start: int, stop: int) -> str:

@@ -149,7 +149,12 @@ class TypeLookups:
         Args:
             value: the type of the values, such as ``MPI.DOUBLE``.
             index: the type of the indices, ``MPI.INT``.
+
+        Raises:
+            MPIError: If a type is null (ERR_TYPE).
         """
+        if not (value and index):
+            raise MPIError("ERR_TYPE", "Get_value_index: the types must not be MPI.DATATYPE_NULL")
         is_paired = index == NAMED["INT"] and value.word in _PAIRS
         return NAMED[_PAIRS[value.word]] if is_paired else cls()
 
