@@ -28,8 +28,8 @@ ALLOWED: dict[str, dict[str, str]] = {
         "registry.py arrays/local/axis_collectives.py labs/rank_programs.py",
     },
     "the simulator runs programs of users and reports lines of their calls": {
-        "exec": "simulation/runner.py",
-        "compile": "simulation/runner.py",
+        "exec": "simulation/engine/script.py",
+        "compile": "simulation/engine/script.py",
         "_getframe": "simulation/interface/requests.py simulation/interface/probes.py "
         "simulation/interface/process_topology.py simulation/interface/simulated_comm.py "
         "simulation/interface/point_to_point.py simulation/interface/collective_methods.py "

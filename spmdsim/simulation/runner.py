@@ -14,7 +14,6 @@ from typing import Any
 from spmdsim.cost.node_map import NodeMap, Nodes
 from spmdsim.errors import InputError, UsageTypeError
 from spmdsim.launch.limits import describe_memory_limit, start_clock
-from spmdsim.reading import require_file
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.open_handles import recorded
 from spmdsim.simulation.deadlock.explanation import resolve_stall
@@ -28,12 +27,14 @@ from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.rank_clock import replace_clocks
 from spmdsim.simulation.engine.run_recorder import RunRecorder, write_record
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
+from spmdsim.simulation.engine.script import read_script
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.engine.waiting_times import waiting_times
 from spmdsim.simulation.engine.wildcards import decide_wildcards
 from spmdsim.simulation.exploration import explore_orders
 from spmdsim.simulation.findings.problems import ERROR, HERE, Problem, ProgramPlace, is_ours
-from spmdsim.simulation.interface.stand_in import StandIn, make_worlds
+from spmdsim.simulation.interface.spawning import make_world
+from spmdsim.simulation.interface.stand_in import StandIn
 from spmdsim.simulation.simulation_report import Report, SimulationError
 from spmdsim.worlds.trace.source_lines import cell
 from spmdsim.wrong_calls import explained
@@ -222,9 +223,14 @@ def _run_all_ranks(program: Any, args: Sequence[Any], scheduler: Scheduler, writ
         stack.enter_context(stand_in.installed())
         stack.enter_context(replace_clocks(scheduler))
         stack.enter_context(replace_exit(scheduler))
-        make_worlds(scheduler)
+        make_world(scheduler, scheduler.tasks)
         end = isolation.process.call_exit_functions
-        scheduler.start(lambda task: _run_rank(scheduler, task, body, end, excepthook))
+
+        def run_program(task: Task) -> Any:
+            """Run the program of a rank: that of the simulation, or the one for which another rank spawned it."""
+            return body(task) if task.script is None else task.script.run(isolation.worlds[task.rank].main)
+
+        scheduler.start(lambda task: _run_rank(scheduler, task, run_program, end, excepthook))
         start_clock()
         try:
             with recorded(scheduler.handles):
@@ -272,32 +278,9 @@ def _rank_body(
         return call, isolation
     if not isinstance(program, str | os.PathLike):
         raise UsageTypeError(f"simulate: program must be a function or a script's path, got {program!r}")
-    path = os.path.abspath(os.fspath(program))
-    source = _read_script(path)
-    code = _compile_script(source, path)
-    arguments = [str(program), *map(str, args)]
-    isolation = Isolation(scheduler, arguments, os.path.dirname(path), b"random" in source)
-
-    def body(task: Task) -> None:
-        main = isolation.worlds[task.rank].main
-        main.__dict__.update(__file__=path)
-        exec(code, main.__dict__)
-
-    return body, isolation
-
-
-def _read_script(path: str) -> bytes:
-    """Return the source of a script; raise InputError if the file does not exist or cannot be read.
-
-    Args:
-        path: its path.
-    """
-    require_file(path, "script")
-    try:
-        with open(path, "rb") as stream:
-            return stream.read()
-    except OSError as error:
-        raise InputError(f"cannot read the script {path}: {error.strerror}") from None
+    script = read_script(os.fspath(program), [*map(str, args)])
+    isolation = Isolation(scheduler, script.arguments, script.folder, b"random" in script.source)
+    return lambda task: script.run(isolation.worlds[task.rank].main), isolation
 
 
 def _draws_numbers(function: Callable[..., Any]) -> bool:
@@ -309,14 +292,6 @@ def _draws_numbers(function: Callable[..., Any]) -> bool:
         return may_draw_numbers(inspect.getsourcefile(function))
     except TypeError:
         return True
-
-
-def _compile_script(source: bytes, path: str) -> Any:
-    """Return the code of a script; raise InputError for a syntax error."""
-    try:
-        return compile(source, path, "exec")
-    except (SyntaxError, ValueError) as error:
-        raise InputError(f"the script is not valid Python: {error}") from None
 
 
 def _takes_comm(function: Callable[..., Any], count: int) -> bool:

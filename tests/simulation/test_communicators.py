@@ -193,3 +193,44 @@ def test_compute_dims_needs_a_rank() -> None:
             MPI.Compute_dims(0, 2)
 
     simulate(program, 1)
+
+
+def test_a_revoked_communicator_supports_only_agree_and_shrink() -> None:
+    def program(comm: Any) -> Any:
+        from mpi4py import MPI
+
+        world = comm.Dup()
+        comm.Barrier()
+        if comm.rank == 0:
+            world.Revoke()
+        comm.Barrier()
+        calls = (
+            lambda: world.Barrier(),
+            lambda: world.send(1, 1 - world.rank),
+            lambda: world.Recv(np.zeros(1), MPI.PROC_NULL),
+            lambda: world.Ibcast(np.zeros(1)),
+        )
+        classes = []
+        for call in calls:
+            with pytest.raises(MPI.Exception, match="has been revoked") as caught:
+                call()
+            classes.append(caught.value.Get_error_class() == MPI.ERR_REVOKED)
+        shrunk = world.Shrink()
+        return (
+            classes,
+            world.Is_revoked(),
+            shrunk.Is_revoked(),
+            world.Agree(6 + world.rank),
+            shrunk.allreduce(1),
+        )
+
+    assert simulate(program, 2).results == (([True] * 4, True, False, 6, 2),) * 2
+
+
+def test_sockets_cannot_join_ranks() -> None:
+    def program(comm: Any) -> str:
+        with pytest.raises(NotImplementedError) as caught:
+            comm.Join(0)
+        return str(caught.value)
+
+    assert "use Open_port, Accept and Connect" in simulate(program, 1).results[0]

@@ -29,14 +29,10 @@ LEFT_OUT = [
     "__bool__",
     "__getstate__",
     "__setstate__",
-    "Revoke",
     "Pready",
     "Pready_range",
     "Pready_list",
     "Parrived",
-    "Join",
-    "Spawn",
-    "Spawn_multiple",
 ]
 
 # Members whose signatures differ from mpi4py's.

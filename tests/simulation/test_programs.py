@@ -19,6 +19,7 @@ PROGRAMS = {
     "halo": (),
     "matmul": (),
     "tour": (),
+    "spawn": (),
 }
 
 

@@ -17,6 +17,8 @@ from spmdsim.simulation.findings.problems import Site
 
 #: Number of recorded meetings in which ranks called from different lines.
 HISTORY = 200
+#: Collectives that a revoked communicator supports.
+AFTER_REVOKE = ("Agree", "Shrink", "Ishrink")
 
 
 def _no_answer() -> None:
@@ -246,8 +248,13 @@ def join_meeting(end: Endpoint, call: CollectiveCall, name: str, site: Site) -> 
 
     Returns:
         ``call``, which is done if this rank was the last one.
+
+    Raises:
+        MPIError: If the communicator is revoked, except in `AFTER_REVOKE`.
     """
     shared, task, rank = end.shared, end.running(), end.rank
+    if name not in AFTER_REVOKE:
+        end.refuse_revoked(name)
     call.comm, call.task, call.rank = shared, task, rank
     call.name, call.site = name, site
     call.entered = end.scheduler.enter_call(task)

@@ -52,6 +52,10 @@ class CollectiveTimes:
         self._machines: Bounded[tuple[int, ...], Machine] = Bounded(64)
         self._timed: Bounded[Any, TimedSchedule] = Bounded(256)
 
+    def place(self, machine: Machine) -> None:
+        """Replace the machine by one that places more ranks."""
+        self._machine = machine
+
     def set_times(self, calls: Sequence[Any], ranks: Sequence[int]) -> None:
         """Set the time ``end`` at which each rank continues after a collective, and count its messages.
 

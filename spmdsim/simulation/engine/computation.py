@@ -41,9 +41,23 @@ class Computation:
             raise InputError(f"simulate: speed must be above 0 and finite, got {min(self._speeds)}")
         if not 0 <= noise < float("inf"):
             raise InputError(f"simulate: noise must be 0 or more, got {noise}")
-        self._noise = noise
+        self._noise, self._seed = noise, seed or 0
         self.is_counted = False
-        self._generators = [random.Random(f"{seed or 0} {rank}") for rank in range(size if noise else 0)]
+        self._generators = [self._create_generator(rank) for rank in range(size)] if noise else []
+
+    def _create_generator(self, rank: int) -> random.Random:
+        """Return the random numbers of a rank's noise."""
+        return random.Random(f"{self._seed} {rank}")
+
+    def add_rank(self, like: int) -> None:
+        """Add a rank, which gets the next number.
+
+        Args:
+            like: the rank whose speed it has.
+        """
+        if self._noise:
+            self._generators.append(self._create_generator(len(self._speeds)))
+        self._speeds.append(self._speeds[like])
 
     def duration(self, rank: int, seconds: float) -> float:
         """Return the modelled seconds of a computation on a rank.

@@ -119,6 +119,7 @@ class InterpreterState:
     def __init__(self, arguments: list[str], path: list[str], streams: RankStreams, seed: int) -> None:
         self._sys, self._warnings = _Variables(sys, _SYS), _Variables(warnings, _WARNINGS)
         self._arguments, self._path, self._streams, self._seed = arguments, path, streams, seed
+        self._starts: dict[int, tuple[list[str], list[str]]] = {}  # of ranks with other arguments
         self._ranks: dict[int, _RankValues] = {}
         self._rank = -1  # the running rank; -1 for the process
         self._running: _RankValues | None = None
@@ -161,15 +162,26 @@ class InterpreterState:
         if pyplot is not None:
             self._exchange_figures(pyplot.Gcf, before, after)
 
+    def set_start(self, rank: int, arguments: list[str], path: list[str]) -> None:
+        """Set ``sys.argv`` and ``sys.path`` with which a rank starts.
+
+        Args:
+            rank: the rank, which has not started.
+            arguments: ``sys.argv``.
+            path: ``sys.path``.
+        """
+        self._starts[rank] = arguments, path
+
     def _first_values(self, rank: int) -> _RankValues:
         """Return the values that a rank has when it starts.
 
         These are the process's values, but the arguments, the path and the standard streams are the rank's.
         """
         output = self._streams.open_output(rank)
+        arguments, path = self._starts.get(rank, (self._arguments, self._path))
         sys_values = self._sys.first_values(
-            argv=list(self._arguments),
-            path=list(self._path),
+            argv=list(arguments),
+            path=list(path),
             stdin=self._streams.input_of(rank),
             stdout=output,
             __stdout__=output,

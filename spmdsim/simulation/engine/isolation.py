@@ -102,6 +102,21 @@ class Isolation:
         if self._variables is not None and self._variables.differ:
             self._variables.set_values(task.rank)
 
+    def add_rank(self, task: Task) -> None:
+        """Create the process state of a rank that the program spawns.
+
+        Args:
+            task: the rank, with the script that it runs.
+        """
+        script, world = task.script, RankWorld(task.rank)
+        self.worlds.append(world)
+        if "builtins" in self._names:
+            world.separate_builtins()
+        self.process.add_rank()
+        self._interpreter.set_start(task.rank, script.arguments, [script.folder, *self._process_path])
+        if b"random" in script.source:
+            self._interpreter.separate_random_numbers()
+
     def _exchange_modules(self, before: RankWorld | None, after: RankWorld) -> None:
         """Replace one rank's own modules in ``sys.modules`` by another rank's.
 
@@ -231,6 +246,7 @@ class Isolation:
             emit: function that is called with (rank, line) for each line that a rank prints.
         """
         main, streams = sys.modules.get("__main__"), RankStreams(emit)
+        self._process_path = list(sys.path)
         path = list(sys.path) if self._folder is None else [self._folder, *sys.path]
         self._interpreter = InterpreterState(self._arguments, path, streams, self._scheduler.seed or 0)
         sys.path = path
@@ -240,7 +256,7 @@ class Isolation:
         if self._variables is not None:
             self._variables.replaced = self._replaced
         sys.meta_path.insert(0, self)
-        self._scheduler.on_enter = self.enter_rank
+        self._scheduler.on_enter, self._scheduler.on_add = self.enter_rank, self.add_rank
         try:
             with restored_settings(), self.process.installed(self._is_own):
                 yield

@@ -14,7 +14,7 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
+from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
 from spmdsim.simulation.data.message_buffers import OBJECT
 from spmdsim.simulation.findings.problems import ERROR, Problem, Site, place_in_stack
 
@@ -444,6 +444,13 @@ class Endpoint:
         self.scheduler: Scheduler = shared.scheduler
         self.boxes, self.size = shared.boxes, shared.size
         self.box = shared.own_boxes[rank]
+
+    def refuse_revoked(self, name: str) -> None:
+        """Raise an MPI error (ERR_REVOKED) if a rank has revoked the communicator; ``name`` is the method."""
+        if self.shared.is_revoked:
+            raise MPIError(
+                "ERR_REVOKED", f"{name}: the communicator has been revoked; call Shrink for a new one"
+            )
 
     def running(self) -> Task:
         """Return the task of the rank; raise an error if another rank or another thread runs."""

@@ -100,6 +100,14 @@ class Process:
         self._exit_functions: list[list[_ExitFunction]] = [[] for _ in range(size)]
         self.rank = 0
 
+    def add_rank(self) -> None:
+        """Add a rank, which starts with the environment, the folder and the locale of the process."""
+        self.environments.append(dict(self._environment))
+        self._folders.append(self._start if self.has_moved else "")
+        self._exit_functions.append([])
+        if self._locales:
+            self._locales.append(self._start_locale)
+
     def enter_rank(self, rank: int) -> None:
         """Make a rank the running one; set its folder, locale and environment if they can differ.
 

@@ -97,6 +97,9 @@ class Task:
     attached_buffer: Any = None
     initialized: Any = True  # False before Init; the place of Init after it
     finalized: bool = False
+    script: Any = None  # its program, if another rank spawned it
+    parent: Any = None  # its end of the intercommunicator to the ranks that spawned it
+    application: int = 0  # number of its command in the call that spawned it
     last_wtime: float = -1.0  # result of the last Wtime
     idle_wtimes: int = 0  # calls of Wtime since the last communication
     # By cause, call and line: site, seconds and number of its waits.
@@ -193,12 +196,14 @@ class Scheduler:
             it takes none.
         plain: the link of all messages if the machine has only one, else None. It makes pricing a message faster.
         on_enter: function that is called with the next rank before it runs, to set its global variables.
+        on_add: function that is called with a rank that the program adds, to create its process state.
         undecided: mailboxes with a wildcard receive or probe that accepts a message, in the order found.
         decide: function that matches the wildcards of ``undecided`` whose messages are certainly the earliest.
         stopwatch: measures the program's computation; None if it takes no modelled time.
         recorder: the record of the run, or None.
         windows: all windows.
         order: the order of events that synchronisation guarantees, once the program has a window; else None.
+        ports: the ports at which groups of ranks meet, once the program has opened one; else None.
     """
 
     def __init__(
@@ -235,6 +240,7 @@ class Scheduler:
         self.failure: Problem | None = None
         self.on_stall: Callable[[str], bool] = lambda attention: False
         self.on_enter: Callable[[Task], None] = lambda task: None
+        self.on_add: Callable[[Task], None] = lambda task: None
         self.undecided: dict[Mailbox, None] = {}
         self.decide: Callable[[], None] = self.undecided.clear
         self.timeline: Timeline | None = None
@@ -251,6 +257,7 @@ class Scheduler:
         self.shared: list[Any] = []  # every communicator, for the checks at the end
         self.windows: list[Any] = []
         self.order: Any = None
+        self.ports: Any = None
         self.nodes = NodeMap.consecutive(size, size)
         self.handles = OpenHandles(self.locate)
 
@@ -268,21 +275,51 @@ class Scheduler:
         Args:
             body: called with the task, in its greenlet, when the rank runs first.
         """
+        self._body = body
         for task in self.tasks:
-            task.greenlet = self._greenlet(partial(self._run_task, body, task), parent=self.hub)
-            task.switch = task.greenlet.switch
-            self.ready.append(task)
+            self._create_greenlet(task)
 
-    def _run_task(self, body: Callable[[Task], None], task: Task) -> None:
-        """Run a rank to its end, and count its computation.
+    def _create_greenlet(self, task: Task) -> None:
+        """Create the greenlet of the rank ``task`` and put it in the queue; it does not run yet."""
+        task.greenlet = self._greenlet(partial(self._run_task, task), parent=self.hub)
+        task.switch = task.greenlet.switch
+        self.ready.append(task)
+
+    def add_ranks(self, programs: Sequence[tuple[Any, int]], clock: float, past: Any) -> list[Task]:
+        """Add ranks that the program spawns to the node of the running rank, and queue them.
 
         Args:
-            body: called with the task; it runs the rank.
-            task: the rank.
+            programs: the script of each rank, and the number of its command.
+            clock: the modelled time at which they start, in seconds.
+            past: the events that happen before they start, if the program has a window; else None.
+
+        Returns:
+            The new ranks.
         """
+        parent, first = self.current.rank, len(self.tasks)
+        for rank, (script, number) in enumerate(programs, first):
+            task = Task(rank, self, clock=clock, script=script, application=number)
+            self.tasks.append(task)
+            self.computation.add_rank(parent)
+            if self.timeline is not None:
+                self.timeline.add_rank(rank)
+            if self.order is not None:
+                self.order.add_rank(past)
+            self.on_add(task)
+        self.nodes = self.nodes.extended([parent] * len(programs))
+        self.machine = self.machine.placed(self.nodes)
+        self.collective_times.place(self.machine)
+        for task in self.tasks[first:]:
+            self._create_greenlet(task)
+        self.unstarted += len(programs)
+        self._update_switching()
+        return self.tasks[first:]
+
+    def _run_task(self, task: Task) -> None:
+        """Run the rank ``task`` to its end, and count its computation."""
         if self.stopwatch is not None:
             self.stopwatch.resume()
-        body(task)
+        self._body(task)
         if self.stopwatch is not None:
             self.stopwatch.pause(task)
 

@@ -89,10 +89,14 @@ class Timeline:
     def __init__(self, size: int) -> None:
         self._events: list[dict[str, Any]] = []
         for rank in range(size):
-            self._meta("process_name", rank, name=f"rank {rank}")
-            self._meta("thread_name", rank, name="calls")
-            self._meta("process_sort_index", rank, sort_index=rank)
+            self.add_rank(rank)
         self._arrows = 0
+
+    def add_rank(self, rank: int) -> None:
+        """Add the row of a rank."""
+        self._meta("process_name", rank, name=f"rank {rank}")
+        self._meta("thread_name", rank, name="calls")
+        self._meta("process_sort_index", rank, sort_index=rank)
 
     def _meta(self, what: str, rank: int, **values: object) -> None:
         self._events.append({"ph": "M", "name": what, "pid": rank, "tid": 0, "args": values})

@@ -55,9 +55,11 @@ def start_send(
         The message. It is done if the sender can continue: if it was matched, is buffered, or goes to PROC_NULL.
 
     Raises:
-        MPIError: If the rank does not exist, or the tag is not 0 to TAG_UB.
+        MPIError: If the rank does not exist, the tag is not 0 to TAG_UB, or the communicator is revoked.
     """
     shared, task, scheduler = endpoint.shared, endpoint.running(), endpoint.scheduler
+    if shared.is_revoked:
+        endpoint.refuse_revoked(name)
     if scheduler.stopwatch is not None:
         scheduler.enter_call(task)
     if not 0 <= dest < shared.size:
@@ -152,10 +154,12 @@ def start_receive(
         The receive, which is done if it was matched or receives from PROC_NULL.
 
     Raises:
-        MPIError: If the rank does not exist, or the tag is negative but not ANY_TAG.
+        MPIError: If the rank does not exist, the tag is negative but not ANY_TAG, or the communicator is revoked.
     """
     scheduler, box, shared = endpoint.scheduler, endpoint.box, endpoint.shared
     task = endpoint.running()
+    if shared.is_revoked:
+        endpoint.refuse_revoked(name)
     if scheduler.stopwatch is not None:
         scheduler.enter_call(task)
     if scheduler.like == "openmpi":  # both constants are -1 there

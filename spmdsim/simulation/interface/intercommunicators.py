@@ -59,6 +59,12 @@ class IntercommState(CommunicatorState):
         for side, other in (self.sides, self.sides[::-1]):
             side.own_boxes, side.origin = other.boxes, self
 
+    def revoke(self) -> None:
+        """Let all further messages and collectives raise an error."""
+        super().revoke()
+        for side in self.sides:
+            side.revoke()
+
     def create_state(self, ranks: Any, call: str, grid: Any = None) -> CommunicatorState:
         """Create the state of an intercommunicator of some of the ranks."""
         chosen = set(ranks)
@@ -285,6 +291,17 @@ def join_groups(local: Intracomm, local_leader: int, remote: Any, name: str, fra
     return Intercomm.make(local._agree(name, remote, answer, frame), 0, local._task)  # type: ignore[no-any-return]
 
 
+def _leader_of(task: Task) -> Intracomm:
+    """Return the handle of the rank ``task`` of a communicator of all ranks, over which groups meet."""
+    ports, tasks = ports_of(task), task.scheduler.tasks
+    if ports.state is None:
+        ports.state = CommunicatorState(task.scheduler, (), "ports")
+    ports.state.extend([other.rank for other in tasks[ports.state.size :]])
+    leader: Intracomm = Intracomm.make(ports.state, task.rank, task)
+    remove_handle(leader)  # the program does not get it
+    return leader
+
+
 def meet_at_port(comm: Any, port_name: str, root: int, call: str, frame: Any) -> Intercomm:
     """Return the intercommunicator of the ranks that accept at a port and of those that connect.
 
@@ -307,7 +324,7 @@ def meet_at_port(comm: Any, port_name: str, root: int, call: str, frame: Any) ->
     if comm._rank == root:
         task = comm._task
         owner, tag = ports_of(task).find_owner(call, port_name)
-        leader, payload = task.world._hidden("ports"), ObjectPayload(comm._shared.ranks)
+        leader, payload = _leader_of(task), ObjectPayload(comm._shared.ranks)
         if call == "Accept":
             if owner != task.rank:
                 raise MPIError("ERR_PORT", f"Accept: port_name must be a port of the root, got {port_name!r}")

@@ -14,11 +14,13 @@ class Ports:
     Attributes:
         owners: the rank that opened a port, and the number of the port, by name.
         services: the name of a port by the name of a service.
+        state: the state of a communicator of all ranks, over which groups meet; None before the first meeting.
     """
 
     def __init__(self) -> None:
         self.owners: dict[str, tuple[int, int]] = {}
         self.services: dict[str, str] = {}
+        self.state: Any = None
         self._numbers = count()
 
     def open(self, rank: int) -> str:
@@ -88,5 +90,8 @@ class Ports:
 
 def ports_of(task: Any) -> Ports:
     """Return the ports of the simulation of a rank's task."""
-    ports: Ports = task.world._shared.forming.setdefault("open ports", Ports())
+    scheduler = task.scheduler
+    if scheduler.ports is None:
+        scheduler.ports = Ports()
+    ports: Ports = scheduler.ports
     return ports

@@ -54,6 +54,7 @@ class CommunicatorState:
         grid: dims and periods of a Cartesian topology, or None.
         edges: the edges of each rank of a graph; empty for other communicators.
         forming: communicators that some ranks have not created yet, by (members, tag); see ``Create_group``.
+        is_revoked: True if a rank has called ``Revoke``: messages and collectives raise an error.
     """
 
     def __init__(self, scheduler: Scheduler, ranks: Any, name: str, grid: Any = None) -> None:
@@ -71,7 +72,19 @@ class CommunicatorState:
         self.grid = grid
         self.edges: list[Any] = []
         self.forming: dict[Any, CommunicatorState] = {}
+        self.is_revoked = False
         scheduler.shared.append(self)
+
+    def revoke(self) -> None:
+        """Let all further messages and collectives raise an error."""
+        self.is_revoked = True
+
+    def extend(self, ranks: Sequence[int]) -> None:
+        """Add ranks at the end, which the program has spawned."""
+        self.ranks += tuple(ranks)
+        self.size = len(self.ranks)
+        self.boxes.extend(Mailbox() for _ in ranks)
+        self.counts.extend(0 for _ in ranks)
 
     def create_state(self, ranks: Any, call: str, grid: Any = None) -> CommunicatorState:
         """Create the state of a new communicator of some ranks; ``call`` becomes the end of its name."""
@@ -241,10 +254,18 @@ class Comm(
         self._end.running()
         return 0
 
-    def Is_revoked(self) -> bool:
-        """Return False: communicators cannot be revoked."""
+    def Revoke(self) -> None:
+        """Let further messages and collectives of all ranks raise ERR_REVOKED.
+
+        ``Agree`` and ``Shrink`` still work. Calls in which ranks wait already are not interrupted.
+        """
         self._end.running()
-        return False
+        self._shared.revoke()
+
+    def Is_revoked(self) -> bool:
+        """Return True if a rank has revoked the communicator."""
+        self._end.running()
+        return self._shared.is_revoked
 
     def Shrink(self) -> Any:
         """Create a communicator of the ranks that have not failed: of all ranks."""
@@ -383,10 +404,22 @@ class Comm(
 
     @classmethod
     def Get_parent(cls) -> Any:
-        """Return a null intercommunicator: no rank was spawned by another program."""
+        """Return the intercommunicator to the ranks that spawned this one; a null one if no rank did."""
         from spmdsim.simulation.interface.intercommunicators import Intercomm
 
-        return Intercomm()
+        task = current_task()
+        return Intercomm() if task is None or task.parent is None else task.parent
+
+    @classmethod
+    def Join(cls, fd: int) -> NoReturn:
+        """Raise NotImplementedError: a rank that waits at a socket stops all ranks, which share one thread.
+
+        Args:
+            fd: not used: mpi4py has it.
+        """
+        raise NotImplementedError(
+            "Join: virtual ranks share one thread, so none can wait at a socket; use Open_port, Accept and Connect"
+        )
 
     def Free(self) -> None:
         """Free the communicator: the handle becomes null. Attributes are deleted.
@@ -449,13 +482,14 @@ class Comm(
     def Get_attr(self, keyval: int) -> Any:
         """Return a predefined attribute or one of the program; None if it is not set.
 
-        Predefined are TAG_UB, WTIME_IS_GLOBAL, LASTUSEDCODE, and UNIVERSE_SIZE, which is the size of the world.
+        Predefined are TAG_UB, WTIME_IS_GLOBAL, LASTUSEDCODE, APPNUM, and UNIVERSE_SIZE, which is the size of the world.
         ``keyval`` is the key.
         """
         predefined = {
             c.TAG_UB: c.TAG_UB_VALUE,
             c.WTIME_IS_GLOBAL: True,
-            c.UNIVERSE_SIZE: len(self._scheduler.tasks),
+            c.UNIVERSE_SIZE: self._task.world._shared.size,
+            c.APPNUM: self._task.application,
             c.LASTUSEDCODE: c.last_used_code(),
         }
         return predefined[keyval] if keyval in predefined else super().Get_attr(keyval)
@@ -690,6 +724,78 @@ class Intracomm(Comm):
         from spmdsim.simulation.interface.intercommunicators import meet_at_port
 
         return meet_at_port(self, port_name, root, "Connect", _frame(1))
+
+    def Spawn(
+        self,
+        command: Any,
+        args: Sequence[str] | None = None,
+        maxprocs: int = 1,
+        info: Info = INFO_NULL,
+        root: int = 0,
+        errcodes: list[int] | None = None,
+    ) -> Intercomm:
+        """Start virtual ranks that run another program; return the intercommunicator to them.
+
+        All ranks must call it; it blocks until they have. The program must be in Python: a script that begins with
+        ``#!``, or an interpreter with a script, ``-m`` and a module, or ``-c`` and a text. The new ranks have the
+        next numbers in the report.
+
+        Args:
+            command: the script or interpreter; only used on the root, as are ``args`` and ``maxprocs``.
+            args: arguments of the command; None for none.
+            maxprocs: number of ranks, 1 to 4,096.
+            info: not used: mpi4py has it.
+            root: the rank whose arguments count.
+            errcodes: list that gets SUCCESS for each new rank.
+
+        Raises:
+            MPIError: If the root is no rank, or the root's command runs no Python program (ERR_SPAWN).
+        """
+        from spmdsim.simulation.interface import spawning
+
+        def programs() -> Any:
+            return spawning.read_commands("Spawn", [command], [args], [maxprocs])
+
+        comm, counts = spawning.spawn(self, programs, root, "Spawn", _frame(1))
+        if errcodes is not None:
+            errcodes[:] = [c.SUCCESS] * sum(counts)
+        return comm
+
+    def Spawn_multiple(
+        self,
+        command: Sequence[Any],
+        args: Sequence[Sequence[str]] | None = None,
+        maxprocs: Sequence[int] | int | None = None,
+        info: Sequence[Info] | Info = INFO_NULL,
+        root: int = 0,
+        errcodes: list[list[int]] | None = None,
+    ) -> Intercomm:
+        """Start virtual ranks that run several programs and share one COMM_WORLD; see ``Spawn``.
+
+        The attribute APPNUM of a new rank is the number of its command.
+
+        Args:
+            command: the commands; only used on the root, as are ``args`` and ``maxprocs``.
+            args: arguments of each command; None for none.
+            maxprocs: number of ranks of each command, or one number for all; None: 1.
+            info: hints of each command, or of all; they have no effect.
+            root: the rank whose arguments count.
+            errcodes: list that gets a list of SUCCESS per command.
+
+        Raises:
+            MPIError: If the root is no rank, or a command of the root runs no Python program (ERR_SPAWN).
+            ValueError: If there are more or fewer arguments, numbers or hints than commands.
+        """
+        from spmdsim.simulation.interface import spawning
+
+        def programs() -> Any:
+            spawning.check_hints(command, info)
+            return spawning.read_commands("Spawn_multiple", command, args, maxprocs)
+
+        comm, counts = spawning.spawn(self, programs, root, "Spawn_multiple", _frame(1))
+        if errcodes is not None:
+            errcodes[:] = [[c.SUCCESS] * count for count in counts]
+        return comm
 
 
 def enable(comm: Any) -> None:

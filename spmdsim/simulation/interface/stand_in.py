@@ -23,7 +23,7 @@ from spmdsim.simulation.data.reduce_operators import Op
 from spmdsim.simulation.data.status import Status
 from spmdsim.simulation.data.type_lookups import C_CODES, FORTRAN_CODES, list_codes, types_by_code
 from spmdsim.simulation.engine.rank_clock import TICK, read_clock
-from spmdsim.simulation.engine.scheduler import Scheduler, Task, current_task
+from spmdsim.simulation.engine.scheduler import Task, current_task
 from spmdsim.simulation.findings.problems import describe_call_place, site_of
 from spmdsim.simulation.interface import errhandlers, error_codes, library_internals
 from spmdsim.simulation.interface.generalized_requests import Grequest
@@ -38,27 +38,10 @@ from spmdsim.simulation.interface.process_topology import Cartcomm, Compute_dims
 from spmdsim.simulation.interface.requests import Prequest, Request
 from spmdsim.simulation.interface.sessions import SESSION_NULL, Session
 from spmdsim.simulation.interface.shared_files import FILE_NULL, File
-from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, CommunicatorState, Intracomm, enable
+from spmdsim.simulation.interface.simulated_comm import COMM_NULL, Comm, Intracomm, enable
 from spmdsim.simulation.interface.windows import WIN_NULL, Win
 
 VERSION = "4.1.0"
-
-
-def make_worlds(scheduler: Scheduler) -> None:
-    """Create COMM_WORLD and COMM_SELF of every rank, and store the handles in its task.
-
-    COMM_WORLD has one state that all ranks share; each COMM_SELF has its own.
-
-    Args:
-        scheduler: the simulation, with a task per rank.
-    """
-    shared = CommunicatorState(scheduler, range(len(scheduler.tasks)), "COMM_WORLD")
-    for task in scheduler.tasks:
-        task.world = Intracomm.make(shared, task.rank, task)
-        self_state = CommunicatorState(scheduler, [task.rank], "COMM_SELF")
-        task.self_comm = Intracomm.make(self_state, 0, task)
-        task.world.name_as_predefined("COMM_WORLD")
-        task.self_comm.name_as_predefined("COMM_SELF")
 
 
 def _task() -> Task:

@@ -37,6 +37,18 @@ class CausalOrder:
         self._enter_rank = scheduler.on_enter
         scheduler.on_enter = self._switch_to
 
+    def add_rank(self, past: Any) -> None:
+        """Add a rank, which gets the next number.
+
+        Args:
+            past: the events that happen before its first one, as of `release`; None for none.
+        """
+        size = len(self._clocks) + 1
+        first_clock = np.zeros(size, np.int32) if past is None else np.resize(past, size)
+        first_clock[-1] = 1
+        self._clocks = [np.append(clock, np.int32(0)) for clock in self._clocks]
+        self._clocks.append(first_clock)
+
     def _switch_to(self, task: Task) -> None:
         """Find the stores of the rank that ran, before the next rank runs."""
         self.observe(self._running)
@@ -82,7 +94,7 @@ class CausalOrder:
         if stores_first:
             self.observe(task)
         if past is not None:
-            clock = self._clocks[task.rank]
+            clock = self._clocks[task.rank][: len(past)]  # ranks may have been added since the release
             np.maximum(clock, past, out=clock)
         if not stores_first:
             self.observe(task)
@@ -105,4 +117,7 @@ class CausalOrder:
 def merge(*past: Any) -> Any:
     """Return the events that are in any of some results of `release`; None entries have no events."""
     clocks = [clock for clock in past if clock is not None]
+    if len({len(clock) for clock in clocks}) > 1:  # ranks have been added between the releases
+        size = max(len(clock) for clock in clocks)
+        clocks = [np.pad(clock, (0, size - len(clock))) for clock in clocks]
     return np.maximum.reduce(clocks) if clocks else None
