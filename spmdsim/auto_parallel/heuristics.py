@@ -440,16 +440,7 @@ def search_by_recursion(
 
 
 def _convert_all_to_coarse(graph: Graph, strategies: Sequence[Strategy], mesh: Mesh) -> list[Strategy]:
-    """Convert the strategies of all operators to similar ones on a mesh of larger axes.
-
-    Args:
-        graph: the program.
-        strategies: one per operator, on the mesh with one axis per prime factor.
-        mesh: the mesh with larger axes.
-
-    Returns:
-        One strategy per operator; see :func:`_convert_to_coarse`.
-    """
+    """Convert the strategies of all operators to similar ones on a mesh of larger axes."""
     # Convert the strategy of each distinct operator once. Repeated layers share their rules, so equal ids of rules
     # mean equal operators; the graph keeps the rules alive.
     keys = [

@@ -371,10 +371,6 @@ def _list_changes(model: ChoiceModel, changed_variables: int) -> Iterator[tuple[
       because its state follows from the other variables.
     - 2: each change is of two variables that have a price as a pair, such as the producer and the reader of a tensor.
       Pairs with a hub are left out.
-
-    Args:
-        model: the choices.
-        changed_variables: 1 or 2.
     """
     states_of_variable, hubs = _free_states(model), {*model.problem.hubs}
     singles = [(variable,) for variable in range(len(states_of_variable))]

@@ -160,16 +160,7 @@ def search(
 def _search_optimum(
     graph: Graph, meshes: Sequence[Mesh], settings: Settings, memory: float | None, axes: int, watch: Watch
 ) -> SearchResult:
-    """Return the result with the fewest modelled seconds on all meshes.
-
-    Args:
-        graph: the program.
-        meshes: the meshes.
-        settings: the assumptions of the cost model.
-        memory: bytes that a rank may use at the peak; None for no limit.
-        axes: the largest number of axes of a mesh on which blocks of unequal size are tried.
-        watch: called with a label before each stage of the work.
-    """
+    """Return the result with the fewest modelled seconds on all meshes."""
     moves = MovePrices(settings)
     best = _best_mesh(graph, meshes, settings, memory, moves, watch)
     uneven = [mesh for mesh in meshes if len(mesh.axes) <= axes and _has_uneven(graph, mesh, settings)]
@@ -196,11 +187,6 @@ def _adapt_settings(settings: Settings, graph: Graph, has_limit: bool) -> Settin
     * With a limit on memory, parameters may be stored in shards, and repeated layers are tied: all repeats of a
       layer get equal strategies.
     * With more than :data:`TIE_ABOVE` operators, repeated layers are tied, too.
-
-    Args:
-        settings: the settings that the caller gave.
-        graph: the program.
-        has_limit: True if memory is limited.
     """
     if graph.recorded:
         # Functions of several operators reduce partial results between them.

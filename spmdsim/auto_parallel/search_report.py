@@ -165,9 +165,6 @@ def _distance_text(answer: SearchResult) -> str:
     * If the search allowed only equal blocks, and a searched mesh cannot cut each dim into equal blocks, the note
       says "the optimum of equal pieces".
     * If the distance is unknown, the note is "".
-
-    Args:
-        answer: the result; it must not be proven optimal, which is not checked.
     """
     if answer.gap is None:
         return ""

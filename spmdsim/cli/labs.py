@@ -183,19 +183,6 @@ def _grade_tasks(current: Lab, tasks: Iterable[LabTask], path: Path, args: argpa
     """Run and grade tasks of a lab, each in a process with limits.
 
     The answer file is compiled once and run once per task.
-
-    Args:
-        current: the lab.
-        tasks: the tasks to grade.
-        path: the answer file.
-        args: the command's arguments: ``time_limit`` in seconds, and ``memory_limit`` and ``output_limit`` in MiB.
-
-    Returns:
-        A score per task, in the order of ``tasks``. A program that fails or reaches a limit has no points, and its
-        score has the reason.
-
-    Raises:
-        InputError: If the answer file does not exist.
     """
     from spmdsim.labs.grading import compile_answer, run_program, score_limited
     from spmdsim.launch.limits import MIB, Limits

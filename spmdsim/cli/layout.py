@@ -271,11 +271,7 @@ def _refuse_unused_operator_options(args: argparse.Namespace) -> None:
 
 
 def _parse_shape(text: str) -> Shape:
-    """Parse a shape such as "32,784" or "(32, 784)"; "()" is the shape of a scalar.
-
-    Raises:
-        InputError: If the text is no shape, or a size is negative.
-    """
+    """Parse a shape such as "32,784" or "(32, 784)"; "()" is the shape of a scalar."""
     from spmdsim.layout.written import parse_ints
 
     shape = parse_ints(text, "a shape")

@@ -248,14 +248,7 @@ def _attribute_parameters(function: Any) -> dict[str, inspect.Parameter]:
 
 
 def _check_attributes(function: Any, params: Mapping[str, Any]) -> None:
-    """Raise InputError for an unknown attribute, or for a text in place of True or False.
-
-    The second check is the only one of types: an attribute with a default of True or False must not be a text.
-
-    Args:
-        function: the public function of an operator.
-        params: the values of the attributes by name.
-    """
+    """Raise InputError for an unknown attribute, or for a text in place of True or False."""
     attributes = _attribute_parameters(function)
     for name, value in params.items():
         if name not in attributes:
@@ -316,13 +309,7 @@ def _find_operator(name: str) -> Any:
 
 
 def _parse_attributes(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse the values of all ``--attr`` options; return them as a dict by name.
-
-    Each of the ``texts`` is ``NAME=VALUE``; see :func:`_parse_attribute`.
-
-    Raises:
-        InputError: If a name is given twice, or a text has no "=".
-    """
+    """Parse the values of all ``--attr`` options; return them as a dict by name."""
     params: dict[str, Any] = {}
     for name, value in map(_parse_attribute, texts):
         if name in params:
@@ -384,14 +371,7 @@ def _parse_layout(args: argparse.Namespace, text: str, ndim: int | None) -> Layo
 
 
 def _parse_rank_order(args: argparse.Namespace) -> list[int] | None:
-    """Return the ranks of ``--ranks-order`` in the order of the mesh; None without it.
-
-    Args:
-        args: the command's arguments: ``ranks_order`` (text, or None) and ``n``.
-
-    Raises:
-        InputError: If ``-n`` is another number of ranks, or the text has no ranks.
-    """
+    """Return the ranks of ``--ranks-order`` in the order of the mesh; None without it."""
     if not args.ranks_order:
         return None
     order = parse_order(args.ranks_order)
@@ -438,15 +418,6 @@ def _result_layout(args: argparse.Namespace, computed: Layout, shape: Shape) -> 
 
     It is the layout of ``--out-layout``, else that of the cuts ``--out-shard``, else ``computed`` without pending
     reductions.
-
-    Args:
-        args: the command's arguments.
-        computed: the layout after the local function.
-        shape: global shape of the result.
-
-    Raises:
-        InputError: If ``--out-shard`` has the cuts of several results, or a text cannot be parsed.
-        RuleError: If the cuts do not follow from ``computed``.
     """
     if args.out_layout:
         return _parse_layout(args, args.out_layout, len(shape))

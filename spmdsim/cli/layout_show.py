@@ -202,9 +202,6 @@ def _list_parameters(split: SplitLayout) -> list[Named]:
 
     The weight is left out if its blocks are uneven, which happens only for an embedding. The bias is left out if
     there is none.
-
-    Args:
-        split: the split.
     """
     is_even = split.size[split.axis] % split.num_partitions == 0
     parameters: list[Named] = [("weight", split.weight, split.size)] if is_even else []
@@ -349,14 +346,7 @@ def show_split(split: SplitLayout, args: argparse.Namespace) -> int:
 
 
 def _show_derivation(layout: Layout, ranks: Iterable[int], skip_numbering: bool = False) -> None:
-    """Print the steps of a layout's derivation as numbered tables.
-
-    Args:
-        layout: the layout.
-        ranks: the ranks that get a row.
-        skip_numbering: True to print the first step, the numbering of the device matrix, as one line, because operands
-            share it.
-    """
+    """Print the steps of a layout's derivation as numbered tables."""
     for number, step in enumerate(Derivation(layout, ranks).tables(), 1):
         if skip_numbering and number == 1:
             say("", "1. number the device matrix: as for operand 0")

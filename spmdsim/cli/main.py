@@ -302,9 +302,6 @@ class Command:
 
         Before a user's program, the modules of ``judges`` are imported, so that the program cannot replace them.
         Errors of files that could not be written are printed at the end; the code is then 2.
-
-        Args:
-            args: the command's arguments, which the parser of :meth:`add_to` parsed.
         """
         if not self.program(args):
             return run_and_report_unwritten(self.run, args)

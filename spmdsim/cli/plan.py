@@ -143,10 +143,6 @@ def _print_rank(plan: Plan, rank: int) -> None:
     A transfer has the sender and the global indices of a block; blocks that the rank keeps are listed, too. At
     most 64 are printed. There are none if the plan reduces or changes the shape. If it reduces, the lower bound
     is the rank's share of what all ranks must receive.
-
-    Args:
-        plan: the plan.
-        rank: a rank of one of its meshes.
     """
     from spmdsim.figures.plan_figures import transfers_list
 

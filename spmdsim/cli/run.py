@@ -347,16 +347,7 @@ def _parse_on_first_mesh(candidates: list[Mesh], parse: Callable[[Mesh], Parsed]
 
 
 def _run_cases(cases: list[Case], world: World, args: argparse.Namespace) -> list[Outcome]:
-    """Run all cases with a progress line and return their outcomes.
-
-    All ranks must call it with equal cases.
-
-    Args:
-        cases: the cases, which run one after the other.
-        world: the ranks.
-        args: the command's arguments: ``verbose`` (outcomes have the slices of all ranks) and ``inject`` (kind of
-            fault, or None).
-    """
+    """Run all cases with a progress line and return their outcomes."""
     from spmdsim.cases.outcome import run_case
 
     outcomes = []
@@ -457,11 +448,6 @@ def _write_pictures(outcomes: list[Outcome], world: World, args: argparse.Namesp
     """Write the table of outcomes as a picture, if ``--svg`` or ``--html`` is set.
 
     The picture has all columns, and at most 1000 rows.
-
-    Args:
-        outcomes: the outcomes.
-        world: the ranks, for the title.
-        args: the command's arguments: ``svg`` and ``html``.
     """
     from spmdsim.figures.figures import Figure
 
@@ -579,13 +565,7 @@ def _collective_text(event: CollectiveEvent) -> str:
 
 
 def _show_slices(outcome: Outcome) -> None:
-    """Print a table of the slices of a case's operands and result, with a row per rank.
-
-    The title names the case, its strategy, its mesh and the verdict.
-
-    Args:
-        outcome: an outcome of a run with ``verbose``, whose ``slices`` are not empty.
-    """
+    """Print a table of the slices of a case's operands and result, with a row per rank."""
     from spmdsim.figures.layout_picture import box_text
 
     names = [f"operand {i}" for i in range(len(outcome.inputs))] + ["result"]

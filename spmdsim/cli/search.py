@@ -159,9 +159,6 @@ def _join_job(mesh: Mesh | int) -> None:
     """Make the world of this job if it has the ranks of the search, so that its nodes are known.
 
     All ranks of the job must call it.
-
-    Args:
-        mesh: the mesh, or the number of ranks.
     """
     from spmdsim.worlds import world
 
@@ -207,9 +204,6 @@ def _refuse_unused_options(args: argparse.Namespace) -> None:
     - ``--axes`` with ``--mesh``.
 
     :func:`main` checks options that depend on the method.
-
-    Args:
-        args: the command's arguments.
     """
     if (args.file is None) == (args.program is None):
         raise InputError("search takes a program file or --program NAME, one of them")
@@ -377,9 +371,6 @@ def _parse_strategy(text: str) -> Any:
     """Parse a strategy that is written as a Python literal, such as ``((2,4),(4,1))``.
 
     The value can be any literal: cuts per operand, or a dict of axes by factor. It is not checked here.
-
-    Raises:
-        InputError: If the text is no literal.
     """
     try:
         return literal(text)

@@ -254,14 +254,7 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
 
 
 def _replay(args: argparse.Namespace) -> Any:
-    """Return the report of the replay of a recorded run.
-
-    Args:
-        args: the options of the command.
-
-    Raises:
-        InputError: If an option is set that needs the program, or the record is wrong.
-    """
+    """Return the report of the replay of a recorded run."""
     from spmdsim.simulation import replay
 
     refused = [
@@ -315,14 +308,7 @@ def _simulate_counts(args: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _parse_algorithms(text: str | None) -> dict[str, str]:
-    """Return algorithms by collective from text such as ``all_reduce=ring,broadcast=binomial``.
-
-    Args:
-        text: the option's value; None gives an empty dict.
-
-    Raises:
-        InputError: If an entry has no equals sign.
-    """
+    """Return algorithms by collective from text such as ``all_reduce=ring,broadcast=binomial``."""
     entries = [entry.partition("=") for entry in (text or "").split(",") if entry]
     for collective, equals, name in entries:
         if not (collective and equals and name):
@@ -331,15 +317,7 @@ def _parse_algorithms(text: str | None) -> dict[str, str]:
 
 
 def _parse_numbers(option: str, text: str) -> list[float]:
-    """Return the numbers of an option, such as ``1,1,0.5,1``.
-
-    Args:
-        option: the option's name.
-        text: numbers between commas.
-
-    Raises:
-        InputError: If an entry is no number.
-    """
+    """Return the numbers of an option, such as ``1,1,0.5,1``."""
     try:
         return [float(entry) for entry in text.split(",")]
     except ValueError:
@@ -350,9 +328,6 @@ def _print_findings(report: Any) -> None:
     """Print the findings to stderr, so that stdout has only the program's output.
 
     Each finding has one line, and its details are indented below it. The last line is the report's summary.
-
-    Args:
-        report: the report of :func:`spmdsim.simulation.simulate`.
     """
     for problem in report.problems:
         print(problem, file=sys.stderr)

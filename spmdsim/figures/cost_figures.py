@@ -175,10 +175,6 @@ def _choose_lines(lines: Mapping[str, Sequence[tuple[float, float]]], most: int 
     """Return the names of the lines to draw: first the lines that are fastest at some point, then others.
 
     Lines of both groups are ordered by their least seconds at any point.
-
-    Args:
-        lines: the points ``(x, seconds)`` of each line, by name.
-        most: largest number of names, unless more lines are fastest at some point; None for all names.
     """
     fastest_at: dict[float, tuple[float, str]] = {}
     for name, points in lines.items():
@@ -462,11 +458,6 @@ def _closes_ring(torus: Torus, a: TopologyPlace, b: TopologyPlace) -> bool:
     """Return True if a link connects the two ends of a row or column of a torus, to be bent.
 
     Return False for a torus of one dimension, which is drawn as a circle, and for dimensions of size 2.
-
-    Args:
-        torus: the torus.
-        a: the rank at one end of the link.
-        b: the rank at the other end.
     """
     if len(torus.dims) == 1:
         return False

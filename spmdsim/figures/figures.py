@@ -259,13 +259,6 @@ def _figure_of_several(values: Sequence[Any]) -> Figure:
     """Draw several values below each other; trade-offs of a search are one plot.
 
     At most ``MOST_FIGURES`` values are drawn; a note has the number of all.
-
-    Args:
-        values: values that the package returned, at least one. Trade-offs are drawn as one plot if all values are
-            trade-offs.
-
-    Raises:
-        UsageTypeError: If one of the drawn values does not belong to the package.
     """
     names = {f"{type(value).__module__}.{type(value).__qualname__}" for value in values}
     if names == {"spmdsim.auto_parallel.frontier.TradeOff"}:

@@ -130,11 +130,6 @@ def _draw_grid(layout: Layout, shape: Sequence[int] | None, plain: bool = False)
 
     The last two axes are rows and columns. Each combination of indices of the other axes has a panel. Large meshes are
     abbreviated with gaps.
-
-    Args:
-        layout: the layout.
-        shape: shape of the tensor, to show the bounds of shards; None to omit them.
-        plain: True to draw the ranks only, without shards and colours.
     """
     panels = [
         panel and (panel.name, _draw_panel(layout, shape, panel, plain)) for panel in rank_panels(layout.mesh)
@@ -281,14 +276,7 @@ def _draw_block(layout: Layout, shape: Sequence[int]) -> Canvas:
 
 
 def _draw_shard_number(out: Canvas, middle: tuple[float, float], shard: int, hatched: bool) -> None:
-    """Draw the number of a shard on one of its sides, with a plate behind it if the side is hatched.
-
-    Args:
-        out: the canvas; changed in place.
-        middle: middle and base line of the number, in pixels.
-        shard: the number of the shard.
-        hatched: True if the side is hatched.
-    """
+    """Draw the number of a shard on one of its sides, with a plate behind it if the side is hatched."""
     fill, letters = fill_of(shard)
     if hatched:
         out.plate(*middle, f"#{shard}", fill)
@@ -299,11 +287,6 @@ def _shard_words(layout: Layout, shape: Sequence[int], blocks: Mapping[Any, int]
     """Return words for a shard: its number, its bounds, and the ranks that own it.
 
     If a reduction is pending, the ranks own addends of it.
-
-    Args:
-        layout: the layout of the tensor.
-        shape: its global shape.
-        blocks: the number of the shard's block by dimension; missing dimensions have block 0.
     """
     (name, ranks), _ = owners_text(layout, blocks)
     box = box_text(layout.bounds(shape, owner_of(layout, blocks)))
@@ -318,12 +301,6 @@ def _edge_labels(
 
     Edge ``k`` is the one before ``blocks[k]``; its text is the first index of that block. The edge after the last block
     has the size of the dimension. The edge before a gap has no label.
-
-    Args:
-        layout: the layout of the tensor.
-        shape: its global shape.
-        dim: the dimension; None gives [].
-        blocks: numbers of the drawn blocks; None for a gap.
     """
     if dim is None:
         return []

@@ -159,12 +159,6 @@ def _rank_cell(layout: Layout, rank: int | None, plain: bool, reduction: Partial
 
     If a reduction is pending, the sign of the reduction and the number of the rank's addend follow. So "3:1+2" is
     rank 3, shard 1, addend 2.
-
-    Args:
-        layout: the layout.
-        rank: the rank; None gives "..".
-        plain: True for the number of the rank alone.
-        reduction: the pending reduction; None without one.
     """
     if rank is None:
         return GridCell(GAP)

@@ -168,10 +168,6 @@ def _cell_texts(
     """Return (text, sender) for each transfer whose box contains a cell.
 
     The text is "3>0" if rank 3 sends the cell to rank 0, or "3" if rank 3 keeps it.
-
-    Args:
-        sent: sender, receiver and box of each transfer; boxes have two dimensions.
-        cell: the bounds ``(low, high)`` of rows and columns.
     """
     return [
         (str(sender) if sender == receiver else f"{sender}>{receiver}", sender)

@@ -250,14 +250,7 @@ def _draw_lines(out: Canvas, plot: Plot, frame: _Frame) -> None:
 
 
 def _draw_line(out: Canvas, index: int, points: list[tuple[float, float, str]]) -> None:
-    """Draw line number ``index`` through points, with a marker at each point.
-
-    Args:
-        out: the canvas; changed in place.
-        index: number of the line in the plot, which selects its colour and dashes.
-        points: ``(x, y, text)`` of each point, in pixels, in the order of the line. A pointer on the marker shows the
-            text.
-    """
+    """Draw line number ``index`` through points, with a marker at each point."""
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in points)
     out.parts.append(f'<polyline points="{path}" fill="none" {_stroke(index)}/>')
     for x, y, pointer_text in points:

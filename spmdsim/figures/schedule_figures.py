@@ -111,14 +111,7 @@ def _state_columns(story: History, state: RankState) -> tuple[list[str], list[li
 
 
 def _cell_text(story: History, state: RankState, rank: int, cell: int) -> str:
-    """Return the text of a cell of a rank: "·" if it is empty, in brackets if it is new.
-
-    Args:
-        story: the schedule round by round.
-        state: the chunks of all ranks after a round.
-        rank: the rank.
-        cell: the number of the chunk.
-    """
+    """Return the text of a cell of a rank: "·" if it is empty, in brackets if it is new."""
     value = state.holds[rank].get(cell)
     if value is None:
         return "·"
@@ -165,11 +158,6 @@ def _chunks_text(chunks: list[int], count: int, size: int) -> str:
 
     If there is a chunk for each pair of ranks, with the number ``source * size + target``, return the targets instead,
     such as "0..2" or "0,2" (see `name_runs`).
-
-    Args:
-        chunks: numbers of chunks.
-        count: number of chunks of the schedule; ``size * size`` if there is one for each pair of ranks.
-        size: number of ranks.
     """
     if not chunks:
         return "·"
@@ -349,13 +337,6 @@ def _schedule_words(schedule: Schedule, width: int) -> list[Words]:
     """Return the text of a schedule: its states, messages and counts.
 
     A schedule of more than ``MOST_COLUMNS`` (20) ranks has only its counts. A wrong one has no counts.
-
-    Args:
-        schedule: the schedule.
-        width: the line width of `Figure.written`; not used, because the lines are not broken.
-
-    Raises:
-        ScheduleError: If the schedule is wrong and has more than ``MOST_COLUMNS`` ranks.
     """
     if schedule.size > MOST_COLUMNS:
         return [schedule.name, *fact_lines(facts_of(schedule))]
@@ -490,13 +471,6 @@ def _draw_arrow(out: Canvas, story: History, message: RoundMessage, x1: float, x
 
     The arrow has the colour of the message's first chunk, or the default colour if the schedule has one chunk only. In
     collectives with reduction, arrows of copies are dashed.
-
-    Args:
-        out: the canvas; changed in place.
-        story: the executed schedule.
-        message: the message.
-        x1: the x-coordinate of the sender's end in pixels.
-        x2: the x-coordinate of the receiver's end in pixels.
     """
     source, target, numbers, reduces = message
     count = story.schedule.chunk_count
@@ -599,17 +573,7 @@ def _draw_state(
 def _draw_fill(
     out: Canvas, story: History, value: int, cell: int, left: float, y: float, box_width: float
 ) -> str:
-    """Fill a box from below by the share of contributors; return the colour of the number in it.
-
-    Args:
-        out: the canvas; changed in place.
-        story: the executed schedule.
-        value: the chunk's value, a number in ``story``.
-        cell: number of the chunk.
-        left: left edge of the box, in pixels.
-        y: upper edge.
-        box_width: width of the box.
-    """
+    """Fill a box from below by the share of contributors; return the colour of the number in it."""
     reduces, size = story.schedule.collective.reduces, story.schedule.size
     fraction = len(story.contributors(value)) / size if reduces else 1.0
     fill_height = max(3.0, 18 * fraction)
@@ -619,16 +583,7 @@ def _draw_fill(
 
 
 def _draw_number(out: Canvas, cell: int, x: float, y: float, text_colour: str, title: str) -> None:
-    """Draw the number of a chunk in its box.
-
-    Args:
-        out: the canvas; changed in place.
-        cell: number of the chunk.
-        x: the middle of the number, in pixels.
-        y: its base line.
-        text_colour: its colour.
-        title: the tooltip of the box.
-    """
+    """Draw the number of a chunk in its box."""
     if text_colour == "var(--ink)":
         # A number on a partly filled box gets an outline, to be legible.
         out.parts.append(

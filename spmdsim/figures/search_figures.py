@@ -133,13 +133,6 @@ def _draw_times(out: Canvas, row: Mapping[str, Any], x: float, y: float, scale: 
     """Draw the parts of an operator's time as bars, and their sum as text.
 
     Bars follow each other from left to right in the order of :data:`PARTS`; parts of 0 seconds have none.
-
-    Args:
-        out: the canvas; changed in place.
-        row: the facts of the operator, as ``operator_rows`` has them: "name", "seconds", and the seconds of each part.
-        x: left edge, in pixels.
-        y: upper edge of the row.
-        scale: pixels per second.
     """
     for index, kind in enumerate(PARTS):
         seconds = float(row[kind])

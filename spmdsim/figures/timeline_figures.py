@@ -211,15 +211,7 @@ def _draw_cut(out: Canvas, left: float, right: float, top: float, low: float, po
 
 
 def _draw_hatching(out: Canvas, x: float, y: float, width: float, height: float) -> None:
-    """Draw close lines that rise to the right over a box; they mark a wait.
-
-    Args:
-        out: the canvas; changed in place.
-        x: left edge, in pixels.
-        y: upper edge.
-        width: width of the box.
-        height: height of the box.
-    """
+    """Draw close lines that rise to the right over a box; they mark a wait."""
     lines = []
     for k in range(0, max(int(width), 1), 6):
         run = number(min(height, width - k))

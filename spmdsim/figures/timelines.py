@@ -154,11 +154,6 @@ def _compute_seconds(span: ComputedSpan, inner: Sequence[tuple[Any, list[Any]]],
 
     Return 0 if it consists of other operators. The time is that of the roofline model, for the forward computation or
     for the gradient. Gradients of a matrix product cost one product per operand.
-
-    Args:
-        span: the operator.
-        inner: the trees of events inside the span.
-        machine: the machine.
     """
     if any(isinstance(child, ComputedSpan) for child, _ in inner):
         return 0.0
@@ -247,11 +242,6 @@ def _gradient_events(trace: Trace, rank: int, first: float) -> Iterator[dict[str
 
     A trace has the operators of the backward pass only as spans (start and duration), which the timeline of its calls
     lacks. Times are in microseconds.
-
-    Args:
-        trace: the trace of a process.
-        rank: one of its ranks; all of them have equal times.
-        first: the second at which the timeline starts.
     """
     for span in trace.spans:
         if span.gradients:

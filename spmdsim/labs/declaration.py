@@ -240,10 +240,6 @@ def _parse_task(heading: str, content: str) -> LabTask:
 
     The three hints are the numbered items below ``### Hints``; the text before that subsection is shown to the student.
     The texts are the library's own, so a malformed one is not reported with a message.
-
-    Args:
-        heading: such as ``block (3 points): Title``, where ``block`` is the name of the function.
-        content: the Markdown below the heading.
     """
     name, points, title = TASK.fullmatch(heading).groups()  # type: ignore[union-attr]
     body, subsections = split_sections(content, "### ")

@@ -91,13 +91,7 @@ def _build_cells(of: Lab, nbgrader: bool) -> Iterator[dict[str, Any]]:
 
 
 def _nbgrader_metadata(name: str, points: int = 0, **flags: bool) -> dict[str, Any]:
-    """Return the metadata of a cell by nbgrader's schema 3.
-
-    Args:
-        name: id of the grade.
-        points: points of a cell that grades.
-        **flags: properties that are True: ``grade``, ``locked`` or ``solution``.
-    """
+    """Return the metadata of a cell by nbgrader's schema 3."""
     facts = {"grade": False, "locked": False, "solution": False, "task": False, **flags}
     points_entry = {"points": points} if facts["grade"] else {}
     return {"nbgrader": {**facts, **points_entry, "grade_id": name, "schema_version": 3}}
@@ -142,9 +136,6 @@ def _comment_parts(parts: tuple[tuple[str, str], ...]) -> Iterator[str]:
     """Yield text as comments and code unchanged.
 
     Code to look at becomes comments, too. An editor can uncomment them, because each line only gets "# " in front.
-
-    Args:
-        parts: pairs of kind and text; kinds are "text", "look" (code to look at) and "code".
     """
     for kind, text in parts:
         if kind == "look":

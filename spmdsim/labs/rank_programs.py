@@ -186,14 +186,6 @@ class _JudgeObjects:
         """Store the bytes that a block of the player's memory has now; the block may be new.
 
         Remember them also as the bytes that the player has. Later only blocks that differ from them are sent back.
-
-        Args:
-            number: the number of the block.
-            data: all bytes of the block; a known block keeps its length.
-
-        Raises:
-            InputError: If a new block makes all blocks larger than ``MOST_BYTES`` together.
-            ValueError: If a known block has another length.
         """
         if number not in self._blocks:
             if len(data) + sum(block.nbytes for block in self._blocks.values()) > MOST_BYTES:
@@ -207,11 +199,7 @@ class _JudgeObjects:
     def _view_block(
         self, number: int, offset: int, shape: list[int], strides: list[int], dtype: str
     ) -> np.ndarray:
-        """Return an array in the memory of block ``number``.
-
-        Raises:
-            ValueError: If the element type is not a number.
-        """
+        """Return an array in the memory of block ``number``."""
         kind = np.dtype(dtype)
         if kind.kind not in f"{ELEMENTS}c":
             raise ValueError(f"an array of {dtype}")
@@ -228,9 +216,6 @@ def _look_up(name: str) -> Any:
     """Return the value of a name of MPI that ranks may use, such as ``SUM`` or ``Wtime``.
 
     Integers, ``IN_PLACE``, handles, classes of handles and :data:`FUNCTIONS` are allowed.
-
-    Raises:
-        AttributeError: If ranks may not use it, or MPI has no such name.
     """
     value = getattr(sys.modules["mpi4py.MPI"], name)
     is_handle = isinstance(value, HANDLES) or (isinstance(value, type) and issubclass(value, HANDLES))

@@ -229,11 +229,6 @@ class SentArguments:
         """Return an Adam with these parameters, layouts of its state, and settings.
 
         If all layouts are those of the parameters, the state follows the parameters.
-
-        Args:
-            numbers: numbers of the parameters among the arguments.
-            layouts: encoded layouts of the state, one per parameter.
-            settings: encoded further arguments of Adam, by name.
         """
         parameters = [self._parameters[number] for number in numbers]
         layout_of = {id(parameter): layout for parameter, layout in zip(parameters, decode(layouts))}
@@ -291,10 +286,6 @@ class StandIns:
         """Encode a tensor by its number and an Adam by its settings; return None for other values.
 
         The code is ``["tensor", [number]]`` or ``["adam", description]`` (:meth:`_describe_adam`).
-
-        Args:
-            value: a part of the function's result. A tensor that no recorded step computed becomes a constant of the
-                record.
         """
         if isinstance(value, Tensor):
             return ["tensor", [self._recording.number(value)]]
@@ -307,9 +298,6 @@ class StandIns:
 
         Layouts (one per parameter) and settings (:data:`SETTINGS`, by name) are encoded. Raises KeyError if a parameter
         is not one of the function's arguments.
-
-        Args:
-            adam: the optimiser that the student's function returned.
         """
         number_of = {id(parameter): number for number, parameter in enumerate(self._parameters)}
         layouts = [adam.state_layout(parameter) for parameter in adam.parameters]

@@ -358,10 +358,6 @@ def _arrange_by_receiver(shard: np.ndarray, merge: Merge) -> np.ndarray:
     A reduce_scatter over n ranks along ``merge.dim`` gives n rows: row k has block k of that dimension, whose size must
     be a multiple of n. For example, two ranks split dim 1 of [[0, 1], [2, 3]] into the rows [0, 2] and [1, 3]. Other
     collectives give one row with all elements.
-
-    Args:
-        shard: the shard of one rank.
-        merge: the collective: its kind, its dimension and the number of its ranks.
     """
     if merge.dim is None or merge.collective == "all_gather":
         return shard.reshape(1, -1)

@@ -48,12 +48,7 @@ def reduce_losses(losses: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def _require_real(loss: str, **operands: object) -> None:
-    """Raise InputError if an operand of a loss is complex, as torch does.
-
-    Args:
-        loss: the name of the loss, for the message.
-        operands: tensors, arrays or numbers by the names of the loss's arguments. None is skipped.
-    """
+    """Raise InputError if an operand of a loss is complex, as torch does."""
     for name, operand in operands.items():
         dtype = getattr(operand, "dtype", None) or np.asarray(operand).dtype
         if dtype.kind == "c":
@@ -180,11 +175,6 @@ def _binary_cross_entropy_vjp(dy: np.ndarray, operands: Sequence[np.ndarray], _y
     The gradient for a probability x is ``dy (x - target) / (x (1 - x))``. The denominator is at least 1e-12, as in
     torch. The gradient for a target is ``dy (log(1 - x) - log(x))``, with logarithms of at least -100.
     All arrays are one rank's shards.
-
-    Args:
-        dy: the gradient of the losses.
-        operands: the probabilities and the targets.
-        _y: the losses; not used: the interface has it.
     """
     x, target = operands
 
@@ -348,14 +338,6 @@ def _move_classes_last(x: Tensor, target: Tensor) -> Tensor:
     """Return ``x`` with its classes, dimension 1 or the only one, moved to the end.
 
     For example, shape ``[batch, c, height, width]`` becomes ``[batch, height, width, c]``.
-
-    Args:
-        x: logits or logarithms of probabilities, ``[batch, c, ...]`` or ``[c]``.
-        target: labels ``[batch, ...]``.
-
-    Raises:
-        InputError: If ``target`` does not have one label per row, that is the result's shape without its last
-            dimension.
     """
     axis = min(1, x.ndim - 1)
     rows = classes_last(x, axis)

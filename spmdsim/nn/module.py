@@ -466,9 +466,6 @@ class Module(Pictured):
         """Yield ``(path, parameter)`` of all parameters, a shared one with each of its paths.
 
         Attributes are visited in the order in which they were set; modules inside are searched in depth.
-
-        Args:
-            prefix: text in front of all paths, such as "blocks.0.".
         """
         for name, child in self._list_children():
             if isinstance(child, Parameter):

@@ -195,11 +195,6 @@ class Optimiser(SavedState, Pictured):
 
         All gathers are started first. If a gather may finish later, a function that waits for it is passed to
         ``assign_later``: the parameter calls it when it is read next.
-
-        Args:
-            trained: the parameters of the step.
-            moves: the gathers, named by position in ``trained``.
-            waiting: its keys are the positions in ``trained`` of the parameters that have no new value yet.
         """
         later = moves.post_all()
         gathered = moves.finish()

@@ -163,10 +163,6 @@ def _create_zeros(world: World, meta: Meta) -> list[Any]:
     """Return the shards of a tensor of zeros, one per owned rank.
 
     Replicas in one process share an array. In a world without data the arrays have no elements in memory.
-
-    Args:
-        world: the world that owns the ranks.
-        meta: layout, shape and dtype of the tensor.
     """
     if not world.has_data:
         return world.empties(meta)

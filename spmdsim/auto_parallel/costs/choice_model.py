@@ -318,12 +318,6 @@ class ChoiceModel:
         """Add a pair price: the forward moves of a result from its producer to a reader or its storage.
 
         The price is in seconds, for each strategy of the producer and each state of ``variable``, times ``count``.
-
-        Args:
-            value: the result, the first of ``count`` tied ones.
-            variable: the variable of its only reader, or of the tensor itself if it has one.
-            wanted: for each state of ``variable``, the layout to which the result moves.
-            count: the number of tied tensors.
         """
         assert value.producer is not None
         produced = self.states[value.producer].outputs[value.output]
@@ -468,14 +462,6 @@ class ChoiceModel:
         the copy that the reader stores for the backward pass, if any, are added as the pair's memory, also times
         ``count``. A parameter that is stored apart must be stored as it is used, or finer; other pairs are
         :data:`IMPOSSIBLE`.
-
-        Args:
-            value: the tensor, the first of ``count`` tied ones.
-            storage: the layouts in which the tensor may be stored.
-            variable: the number of the variable that chooses among them.
-            reader: the index of the operator that reads the tensor.
-            operand: the number of the operand.
-            count: the number of tied tensors: those of repeated layers, which share one choice.
         """
         wanted = self.states[reader].inputs[operand]
         prices = self._count_forward_moves(value) * self._price_table(storage.layouts, wanted, value)
@@ -516,11 +502,6 @@ class ChoiceModel:
         """Return the seconds of every move of a tensor, ``[source, target]``, from a cache.
 
         Do not write to the array.
-
-        Args:
-            sources: the layouts before.
-            targets: the layouts after.
-            value: the tensor; its shape, itemsize and kind count.
         """
         key = (sources, targets, value.shape, value.itemsize, value.kind == "result")
         table = self._tables.get(key)

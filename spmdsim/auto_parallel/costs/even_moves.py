@@ -264,10 +264,6 @@ def _axis_kinds(mesh: Mesh, machine: Any) -> dict[str, str]:
 
     The text has the size of the axis and the latency and inverse bandwidth of its link, such as "4/1e-06/1e-10", or
     "4/" without a link of its own. If prices depend on names (:func:`_has_named_axes`), it is the name of the axis.
-
-    Args:
-        mesh: the mesh.
-        machine: the cost model; None for bytes alone.
     """
     model = machine_on(machine, mesh)
     axes = [axis for axis in mesh.axes if mesh.size_of[axis] > 1]

@@ -247,10 +247,6 @@ class StepMemory:
 
         The arrays are in the operator's own layouts. An array that several operators store counts once, until the
         last of these operators frees it. The peak is not updated.
-
-        Args:
-            operator: the operator.
-            recompute: True to store only tensors that enter a layer.
         """
         for key, nbytes in self._stored_arrays(operator, recompute):
             self.living.drop(key)
@@ -345,9 +341,6 @@ class StepMemory:
         The pass reaches the layer at its last operator. The arrays were not stored in the forward pass and are
         computed again, for all operators of the layer together. At the other operators of the layer nothing happens.
         Operators outside of layers are one layer as long as they follow one another.
-
-        Args:
-            operator: the operator that the backward pass has reached.
         """
         operators = self.graph.operators
         for recomputed in reversed(operators[: operator.index + 1]):

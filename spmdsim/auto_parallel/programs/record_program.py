@@ -167,11 +167,6 @@ def _configured(sharding: ShardedOp | None, bound: BoundRule, ranks: int) -> Any
     * A mapping: a dict of axes by factor, for ``repeat="right"`` and ``repeat="left"``.
     * Another strategy with ``repeat="right"``: the strategy as the user gave it, such as cuts ``((2, 4), (4, 1))``.
     * Another strategy with ``repeat="left"``: a :class:`Strategy`, because stored cuts mean repetition on the right.
-
-    Args:
-        sharding: an operator with the user's strategy, or None.
-        bound: the operator's rule, bound to its shapes.
-        ranks: the number of ranks.
     """
     configured = None if sharding is None else sharding.in_strategy
 
@@ -324,9 +319,6 @@ def _without_rule(error: Exception) -> SpmdError:
     """Return the error for a NumPy call that has no sharding rule.
 
     Its message quotes the user's line, such as ``np.interp(x, a, b)``, with file and line number.
-
-    Args:
-        error: the exception that the call raised; its traceback gives the line.
     """
     frames = _user_frames(error)
     line = f"{frames[-1].line!r} at " if frames and frames[-1].line else ""

@@ -144,10 +144,6 @@ def _list_rows(shared: SharedPrice, i: int) -> np.ndarray:
     state of i]`` replaces it, with 0 on the diagonal and elsewhere the highest possible price, such as ``[[0, 6],
     [6, 0]]``. So the caller removes state 0 only if state 1 saves 6 seconds in other prices. It removes fewer
     states than with the table, but never one that it needs for an optimum.
-
-    Args:
-        shared: the price that several variables pay together.
-        i: one of its variables.
     """
     n, combinations = len(shared.labels[shared.variables.index(i)]), math.prod(shared.sizes)
     if n * combinations > LARGEST_COMPARED:
@@ -416,10 +412,6 @@ def _broadcastable_prices(table: _Table, axes: tuple[int, ...]) -> np.ndarray:
 
     Variables that the table lacks have a dimension of size 1. For example, a table of the variables (7, 2) with
     the shape (3, 4) has the shape (4, 1, 3) for ``axes=(2, 5, 7)``.
-
-    Args:
-        table: the table.
-        axes: variables; they include those of the table.
     """
     order = sorted(range(len(table.variables)), key=lambda k: axes.index(table.variables[k]))
     size_of = dict(zip(table.variables, table.prices.shape))
@@ -632,11 +624,6 @@ def _nearest_variables(around: list[Neighbours], centre: int, hubs: set[int]) ->
     There are at most :data:`WINDOW` (64). The distance of two variables is the smallest number of pairs on a path
     between them. Hubs are left out, and no path leads through them, because hubs pair with nearly all variables.
     On a chain, half of the variables are on each side.
-
-    Args:
-        around: the neighbours of each variable.
-        centre: the variable in the middle.
-        hubs: the hubs.
     """
     window, reached = [centre], {centre}
     for v in window:

@@ -203,10 +203,6 @@ def _too_small_error(problem: ChoiceProblem, limit: float | None) -> DoesNotFitE
 
     If the limit is below the least memory of any assignment, the error names this memory. Otherwise it says that
     no assignment was found.
-
-    Args:
-        problem: the problem.
-        limit: the limit in bytes; None: there was none.
     """
     least = smallest_memory(problem)
     if limit is not None and least > limit:

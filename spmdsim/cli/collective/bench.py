@@ -287,12 +287,6 @@ def _predict_seconds(
     * For a schedule: the price by :func:`~spmdsim.cost.pricing.emulated_seconds`.
     * For the library's own call: the time interpolated at this size between the times measured for this collective on
       this number of ranks; None without such times.
-
-    Args:
-        machine: the machine.
-        schedule: the schedule; None for the library's own call.
-        name: the collective; used only for the library's own call.
-        case: the measured case: number of ranks, message size and element type.
     """
     from spmdsim.cost.pricing import emulated_seconds
 

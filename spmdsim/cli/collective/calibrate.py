@@ -203,11 +203,6 @@ def _check_fit(budget: TimeBudget, largest: int, calibration: Calibration) -> Ca
     The interval is the 5th and 95th percentile of measured / predicted time: with (0.9, 1.5), nine of ten
     measured times were 0.9 to 1.5 times the predicted ones. The timed collectives become the ``checks`` of the
     result. The given calibration is not changed. All ranks must call it.
-
-    Args:
-        budget: communicator, time limit and progress.
-        largest: size of the largest message in bytes.
-        calibration: the calibration whose machine predicts.
     """
     from spmdsim.cli.collective.samples import check_predictions
     from spmdsim.cost.calibration import error_interval

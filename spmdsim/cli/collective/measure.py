@@ -206,11 +206,6 @@ class MeasuredCase:
 
         Element ``i`` of rank ``r``'s input is ``(i + 3 r) % PERIOD + 1``. So one period of expected sums is
         computed, and compared with the whole block in the type of the case. A NaN counts as wrong.
-
-        Args:
-            block: elements of this rank's output.
-            ranks: the ranks whose inputs are added.
-            first: the index of the block's first element in the inputs.
         """
         index = np.arange(first, first + PERIOD)
         pattern = sum((index + 3 * rank) % PERIOD + 1 for rank in ranks)

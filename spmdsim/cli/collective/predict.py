@@ -219,13 +219,6 @@ def _parse_sizes(args: argparse.Namespace, many_ranks: bool) -> list[int]:
 
     By default they begin at 1K and end at 64M, or at ``--begin`` if that is larger. With several rank counts
     there is one size by default: they begin at 1M and end where they begin.
-
-    Args:
-        args: the command's arguments: ``begin`` and ``end`` (texts, or None) and ``factor``.
-        many_ranks: True if there are several rank counts.
-
-    Raises:
-        InputError: If a size cannot be parsed, or the sizes do not grow.
     """
     begin = parse_bytes(args.begin or ("1M" if many_ranks else "1K"))
     if args.end:

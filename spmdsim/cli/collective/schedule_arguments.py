@@ -230,16 +230,6 @@ def _isolate_function(path: Path, name: str) -> Any:
 
     One child process loads the file and answers all calls. Only the rounds come back, as data, so the function cannot
     change this process. On systems without ``fork`` it runs in this process.
-
-    Args:
-        path: the user's Python file.
-        name: name of a function in the file.
-
-    Returns:
-        A function with the parameters of the user's function.
-
-    Raises:
-        InputError: If the file cannot be loaded, or has no such function.
     """
     from spmdsim.collectives.foreign import Rounds, foreign
     from spmdsim.launch.sandbox import Sandbox

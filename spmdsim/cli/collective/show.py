@@ -330,15 +330,7 @@ def _message_facts(message: Any) -> dict[str, object]:
 
 
 def _state_facts(story: History, entries: dict[Any, Any]) -> dict[str, object]:
-    """Return the contributors to each chunk that one rank owns after a round, for JSON.
-
-    Args:
-        story: the executed schedule.
-        entries: the number of the value of each chunk, by the number of the chunk.
-
-    Returns:
-        The ranks whose input is part of the value, by the chunk's number as text, in order of the chunks.
-    """
+    """Return the contributors to each chunk that one rank owns after a round, for JSON."""
     return {str(chunk): story.contributors(entry) for chunk, entry in sorted(entries.items())}
 
 

@@ -208,13 +208,6 @@ def _collective(before: Placement, after: Placement) -> str:
     * From Replicate: ``"slice"``.
     * From Partial: ``"reduce_scatter"`` to a Shard, ``"all_reduce"`` to Replicate.
     * From Shard: ``"all_to_all"`` to another Shard, ``"all_gather"`` to Replicate.
-
-    Args:
-        before: placement of the axis before.
-        after: placement after.
-
-    Raises:
-        PlanError: If ``after`` is partial.
     """
     if isinstance(after, Partial):
         raise PlanError(f"DTensor does not turn {before} into {after}")

@@ -143,9 +143,6 @@ class CallGroup:
 
         All ranks of the group must call it. The error is equal on them: it names the first rank that differs from the
         group's first.
-
-        Args:
-            description: type and shape, as text.
         """
         texts = self.world.gather_on(self.ranks, description)
         first = texts[self.ranks[0]]

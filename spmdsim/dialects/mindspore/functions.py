@@ -66,14 +66,6 @@ def _move_to_mesh(x: Any, mesh: Any) -> Any:
 
     A tensor on ``mesh`` keeps its layout, and so does a parameter that has values. Tensors of another mesh, arrays and
     parameters without values are replicated on ``mesh``.
-
-    Args:
-        x: the value; arrays are equal on all ranks.
-        mesh: the mesh. None: tensors stay as they are, and other values become tensors by `to_tensor`, which splits dim
-            0 of arrays over all ranks.
-
-    Raises:
-        InputError: If the ranks have different arrays.
     """
     if not isinstance(x, (Tensor, Parameter, np.ndarray)):
         return x

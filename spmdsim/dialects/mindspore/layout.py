@@ -425,15 +425,6 @@ def _check_ranks(rank_list: Any, device_matrix: tuple[int, ...]) -> None:
     """Raise an error unless a rank list is a flat list with one int per device.
 
     Repeated or negative ranks are not checked here.
-
-    Args:
-        rank_list: the rank list; only a list is accepted.
-        device_matrix: sizes of the axes.
-
-    Raises:
-        UsageTypeError: If it is no list, or an element is no integer.
-        NestedRankListError: If an element is a list or tuple.
-        LayoutError: If its length is not the product of the sizes.
     """
     _check_kind("rank_list", list, rank_list)
     if any(isinstance(rank, list | tuple) for rank in rank_list):

@@ -59,9 +59,6 @@ def _dim_param(default: int) -> ToParams:
     """Return a function that converts a call's attribute ``axis`` to ``{"dim": n}`` with n >= 0.
 
     Rows of the table of operators use it as their ``params``. The function raises ShardError for several dims.
-
-    Args:
-        default: the dim of calls without the attribute; negative numbers count from the end.
     """
 
     def params(shapes: Shapes, attrs: Attrs) -> Params:
@@ -80,15 +77,7 @@ def _reduction_params(shapes: Shapes, attrs: Attrs) -> Params:
 
 
 def _transpose_params(shapes: Shapes, attrs: Attrs) -> Params:
-    """Return ``{"perm": order of the dims}`` of a Transpose, with dims >= 0.
-
-    Args:
-        shapes: shapes of the operands; the first one counts.
-        attrs: attributes of the call; the order is ``perm`` or ``input_perm``, by default reversed.
-
-    Raises:
-        ShardError: If the order is no permutation.
-    """
+    """Return ``{"perm": order of the dims}`` of a Transpose, with dims >= 0."""
     ndim = len(shapes[0])
     perm = tuple(attrs.get("perm", attrs.get("input_perm", range(ndim)[::-1])))
     in_range = all(-ndim <= dim < ndim for dim in perm)
@@ -145,15 +134,7 @@ def _expanded_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
 
 
 def _squeezed_shape(shape: Shape, attrs: Attrs) -> Sequence[int]:
-    """Return the shape of a Squeeze's result: without the dims of the attribute ``axis``.
-
-    Args:
-        shape: shape of the operand.
-        attrs: attributes with ``axis``: a dim or several. None or ``()`` removes all dims of size 1.
-
-    Raises:
-        InputError: If a dim has another size than 1.
-    """
+    """Return the shape of a Squeeze's result: without the dims of the attribute ``axis``."""
     axis = () if attrs["axis"] is None else attrs["axis"]
     removed_dims = set(normalise_dims(axis, len(shape))) or {d for d, n in enumerate(shape) if n == 1}
     if any(shape[d] != 1 for d in removed_dims):
@@ -168,13 +149,6 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
 
     Negative bounds count from the end, as in Python. Dims without bounds are not cut. An empty range has ``stop`` equal
     to ``start``. For example, begin (1,) and end (-1,) of the shape (5, 4) give start (1, 0), stop (4, 4), step (1, 1).
-
-    Args:
-        shapes: shapes of the operands; the first one counts.
-        attrs: attributes with ``begin``, ``end`` and ``strides``; None for strides of 1.
-
-    Raises:
-        InputError: If a stride is not positive.
     """
     strides = attrs["strides"] or (1,) * len(attrs["begin"])
     if min(strides, default=1) < 1:
@@ -214,14 +188,6 @@ def _run_reshape(primitive: Primitive, operands: Operands, attrs: Params) -> Any
     If the primitive has no strategy, a tensor keeps its layout as far as possible; see `ops.reshape`. If it has a
     strategy, or if the operand is an array or a parameter, `Primitive.apply` first brings the operand into the layout
     that the strategy asks for.
-
-    Args:
-        primitive: the primitive.
-        operands: the tensor, parameter or array.
-        attrs: the attributes; the primitive's row in the table of operators computes the new shape from them.
-
-    Raises:
-        ShardError: If the strategy does not fit.
     """
     x = operands[0]
     params = primitive.row.params([x.shape], attrs)
@@ -236,14 +202,6 @@ def _run_composed(primitive: Primitive, operands: Operands, attrs: Params) -> An
     Without a gradient, the library's operator runs. With one, the library's function is used, because the operator has no
     gradient: the operand is laid out by the strategy, the function is applied, and pending reductions of the result are
     done.
-
-    Args:
-        primitive: the primitive.
-        operands: one operand in a tuple: the tensor, parameter or array.
-        attrs: the attributes of the reduction.
-
-    Raises:
-        ShardError: If the strategy does not fit.
     """
     x = operands[0]
     if not getattr(x, "requires_grad", False):
@@ -286,17 +244,7 @@ def _run_layer_norm(primitive: Primitive, operands: Operands, attrs: Params) -> 
 
 
 def _run_dropout(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
-    """Return the result and the mask; every call draws another mask, equal in every layout.
-
-    Args:
-        primitive: the primitive.
-        operands: the tensor, parameter or array.
-        attrs: attributes with ``keep_prob``, the probability that an element stays.
-
-    Returns:
-        The tensor with dropped elements set to 0 and the others divided by ``keep_prob``; a bool tensor with True for
-        the elements that stay.
-    """
+    """Return the result and the mask; every call draws another mask, equal in every layout."""
     params = {"rate": 1 - attrs["keep_prob"], "seed": next_seed()}
     dropped = primitive.apply(operands, params)
     # A second run with this seed drops equal elements of ones, which gives the mask.
@@ -367,13 +315,7 @@ def _reduction_row(names: str, ours: str, functions: str = "", **more: Any) -> O
 
 
 def _collective_row(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
-    """Return the table row of a collective, which accepts no strategy.
-
-    Args:
-        name: MindSpore's name of the operator.
-        run: function of the primitive, the operands and the attributes that runs a call.
-        attrs: its attributes besides ``group``, as text that ends with a comma, such as ``"op='sum', "``.
-    """
+    """Return the table row of a collective, which accepts no strategy."""
     return OperatorRow(
         name,
         attrs=f"({attrs}group='{WORLD}')",

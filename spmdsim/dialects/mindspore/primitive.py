@@ -86,9 +86,6 @@ def _match_types(operands: Sequence[Any]) -> list[Any]:
     A float beside integers or bools becomes float32. For example, beside an int32 tensor 2 becomes an int32 array, 0.5
     a float32 array. Without a tensor or array, numbers and lists become arrays, floats in float32. Other operands are
     returned unchanged.
-
-    Args:
-        operands: tensors, parameters, arrays, numbers or lists.
     """
     kind = next((x.dtype for x in operands if isinstance(x, (Tensor, Parameter, np.ndarray))), None)
     if kind is None:

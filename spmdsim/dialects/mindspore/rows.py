@@ -257,9 +257,6 @@ class Dataset(DialectObject):
         the shards in turn: 5 rows give 2 shards rows 0, 2, 4 and 1, 3, 0. The last turn continues at the first row, so
         that shards have equal length. At most ``num_samples`` rows of a shard stay. The steps of the pipeline then
         change the list, in the order in which the program added them.
-
-        Args:
-            shard: number of the shard, from 0.
         """
 
         def sample(epoch: Epoch) -> list[Any]:
@@ -276,10 +273,6 @@ class Dataset(DialectObject):
 
         The values are ``[rows, ...]`` for a batch; one row has no such dim. Transforms of rows are called row by row,
         and their results are stacked.
-
-        Args:
-            name: name of the column.
-            rows: list of row numbers if the dataset has batches, else one row number.
         """
         block = self.columns[name][rows if self._batch else [rows]]
         for transform, takes_batches in self._transforms[name]:
@@ -498,14 +491,7 @@ def _read_mnist(folder: str, usage: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _make_transform(name: str, about: str, function: Callable[..., Any], batched: bool = True) -> type:
-    """Create the class of a transform, a frozen dataclass: calling an instance transforms data.
-
-    Args:
-        name: name of the class.
-        about: its docstring.
-        function: function of the data and options; the options are the constructor's arguments.
-        batched: True if it takes batches, False for single rows; an attribute of the class.
-    """
+    """Create the class of a transform, a frozen dataclass: calling an instance transforms data."""
     options = [*signature(function).parameters.values()][1:]
     fields = [(p.name, Any, field() if p.default is p.empty else field(default=p.default)) for p in options]
     call = lambda self, x: function(x, **vars(self))  # noqa: E731

@@ -276,10 +276,6 @@ class Optimizer(DialectObject, nn.Optimiser):
 
         Parameters with ``beta`` or ``gamma`` in their names have no weight decay, as in MindSpore without parameter
         groups.
-
-        Args:
-            parameter: the parameter; it is not changed.
-            gradient: its gradient.
         """
         decay = self.weight_decay
         if "beta" in parameter.name or "gamma" in parameter.name:
@@ -291,16 +287,7 @@ class Optimizer(DialectObject, nn.Optimiser):
 
 
 def _check_options(loss_scale: float, refused: str, **options: Any) -> dict[str, Any]:
-    """Check two arguments of MindSpore's optimisers; return the arguments ``options`` of ours.
-
-    Args:
-        loss_scale: must be 1: gradients are not scaled here.
-        refused: error text for another unsupported argument, or empty.
-        options: arguments of our optimiser.
-
-    Raises:
-        InputError: If one of the first two arguments is refused.
-    """
+    """Check two arguments of MindSpore's optimisers; return the arguments ``options`` of ours."""
     scaled = f"loss_scale must be 1.0 here, because gradients are not scaled, got {loss_scale}"
     refuse({scaled: loss_scale != 1.0, refused: bool(refused)})
     return options

@@ -46,20 +46,7 @@ def _is_global(placement: Placement | None, sbp: Any) -> bool:
 def _create_global(
     source: Any, shape: tuple[int, ...], kind: np.dtype, placement: Any, sbp: Any, requires_grad: bool
 ) -> GlobalTensor:
-    """Create a global tensor from an array or a function of an index; all ranks must call it.
-
-    Args:
-        source: whole array, or function from a global index (a slice per dim) to the values of that block.
-        shape: global shape.
-        kind: element type.
-        placement: placement of the tensor.
-        sbp: split, broadcast or partial_sum, per mesh axis of the placement.
-        requires_grad: collect a gradient.
-
-    Raises:
-        OneFlowError: If ranks pass different placements, sbp or arrays, a rank of the placement is not running, or a
-            dim is too short to be split.
-    """
+    """Create a global tensor from an array or a function of an index; all ranks must call it."""
     world = current_world()
     check_agreement(placement, sbp, world, None if callable(source) else source)
     layout = placements.check_sizes(placement, sbp, shape)
@@ -167,20 +154,6 @@ def _create_random(
 
     A global tensor has equal values for every placement, and all ranks must call it; local tensors differ between
     ranks.
-
-    Args:
-        shape: shape of the tensor; of each rank's array if local.
-        block: function of a global index and a seed, which returns that block of a global tensor.
-        draw: function of a generator and a shape, for local tensors.
-        kind: element type.
-        placement: placement of a global tensor; None for a local one.
-        sbp: split, broadcast or partial_sum, per mesh axis; None for a local one.
-        device: device of a local tensor; None for the CPU. Of a global tensor it is not used.
-        requires_grad: collect a gradient; for global tensors only.
-
-    Raises:
-        OneFlowError: If only one of placement and sbp is given, a gradient is asked of a local tensor, or ranks differ;
-            see `_create_global`.
     """
     seed = seeds.next()
     if _is_global(placement, sbp):

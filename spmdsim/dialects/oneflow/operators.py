@@ -74,10 +74,6 @@ def _to_global(x: Any, placement: Any) -> Any:
 
     Pending reductions other than sums are reduced, because no sbp describes them. Inside ``no_grad`` the tensor has no
     history.
-
-    Args:
-        x: the tensor; other values are returned unchanged.
-        placement: the placement, whose mesh the tensor has.
     """
     if not isinstance(x, CoreTensor):
         return x

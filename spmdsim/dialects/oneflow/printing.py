@@ -52,10 +52,6 @@ def _append_suffixes(text: str, suffixes: Sequence[str]) -> str:
     For example, ``tensor([]`` with the suffix ``dtype=oneflow.int32`` gives ``tensor([], dtype=oneflow.int32)``. Each
     suffix follows on the current line if it fits in the terminal's width; else it begins a new line, indented like the
     tensor's numbers.
-
-    Args:
-        text: the start of the text, without its closing bracket.
-        suffixes: texts such as ``dtype=oneflow.float32``.
     """
     width, used = line_width(), len(text) - text.rfind("\n") + 1
     for suffix in suffixes:
@@ -91,9 +87,6 @@ def _choose_style(numbers: np.ndarray) -> Callable[[Any], str]:
     It writes exponents if the largest is over 1e8 or over 1000 times the smallest, or if not all are whole and the
     smallest is below 1e-4. Else it writes a point at the end if all are whole, or four digits behind the point.
     Absolute values count, and nan is left out.
-
-    Args:
-        numbers: the values other than 0; may be empty.
     """
     are_whole = bool((numbers == np.ceil(numbers)).all())
     largest, least = (f.reduce(np.abs(numbers), initial=np.nan) for f in (np.fmax, np.fmin))

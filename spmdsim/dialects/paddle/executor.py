@@ -79,9 +79,6 @@ def _reset_parameters(startup: Program) -> None:
     """Set all parameters of a program to their first values, and reset its optimisers.
 
     The parameters are marked as started. First values depend on the seed of the time when the parameter was created.
-
-    Args:
-        startup: the program.
     """
     for parameter in startup.all_parameters():
         parameter.materialise(parameter.value.world, parameter.first_seed)

@@ -318,16 +318,7 @@ def _check_no_group(mp_group: Any) -> None:
 def _weight_layout(
     rows: int, columns: int, axis: Any, parts: Any, group: Any, gather: bool = True
 ) -> SplitLayout:
-    """Return the layout of a parallel layer's weight.
-
-    Args:
-        rows: rows of the weight.
-        columns: columns of the weight.
-        axis: the split dim of a linear; None for a table.
-        parts: number of shards; None for fleet's number.
-        group: must be None.
-        gather: True to return the whole result on every rank.
-    """
+    """Return the layout of a parallel layer's weight."""
     _check_no_group(group)
     operation, parts = "embedding" if axis is None else "linear", parts or fleet.model_parts()
     return split_layout((rows, columns), operation, axis or 0, parts, gather, world_size=current_world().size)

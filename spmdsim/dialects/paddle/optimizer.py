@@ -179,14 +179,6 @@ class Optimizer(DialectObject, nn.Optimiser):
         """Compute the gradients of a loss, and run a step on some parameters.
 
         Gradients that the parameters have are dropped first.
-
-        Args:
-            loss: a tensor of one element.
-            chosen: the parameters.
-            passed: True if the backward pass has run already: gradients are not computed.
-
-        Raises:
-            InputError: If ``chosen`` is empty.
         """
         if not passed:
             for parameter in chosen:
@@ -211,12 +203,6 @@ class Optimizer(DialectObject, nn.Optimiser):
         """Clip the gradients and update parameters in place; those without a gradient stay.
 
         The gradients of parameters with ``need_clip=False`` are not clipped.
-
-        Args:
-            chosen: the parameters, which become the optimiser's.
-
-        Raises:
-            InputError: If there are none.
         """
         text = "an optimiser needs parameters=model.parameters(): the default program has none"
         refuse({text: not chosen})
@@ -275,14 +261,7 @@ class Optimizer(DialectObject, nn.Optimiser):
 def _select_parameters(
     parameters: Sequence[Any], wanted: Any, without: Any, program: static.Program
 ) -> list[Any]:
-    """Return the parameters to train, without those that are not trainable.
-
-    Args:
-        parameters: the parameters to train by default.
-        wanted: parameters or names that replace them, or None.
-        without: parameters or names to leave out, or None.
-        program: the program in which names are looked up.
-    """
+    """Return the parameters to train, without those that are not trainable."""
     chosen = parameters if wanted is None else [program.var(x) if isinstance(x, str) else x for x in wanted]
     omitted = {x if isinstance(x, str) else x.name for x in without or ()}
     return [x for x in chosen if getattr(x, "trainable", True) and x.name not in omitted]

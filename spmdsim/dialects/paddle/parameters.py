@@ -110,12 +110,7 @@ INITIALIZERS = {name: explained(function, name) for name, function in INITIALIZE
 
 
 def _as_attribute(attr: Any, name: str | None = None) -> ParamAttr:
-    """Return an attribute as a `ParamAttr`; ``name`` applies if it has none.
-
-    Args:
-        attr: a `ParamAttr`, a name, or first values (None and True: the default).
-        name: name for an attribute without one.
-    """
+    """Return an attribute as a `ParamAttr`; ``name`` applies if it has none."""
     if isinstance(attr, ParamAttr):
         return attr if attr.name or name is None else replace(attr, name=name)
     return ParamAttr(attr) if isinstance(attr, str) else ParamAttr(name, None if attr is True else attr)

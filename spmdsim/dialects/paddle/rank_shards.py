@@ -58,10 +58,6 @@ def _as_global(x: Any, shards: list[Tensor]) -> Any:
     """Return the global tensor of a rank's shard, and append the shard to ``shards``.
 
     The global tensor is a new object; gradients pass back to the shard.
-
-    Args:
-        x: an operand; anything but a rank's shard is returned unchanged.
-        shards: list to which the shard is appended.
     """
     if not isinstance(x, Tensor) or not x.is_rank_shard:
         return x
@@ -137,17 +133,6 @@ def _refuse(
     """Raise NotCovered: Paddle's result for one rank's shard differs from the global tensor's.
 
     The text has the shapes of both results.
-
-    Args:
-        function: the function.
-        shard: an operand.
-        paddles: Paddle's result, computed from the shard alone.
-        shape: shape of the first rank's shard of this package's result, computed from the global tensor.
-        further: text about a pending sum, with a blank in front, or empty.
-        communicated: number of calls of each collective that was called; only the names are in the text. May be empty.
-
-    Raises:
-        NotCovered: Always.
     """
     steps = f" by {', '.join(communicated)}" if communicated else ""
     rank, name = shard.world.ranks[0], function.__name__.strip("_")
@@ -159,12 +144,7 @@ def _refuse(
 
 
 def _shard_alone(x: Any, world: ShapeOnly) -> Any:
-    """Return an operand as one shard without data: the shard of the first rank of this process.
-
-    Args:
-        x: an operand: a tensor or a parameter. Other values are returned unchanged.
-        world: the world of one rank in which the result lives.
-    """
+    """Return an operand as one shard without data: the shard of the first rank of this process."""
     tensor = x.value if hasattr(x, "as_operand") else x
     if not isinstance(tensor, CoreTensor):
         return x

@@ -413,11 +413,6 @@ def _use_stand_in(k: int, world: World, x: Any) -> Any:
 
     A variable becomes its tensor with the ``k``-th stand-in for sizes that a feed decides, a tensor loses its data. The
     value of a parameter and other operands stay, because parameters remove their data themselves.
-
-    Args:
-        k: 0 or 1, the index in ``STAND_INS``.
-        world: the world without data.
-        x: the operand.
     """
     if isinstance(x, Variable):
         return x.tensors[k]

@@ -200,10 +200,6 @@ class PlanTable:
 
         Steps that are not in the table yet are stored. Received bytes and lower bounds have an entry per rank, in order
         of ranks. The totals are the largest received bytes, the largest lower bound, and the sums of both.
-
-        Args:
-            src: the layout before.
-            dst: the layout after.
         """
         route = plan(src, dst, self.shape, self.dtype)
         step_numbers = [self._step(step, route.itemsize) for step in route.steps]
@@ -394,15 +390,7 @@ def _chunk_spans(history: History, count: int) -> list[tuple[int, int]]:
 def _rank_values(
     history: History, state: int, member: int, local_values: list[np.ndarray], spans: list[tuple[int, int]]
 ) -> list[int]:
-    """Return the values of a rank in a state: per chunk the sum of its contributors' elements.
-
-    Args:
-        history: the executed schedule of the ring.
-        state: number of the state; 0 is the state before the first round.
-        member: the rank's index in its group.
-        local_values: the local values of each member of the group, as flat arrays.
-        spans: ``(start, stop)`` of each chunk's elements.
-    """
+    """Return the values of a rank in a state: per chunk the sum of its contributors' elements."""
     numbers: list[int] = []
     for chunk, span in enumerate(spans):
         contributors = history.contributors(history.states[state].holds[member][chunk])

@@ -102,13 +102,6 @@ def _alternatives(result: SearchResult, operator: Operator) -> list[dict[str, An
 
     The strategies of all other operators are chosen again. Strategies that no program can have are left out. Equal times
     are ordered by the text of the strategy.
-
-    Args:
-        result: the result of the search.
-        operator: an operator of its program.
-
-    Returns:
-        The dicts of :func:`_alternative`.
     """
     settings = result.settings
     others = mesh_strategies(

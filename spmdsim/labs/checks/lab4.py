@@ -28,16 +28,7 @@ BATCH, INPUTS, OUTPUTS = 16, 24, 32
 
 
 def _layouts(answer: Any, names: tuple[str, ...], shapes: dict[str, tuple[int, ...]]) -> dict[str, Layout]:
-    """Check that an answer has a layout per tensor; return the layouts by the tensors' names.
-
-    Args:
-        answer: the student's layouts, in the order of ``names``.
-        names: the names of the tensors.
-        shapes: the shape of each tensor, by name.
-
-    Raises:
-        Mistake: If the answer has another number of items, or an item is no layout or has the wrong number of dims.
-    """
+    """Check that an answer has a layout per tensor; return the layouts by the tensors' names."""
     expect_several(answer, len(names), f"layouts of {', '.join(names)}")
     layouts = dict(zip(names, answer))
     for name, layout in layouts.items():

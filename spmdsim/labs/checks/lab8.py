@@ -37,10 +37,6 @@ def _least(costs: Sequence[Sequence[float]], moves: Sequence[Any]) -> float:
 
     Each operator takes one of its strategies. The result is the seconds of these strategies plus those of the moves
     between consecutive operators, minimised over all choices of strategies.
-
-    Args:
-        costs: for each operator, the seconds of each of its strategies.
-        moves: for two consecutive operators, a matrix: seconds from each strategy of the first to each of the second.
     """
     problem = ChoiceProblem()
     for row in costs:
@@ -70,9 +66,6 @@ def _refuse_enumeration(answer: Callable[..., Any]) -> None:
     Call the answer with chains of 8, 9, … 25 operators with two strategies each, so each chain has twice as many
     combinations as the one before. A chain takes too long if three calls in a row take over :data:`LONG_CALL` seconds;
     a single long call may be the fault of other programs. This comes before a chain that enumeration would never end.
-
-    Args:
-        answer: the student's ``cheapest(costs, moves)``. Its results are not compared.
     """
     for length in range(8, 26):
         chain = _chain(length, 2, seed=length)

@@ -168,15 +168,6 @@ def _check_each(
 
     Yield None after each group of rank counts, once per point. The real ranks are checked after all groups, if this
     process is one of a launched job, which has ``RANKS`` ranks.
-
-    Args:
-        body: the program of a rank.
-        groups: rank counts in groups, such as [[1, 2], [4]].
-        wanted: function (rank, size) -> the right result.
-        name: name of the student's function.
-
-    Raises:
-        Mistake: If a result is wrong.
     """
     for sizes in groups:
         for size in sizes:

@@ -217,10 +217,6 @@ def _replace_tensors(value: Any, substitutes: dict[int, Tensor]) -> Any:
     """Return a copy of an argument in which each tensor is replaced by its substitute.
 
     Lists, tuples and dicts are copied in depth; other values are the same objects.
-
-    Args:
-        value: a tensor, another value, or lists, tuples and dicts of both.
-        substitutes: the substitute of each tensor, by ``id`` of the tensor.
     """
     if is_sequence(value):
         return rebuild_sequence(value, [_replace_tensors(item, substitutes) for item in value])
@@ -233,9 +229,6 @@ def _detach_tensors(result: Any) -> Any:
     """Return a copy of ``result`` with new tensors, without history or gradient.
 
     The arrays are shared. Lists, tuples and dicts are copied in depth; other values stay as they are.
-
-    Args:
-        result: what the function returned.
     """
     if isinstance(result, Tensor):
         return type(result).from_tensor(result)

@@ -167,9 +167,6 @@ class Replay(Pictured):
 
         A replay frees these values after the call. A value that a call computes and nothing reads is released by this
         call.
-
-        Args:
-            outputs: the numbers of the values that the caller gets (results and gradients). No call releases them.
         """
         needed = {*outputs}
         for entry in reversed(self.entries):

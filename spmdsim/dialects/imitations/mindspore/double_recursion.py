@@ -85,10 +85,6 @@ def _strategy_of_cuts(mesh: Mesh, cuts: tuple[str | None, ...]) -> Strategy:
     """Return the strategy in which axis i of a mesh splits the factor that step i cut.
 
     For example, the cuts ``("m", None, "m")`` split factor m by the axes 0 and 2; nothing is split by axis 1.
-
-    Args:
-        mesh: the mesh with one axis per step.
-        cuts: per step the factor that it cut; None for a step that cut nothing.
     """
     splits: dict[str, tuple[str, ...]] = {}
     for axis, factor in zip(mesh.axes, cuts):
@@ -215,11 +211,6 @@ class CutCosts:
         The cost of a product is the elements of the operands and results that lack the factor, times
         ``(pieces - 1) / pieces``. Rows (factors of operand 0 and the result that another operand lacks) cost a tenth of
         it in version 2.x. Cuts of other operators are free (0). See `_can_cut` for cuts that are not possible.
-
-        Args:
-            k: number of the factor in the order of the rule's sizes.
-            state: number of blocks per factor so far.
-            pieces: number of blocks into which each block of the factor is cut.
         """
         if not self._can_cut(k, state, pieces):
             return None
@@ -396,10 +387,6 @@ class _Search:
 
         The numbers continue over all kinds. A new pair is stored with the numbers of its views, the blocks per dim of
         each operand and result.
-
-        Args:
-            kind: number of the kind; operators with equal bound rules are one kind.
-            state: number of blocks per factor.
         """
         number = self.numbers.get((kind, state))
         if number is None:

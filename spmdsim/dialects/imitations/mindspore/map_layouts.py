@@ -187,13 +187,6 @@ def _find_ratios(products: Iterable[int], what: str) -> Shape:
     """Return the sizes whose prefix products are given numbers: the ratios of successive products.
 
     ``_find_ratios({2, 8, 16}, ...)`` is ``(2, 4, 2)``. The products are sorted first; 1 is left out.
-
-    Args:
-        products: the prefix products, in any order.
-        what: what has no common form, for the message.
-
-    Raises:
-        NotExpandable: If a product does not divide the next one.
     """
     factors, below = [], 1
     for product in sorted({*products} - {1}):
@@ -490,9 +483,6 @@ class _Inference:
 
         If the target does not split the dim, the dim is finished and removed from ``open`` (the unfinished dims with
         their axes). Otherwise ``open[dim]`` becomes -1: the dim is whole, and its target axis must still split it.
-
-        Args:
-            dim: an open dim that an axis splits.
         """
         self._add("Concat", dim, self.open[dim])
         if self.after[dim] == -1:

@@ -169,12 +169,6 @@ def _gather_all(before: MapLayout, after: MapLayout, rank: int, ranks: Sizes) ->
     """Return the operators that gather all dims, reshape and slice.
 
     They serve layouts without a common form.
-
-    Args:
-        before: layout before.
-        after: layout after.
-        rank: the rank.
-        ranks: ranks of both device matrices, in row-major order.
     """
     nothing = (-1,) * len(before.map)
     gathers = infer_operators(before.matrix, _without_ones(before), nothing)

@@ -172,10 +172,6 @@ def _check_same_cuts(cuts: Sequence[tuple[int, ...]], matrix: tuple[int, ...]) -
     """Raise ShardError unless each cut is 1 or the device matrix's number at the cut's dim.
 
     For example, cuts (2, 1) fit the device matrix (2, 4); cuts (4, 1) do not.
-
-    Args:
-        cuts: the number of blocks per dim, for each tensor.
-        matrix: the device matrix, as long as the longest entry of ``cuts``.
     """
     for i, entry in enumerate(cuts):
         wrong = [d for d, cut in enumerate(entry) if cut not in (1, matrix[d])]
@@ -367,14 +363,7 @@ def gather(
 def _derive_whole_axis(
     bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], repeat: str
 ) -> Sharded:
-    """Derive the sharding of a Gather whose lookup axis is whole: all other dims may be split.
-
-    Args:
-        bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
-        cuts: cuts of table and indices.
-        ranks: the devices.
-        repeat: side of the device matrix for the axis along which devices do equal work.
-    """
+    """Derive the sharding of a Gather whose lookup axis is whole: all other dims may be split."""
     strategy = strategy_from_factors(bound, factor_cuts(bound, cuts), ranks, repeat=repeat)
     times = len(ranks) // (math.prod(cuts[0]) * math.prod(cuts[1]))
     return derive_sharding("Gather", bound, strategy, mode=NORMAL, repeated_calc=times, repeated_side=repeat)

@@ -88,12 +88,7 @@ def infer_layout(
 
 
 def _refuse_split_table(operator: str, layouts: Sequence[Layout]) -> None:
-    """Raise RuleError if the table of an Embedding, the second operand, is split by rows.
-
-    Args:
-        operator: name of the operator, for the error.
-        layouts: layouts of the operands; with one operand, nothing is checked.
-    """
+    """Raise RuleError if the table of an Embedding, the second operand, is split by rows."""
     if len(layouts) > 1 and layouts[1].canonical.dims[0]:
         raise RuleError(
             f"{operator}: the table must not be split by rows, got {layouts[1]}; the function embedding accepts "
@@ -166,15 +161,7 @@ def _infer_for_any_size(operator: str, layouts: Sequence[Layout], args: Args) ->
 
 
 def _common_layout(operator: str, layouts: Sequence[Layout]) -> list[Layout]:
-    """Return ``[layout]``, the one layout that all operands have.
-
-    Args:
-        operator: name of the operator, for the error.
-        layouts: the layouts of its operands, at least one.
-
-    Raises:
-        RuleError: If the layouts differ.
-    """
+    """Return ``[layout]``, the one layout that all operands have."""
     if any(layout != layouts[0] for layout in layouts):
         raise RuleError(
             f"the operands of {operator} must have the same layout, but got {', '.join(map(str, layouts))}"
@@ -276,11 +263,6 @@ def _broadcast_batch(layout: Layout, shape: Shape, layouts: Sequence[Layout]) ->
 
     Batch dims of a product are all but the last two. One is broadcast if it is whole in this operand, but split in
     another one.
-
-    Args:
-        layout: layout of this operand.
-        shape: its global shape.
-        layouts: layouts of all operands; dims are compared from the right.
     """
     sizes = list(shape)
     for from_right in range(3, layout.ndim + 1):
@@ -352,9 +334,6 @@ def _elementwise_operator(count: int) -> Op:
 
     Only its layouts are used. The operator for one operand is relu, which is not linear: partial sums are reduced
     before it. The operator for two or more operands adds them: partial sums stay partial.
-
-    Args:
-        count: number of operands, at least 1.
     """
     if count == 1:
         return our_operator("relu")

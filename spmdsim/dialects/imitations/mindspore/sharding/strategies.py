@@ -395,10 +395,6 @@ def _to_devices(strategy: Any) -> Any:
     """Return a strategy without the virtual axes of its interleaved layouts.
 
     A virtual axis divides the work of one device. It is no axis of the devices.
-
-    Args:
-        strategy: a layout, or a tuple or list with a layout among its entries, which becomes a tuple. Anything else,
-            such as cuts, is returned unchanged.
     """
     if isinstance(strategy, Layout):
         return device_layout(strategy)
@@ -430,12 +426,7 @@ def fit_sharding(sharding: ShardedOp | None, ndims: Sequence[int]) -> ShardedOp 
 
 
 def _check_devices(layouts: Sequence[Layout], ranks: int) -> None:
-    """Raise ShardError unless the device matrix of each layout has as many devices as there are ranks.
-
-    Args:
-        layouts: the layouts.
-        ranks: number of ranks.
-    """
+    """Raise ShardError unless the device matrix of each layout has as many devices as there are ranks."""
     for layout in layouts:
         if layout.mesh.size != ranks:
             raise ShardError(
