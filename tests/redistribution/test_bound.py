@@ -112,7 +112,7 @@ def test_pending_targets_are_at_or_above_the_bound() -> None:
             if len(src.partial) == 2 or not {*dst.partial} - {*src.partial}:
                 continue
             busiest, total = optimum(kinds(src, dst, (4,), 4), range(4), every_schedule)
-            bound, route = lower_bound(src, dst, (4,)), plan(src, dst, (4,), "int8", partial_target=True)
+            bound, route = lower_bound(src, dst, (4,)), plan(src, dst, (4,), "int8")
             assert bound.total <= total and bound.busiest <= math.ceil(busiest - 1e-6), (src, dst)
             assert route.max_nbytes >= bound.busiest and route.total_nbytes >= bound.total
             checked += 1
@@ -127,13 +127,13 @@ def test_values_that_become_pending_are_received_once_per_group() -> None:
             if {*dst.partial} & {*src.partial}:
                 continue
             shards = [terms[proof.contribution(src, rank)][src.slices((4, 6), rank)] for rank in range(4)]
-            route = plan(src, dst, (4, 6), np.int64, partial_target=True)
+            route = plan(src, dst, (4, 6), np.int64)
             after = proof.run(world, route, shards)
             for line in mesh.groups(*dst.partial_axes):
                 group_sum = sum(after[rank] for rank in line)
                 assert np.array_equal(group_sum, total[dst.slices((4, 6), line[0])]), (src, dst)
     src, dst = mesh(None, None, partial="a"), mesh(None, None, partial="b")
-    route = plan(src, dst, (64, 64), "int8", partial_target=True)
+    route = plan(src, dst, (64, 64), "int8")
     assert route.max_nbytes == route.max_lower_bound == 2048  # a copy for every rank would be twice the bytes
 
 

@@ -79,9 +79,7 @@ def test_unsupported_transitions_are_refused() -> None:
     with pytest.raises(PlanError, match="one mesh only"):
         plan(mesh("a"), other("x"), (4,), style="dtensor")
     with pytest.raises(PlanError, match="does not turn"):
-        plan(
-            mesh(("b", "a"), None), mesh("a", None, partial="b"), (4, 4), style="dtensor", partial_target=True
-        )
+        plan(mesh(("b", "a"), None), mesh("a", None, partial="b"), (4, 4), style="dtensor")
     with pytest.raises(PlanError, match="does not turn"):
         plan(mesh(None), mesh(None, partial="a"), (4,), style="dtensor")
 

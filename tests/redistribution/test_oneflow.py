@@ -37,7 +37,7 @@ def test_total_bytes_on_one_axis_equal_published_bytes(case: dict) -> None:
     side = math.isqrt(case["logical_bytes"] // 2)
     mesh = Mesh((case["p"],), ("x",))
     src, dst = (Layout.from_placements(mesh, [placement(case[end])], 2) for end in ("src", "dst"))
-    route = plan(src, dst, (side, case["logical_bytes"] // side), "int8", partial_target=True)
+    route = plan(src, dst, (side, case["logical_bytes"] // side), "int8")
     assert route.total_nbytes == case["ideal_total_bytes_received"]
 
 
@@ -65,7 +65,7 @@ def test_shards_equal_published_numbers(case: dict) -> None:
         shape[first.dim] = sum(inputs[rank].shape[first.dim] for rank in mesh.rank_list)
     layouts = [Layout.from_placements(mesh, [one], 2) for mesh, one in links]
     for src, dst in itertools.pairwise(layouts):
-        for step in plan(src, dst, shape, np.int64, partial_target=True).steps:
+        for step in plan(src, dst, shape, np.int64).steps:
             shards = world.run(step, shards)
     wanted = {int(rank): np.array(values) for rank, values in case["expected_per_rank"].items()}
     if layouts[-1].partial:  # the sum is defined, but not the contribution of each rank

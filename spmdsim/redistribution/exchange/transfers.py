@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.core import Bounds
+from spmdsim.core.step import volume
 from spmdsim.errors import many
 
 
@@ -29,7 +30,7 @@ class Transfer(NamedTuple):
     @property
     def count(self) -> int:  # type: ignore[override]
         """Number of elements of the box."""
-        return math.prod([stop - start for start, stop in self.box])
+        return volume(self.box)
 
 
 class Transfers(Sequence[Transfer]):

@@ -325,7 +325,6 @@ def plan(
     to_shape: Sequence[int] | None = None,
     style: None = None,
     *,
-    partial_target: bool = True,
     more_memory: bool = False,
 ) -> Plan: ...
 @overload
@@ -338,7 +337,6 @@ def plan(
     to_shape: Sequence[int] | None = None,
     *,
     style: str,
-    partial_target: bool = True,
     more_memory: bool = False,
 ) -> StyledPlan: ...
 @explained
@@ -351,7 +349,6 @@ def plan(
     to_shape: Sequence[int] | None = None,
     style: str | None = None,
     *,
-    partial_target: bool = True,
     more_memory: bool = False,
 ) -> Plan | StyledPlan:
     """Return the cheapest plan from one layout of a tensor to another.
@@ -361,15 +358,14 @@ def plan(
 
     Args:
         src: the layout before, on any mesh; pending values are reduced on the way.
-        dst: the layout after, on the same mesh or another one.
+        dst: the layout after, on the same mesh or another one. One rank along a new pending axis owns each value; the
+            others own what the reduction ignores, such as 0 for a sum.
         shape: global shape.
         dtype: the element type, or a value that NumPy converts to one.
         machine: the cost model that prices the candidates. Without one, the plan in which the busiest rank receives
             the fewest bytes wins, then the one with the fewest steps.
         to_shape: the global shape after, to reshape on the way.
         style: ``"mindspore"`` or ``"dtensor"`` for the plan of MindSpore's inference or of DTensor's default planner.
-        partial_target: allow a target with pending values that are not pending in the source. One rank along a new
-            pending axis then owns each value, and the others own what the reduction ignores, such as 0 for a sum.
         more_memory: allow collective steps after which a rank owns more than the larger of source and target shard,
             if that is faster. Such plans are taken anyway if the machine can run no other plan.
 
@@ -402,9 +398,7 @@ def plan(
         kind.type is not np.void or kind.names or kind.subdtype
     ):  # Elements of any number of bytes may be planned.
         kind = number_type(kind, "a plan would move")
-    ours = _plan_by_value(
-        src, dst, as_integers(shape), kind, model, target_shape, partial_target, more_memory
-    )
+    ours = _plan_by_value(src, dst, as_integers(shape), kind, model, target_shape, more_memory)
     return ours if style is None else _plan_in_style(ours, style)
 
 
@@ -423,7 +417,6 @@ def _plan_by_value(
     dtype: np.dtype,
     machine: Any,
     to_shape: tuple[int, ...] | None,
-    partial_target: bool,
     more_memory: bool,
 ) -> Plan:
     """Return the plan for the arguments of :func:`plan`, which are hashable here; cached by value.
@@ -435,14 +428,16 @@ def _plan_by_value(
         dtype: the element type.
         machine: the cost model, or None.
         to_shape: the global shape after; None, or equal to ``shape``, if the plan does not reshape.
-        partial_target: as in :func:`plan`.
         more_memory: as in :func:`plan`.
 
     Raises:
         PlanError: If layouts and shapes do not fit, or the target's pending reductions do not.
     """
     _check_shapes(src, dst, shape, shape if to_shape is None else to_shape, one_shape=to_shape is None)
-    _check_reductions(src, dst, partial_target)
+    if dst.partial and src.partial and dst.reduce_op != src.reduce_op:
+        raise PlanError(
+            f"plan: dst must be pending by {src.reduce_op} as src is, or reduced, got {dst.reduce_op}: {src} -> {dst}"
+        )
     if to_shape == shape:
         to_shape = None
     itemsize = storage_dtype(src, dtype).itemsize
@@ -565,26 +560,4 @@ def _check_shapes(src: Layout, dst: Layout, shape: Shape, shape_after: Shape, on
         raise PlanError(
             f"plan: to_shape must have the {many(math.prod(shape), 'element')} of shape {shape}, got {shape_after} with "
             f"{math.prod(shape_after)}: {src} -> {dst}"
-        )
-
-
-def _check_reductions(src: Layout, dst: Layout, partial_target: bool) -> None:
-    """Raise PlanError if ``dst`` is partial in a way that ``src`` cannot become.
-
-    A ``dst`` that is not partial always passes. If both are partial, their reductions must be equal.
-
-    Args:
-        src: the layout before.
-        dst: the layout after.
-        partial_target: False to refuse new pending axes: then both layouts must have one mesh, and ``src`` must be
-            partial along each partial axis of ``dst``.
-    """
-    if dst.partial and not partial_target and not (src.mesh == dst.mesh and {*dst.partial} <= {*src.partial}):
-        raise PlanError(
-            f"plan: dst must be reduced where partial_target is False, got {src} -> {dst}; "
-            f"ask for {dst.reduced}"
-        )
-    if dst.partial and src.partial and dst.reduce_op != src.reduce_op:
-        raise PlanError(
-            f"plan: dst must be pending by {src.reduce_op} as src is, or reduced, got {dst.reduce_op}: {src} -> {dst}"
         )
