@@ -9,7 +9,7 @@ The verdict depends on the kind of reference:
   single process. It is ``overflow`` if a run exceeds the range of its type. The function must be the same program;
   ``rtol`` allows for the error of another algorithm, such as an iteration that stops at a residual.
 * **An array** (or a function that returns a block of one) contains no information about rounding. The tolerance is
-  ``8 u sqrt(depth) * magnitude``, which is sharp if ``magnitude`` states the size of each element's terms. Beyond the
+  ``8 u sqrt(depth)`` times the reference's largest absolute value. Beyond the
   tolerance the verdict is ``unproven`` as long as cancellation can explain the error, also for an element whose error
   is much larger than those around it. It is ``WRONG`` if half of the digits are lost, or beyond the caller's ``rtol``
   and ``atol``.
@@ -60,7 +60,6 @@ def check(
     *,
     operands: Sequence[Tensor | ArrayLike] | None = None,
     depth: int = 1,
-    magnitude: float | np.ndarray | None = None,
     rtol: float | None = None,
     atol: float = 0.0,
 ) -> Verdict:
@@ -86,16 +85,13 @@ def check(
             slices.
         depth: number of terms that each element is a sum of; it widens the tolerance. 0: elements are copied, or
             integers that the type adds exactly in any order; every bit counts.
-        magnitude: size of the added terms, one number or an array of the global shape, such as ``abs(a) @ abs(b)``
-            for a product; None: the reference's largest absolute value. If rounding is measured, it
-            only affects the verdict ``ill-conditioned here``.
         rtol: allowed error as a part of each element's absolute value in the reference, in place of the formula for
             arrays. None: the formula, or 0 if ``atol`` is given. If rounding is measured, the larger one of the
             measured and this error is allowed.
         atol: allowed difference in addition to ``rtol``.
 
     Raises:
-        InputError: If the reference or ``magnitude`` has another shape, or operands are passed for an array.
+        InputError: If the reference has another shape, or operands are passed for an array.
         WorldError: If the world has no data.
         UsageTypeError: If ``tensor`` is no tensor, or a function without ``operands`` does not accept a tuple of
             slices.
@@ -116,12 +112,7 @@ def check(
         raise WorldError("check: tensor must have data, got one of a ShapeOnly world; use LockStep")
     tensor = tensor.detach().to(tensor.layout.reduced)
     expected = _Expected(tensor, reference, operands)
-    if magnitude is not None and np.shape(magnitude) not in ((), tensor.meta.shape):
-        raise InputError(
-            f"check: magnitude must be one number or have the tensor's shape {tensor.meta.shape}, got shape "
-            f"{np.shape(magnitude)}"
-        )
-    limits = _Limits(tensor.dtype, depth, magnitude, rtol, atol)
+    limits = _Limits(tensor.dtype, depth, rtol, atol)
     pieces = Pieces(tensor.layout, tensor.meta.shape)
     surveys = [
         _compare_shard(tensor, pieces, rank, shard, expected) if rank in tensor.layout.mesh else None
@@ -336,7 +327,6 @@ class _Limits:
 
     dtype: Any
     depth: int
-    magnitude: float | np.ndarray | None
     rtol: float | None
     atol: float
     scale: float = 0.0
@@ -347,8 +337,7 @@ class _Limits:
     def with_summaries(self, summaries: Sequence[_Summary]) -> _Limits:
         """Return a copy whose last four fields summarise all shards.
 
-        - ``scale`` (the size of the values): the caller's magnitude, or the largest element of it; without a magnitude,
-          the largest scale of a shard.
+        - ``scale`` (the size of the values): the largest scale of a shard.
         - ``bulk`` (the usual error): the lower median of the shards' bulks; 0 if all shards are empty.
         - ``single`` (the spread of measured runs): the largest of a shard; nan without shards.
         - ``own_type`` (the type of measured runs): that of the first shard; None without shards.
@@ -357,8 +346,6 @@ class _Limits:
             summaries: one per shard; may be empty. :func:`_summarise_errors` describes their facts.
         """
         scale = max((summary.scale for summary in summaries), default=0.0)
-        if self.magnitude is not None:
-            scale = float(np.max(self.magnitude, initial=0.0))
         bulks = sorted(summary.bulk for summary in summaries if not math.isnan(summary.bulk))
         bulk = bulks[(len(bulks) - 1) // 2] if bulks else 0.0
         single = max((summary.single for summary in summaries), default=math.nan)
@@ -373,7 +360,6 @@ class _Limits:
         - The caller passed ``rtol`` or ``atol``: ``atol + rtol * |reference|`` (``atol`` where the reference is not
           finite), or the measured rounding where that is larger.
         - Rounding was measured: the result of `Measured.allowed`.
-        - The caller passed an array of magnitudes (the size of each element's terms): :meth:`errors_of_terms`.
         - Else one number for all elements: the rounding of a sum of ``depth`` terms as large as ``scale``.
 
         For example, with ``rtol`` 0.1 and ``atol`` 1 the reference values 10 and -20 allow errors of 2 and 3.
@@ -388,22 +374,7 @@ class _Limits:
             return tolerated if measured is None else np.maximum(tolerated, measured)
         if measured is not None:
             return measured
-        if not self.has_magnitudes:
-            return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
-        index = tuple(slice(low, low + n) for low, n in zip(piece.start, piece.error.shape))
-        return self.errors_of_terms(np.asarray(self.magnitude)[index], np.abs(piece.truth))
-
-    def errors_of_terms(self, magnitude: Any, values: np.ndarray) -> np.ndarray:
-        """Return the error that rounding explains for sums of terms, plus one rounding of each sum.
-
-        Terms of 16-bit types are taken as added up in float32.
-
-        Args:
-            magnitude: the size of the terms of each element.
-            values: the absolute value of each sum.
-        """
-        adding = tolerance(np.float32 if is_half(self.dtype) else self.dtype, 1.0, self.depth)[0]
-        return np.asarray(adding * magnitude + tolerance(self.dtype, 1.0, 1)[0] * values, np.float64)
+        return np.broadcast_to(tolerance(self.dtype, self.scale, self.depth)[0], piece.error.shape)
 
     def usual_errors(self, piece: _Piece) -> np.ndarray:
         """Return, per element, the largest error that does not stand out from the errors around it.
@@ -411,12 +382,12 @@ class _Limits:
         It is the larger of two numbers:
 
         - The error that rounding of the element's own value explains. For 16-bit types with ``depth`` above 0, the
-          value is a sum of terms that were rounded, too: then it is `errors_of_terms` with terms of size ``scale``.
+          value is a sum of terms of size ``scale`` that were added up in float32, and rounded once.
         - ``OUTLIER`` (64) times the usual error of the shard: nine tenths of its elements have at most this error. A
           shard of fewer than 16 elements uses the lower median of the usual errors of all shards.
 
-        No error stands out (all results are infinite) if rounding was measured, the caller passed a tolerance or an
-        array of magnitudes, or the type is exact.
+        No error stands out (all results are infinite) if rounding was measured, the caller passed a tolerance, or the
+        type is exact.
 
         Args:
             piece: the shard with its reference.
@@ -424,19 +395,15 @@ class _Limits:
         Returns:
             A float64 array of the shard's shape.
         """
-        has_own_limits = piece.measured is not None or self.has_user_tolerance or self.has_magnitudes
-        if has_own_limits or not is_rounded(self.dtype):
+        if piece.measured is not None or self.has_user_tolerance or not is_rounded(self.dtype):
             return np.full(piece.error.shape, np.inf)
-        own_rounding = tolerance(self.dtype, 1.0, self.depth)[0] * np.abs(piece.truth)
+        values = np.abs(piece.truth)
+        own_rounding = tolerance(self.dtype, 1.0, self.depth)[0] * values
         if is_half(self.dtype) and self.depth:
-            own_rounding = self.errors_of_terms(self.scale, np.abs(piece.truth))
+            adding = tolerance(np.float32, 1.0, self.depth)[0]
+            own_rounding = adding * self.scale + tolerance(self.dtype, 1.0, 1)[0] * values
         surrounding_error = piece.summary.bulk if piece.error.size >= 16 else self.bulk
         return np.asarray(np.maximum(own_rounding, OUTLIER * surrounding_error), np.float64)
-
-    @property
-    def has_magnitudes(self) -> bool:
-        """True if the caller passed the magnitude of the terms of each element."""
-        return self.magnitude is not None and np.ndim(self.magnitude) > 0
 
     @property
     def has_user_tolerance(self) -> bool:
@@ -457,13 +424,11 @@ class _Limits:
         """The formula of the allowed error as text, for the report.
 
         - The caller passed ``rtol`` or ``atol``: "rtol 0.01, atol 0.1", or "rtol 0.01" if ``atol`` is 0.
-        - Else the text of :func:`~spmdsim.arrays.rounding.tolerance`: "8 u(float32) sqrt(4 terms) * 2.5". If the caller
-          passed an array of magnitudes, the text begins with "terms of each element: ".
+        - Else the text of :func:`~spmdsim.arrays.rounding.tolerance`: "8 u(float32) sqrt(4 terms) * 2.5".
         """
         if self.has_user_tolerance:
             return f"rtol {self.rtol or 0:g}" + (f", atol {self.atol:g}" if self.atol else "")
-        prefix = "terms of each element: " if self.has_magnitudes else ""
-        return prefix + tolerance(self.dtype, self.scale, self.depth)[1]
+        return tolerance(self.dtype, self.scale, self.depth)[1]
 
     @property
     def single_rounding(self) -> str:
@@ -478,12 +443,11 @@ class _Limits:
         """The error up to which cancellation may explain a wrong element.
 
         It is half of the digits of the largest value: ``sqrt(u) * scale`` with the type's unit roundoff u. Types finer
-        than float32 use the u of float32. It is 0 if elements are copied (``depth`` 0), the type is exact, or the
-        caller passed an array of magnitudes.
+        than float32 use the u of float32. It is 0 if elements are copied (``depth`` 0), or the type is exact.
         """
         u = unit_roundoff(self.dtype)
         hopeless = math.sqrt(max(u, unit_roundoff(np.float32))) * self.scale
-        return hopeless if u and self.depth and not self.has_magnitudes else 0.0
+        return hopeless if u and self.depth else 0.0
 
     def overflows(self, worst: _Report) -> bool:
         """Return True if a partial sum may have overflowed.

@@ -12,7 +12,6 @@ shards of other nodes, with their hosts.
 from __future__ import annotations
 
 import json
-import math
 import os
 import struct
 import uuid
@@ -41,7 +40,7 @@ from spmdsim.arrays.model_files import is_model, load_model
 from spmdsim.arrays.program_tensor import Tensor
 from spmdsim.arrays.sources import require_equal_source
 from spmdsim.core import Bounds, Layout
-from spmdsim.core.step import overlap
+from spmdsim.core.step import overlap, volume
 from spmdsim.errors import InputError, SpmdError, UsageTypeError, WorldError, many, nearest
 from spmdsim.layout.element_type import safetensors_name
 from spmdsim.worlds.convert_operands import Described
@@ -637,7 +636,7 @@ def _assemble_block(
             source_index = (*source_index, slice(0, 2))  # the real and the imaginary parts
         stored = open_array(files / shard["file"], name)[source_index]
         out[_slice_box(box, wanted)] = _view_as_stored_dtype(stored, dtype)
-        covered += math.prod(stop - start for start, stop in box)
+        covered += volume(box)
     if covered != out.size:
         raise InputError(
             f"the checkpoint's shards of {name!r} do not cover {wanted}: {covered} of {many(out.size, 'element')}"

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from spmdsim.core import Layout, Mesh
+from spmdsim.core.step import volume
 from spmdsim.errors import InputError, many
 from spmdsim.layout.element_type import safetensors_dtype, safetensors_name
 from spmdsim.reading import read_json, readable
@@ -151,7 +152,7 @@ def _check_entry(name: str, entry: Any) -> None:
             raise ValueError(
                 f"a shard of {name!r} must have bounds inside of shape {shape}, a file and a crc32, got {shard!r}"
             )
-        size = math.prod(stop - start for start, stop in bounds)
+        size = volume(bounds)
         total += size
         if size:
             boxes.append(tuple(map(tuple, bounds)))

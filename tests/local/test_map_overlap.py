@@ -147,7 +147,6 @@ def test_boundaries_may_be_absent_or_numbers(world):
     np.testing.assert_array_equal(same.full(), np.convolve(a, [1, 2, 4], "same"))
     for options in (
         {"boundary": 7},
-        {"boundary": "constant", "constant": 7},
         {"boundary": {0: 7.0}},
         {"boundary": [7]},
     ):

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from spmdsim.arrays.local.axis_ranks import Axes, Groups, axis_rank, axis_size, find_caller, quote_axis_names
+from spmdsim.arrays.local.axis_ranks import Axes, axis_rank, axis_size, find_caller, quote_axis_names
 from spmdsim.arrays.local.trees import accept_trees
 from spmdsim.arrays.local.turns import CallingRank, TurnCall
+from spmdsim.arrays.operands import normalise_dim
 from spmdsim.core import Layout, Mesh
 from spmdsim.core.notation.layouts import short_dtype
 from spmdsim.core.step import Step
@@ -35,20 +36,18 @@ def _make_collective(function: F) -> F:
 
 
 @_make_collective
-def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
+def psum(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """Sum arrays over the ranks along an axis; every rank receives the sum (all_reduce).
 
     Args:
         x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
-            itself. None: one group.
 
     Returns:
         The sum, an array in the shape of ``x``; bools are summed as int64.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        RuleError: If no local function runs, or the mesh has no such axis.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -61,11 +60,11 @@ def psum(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     """
     array = _check_numbers("psum", x)
     array = array.astype(np.int64) if array.dtype.kind == "b" else array
-    return _all_reduce("psum", "sum", array, axis_name, axis_index_groups)
+    return _all_reduce("psum", "sum", array, axis_name)
 
 
 @_make_collective
-def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
+def pmean(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """Average arrays over the ranks along an axis.
 
     The arguments and the errors are those of :func:`psum`.
@@ -73,13 +72,12 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
     Args:
         x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: groups of ranks along the axis, as in :func:`psum`; None: one group.
 
     Returns:
         The mean, an array in the shape of ``x``.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        RuleError: If no local function runs, or the mesh has no such axis.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -90,13 +88,12 @@ def pmean(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) ->
     >>> run(lambda a: pmean(a, "x"))(x).full()
     array([2., 3., 2., 3.])
     """
-    ranks = len(axis_index_groups[0]) if axis_index_groups else axis_size(axis_name)
-    mean: np.ndarray = np.asarray(psum(x, axis_name, axis_index_groups=axis_index_groups) / ranks)
+    mean: np.ndarray = np.asarray(psum(x, axis_name) / axis_size(axis_name))
     return mean
 
 
 @_make_collective
-def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
+def pmax(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """Compute the element-wise maximum over the ranks along an axis.
 
     The arguments and the errors are those of :func:`psum`.
@@ -104,13 +101,12 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     Args:
         x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: groups of ranks along the axis, as in :func:`psum`; None: one group.
 
     Returns:
         The maximum, an array in the shape of ``x``.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        RuleError: If no local function runs, or the mesh has no such axis.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -121,11 +117,11 @@ def pmax(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: pmax(a, "x"))(x).full()
     array([3, 4, 3, 4])
     """
-    return _all_reduce("pmax", "max", _check_numbers("pmax", x), axis_name, axis_index_groups)
+    return _all_reduce("pmax", "max", _check_numbers("pmax", x), axis_name)
 
 
 @_make_collective
-def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> np.ndarray:
+def pmin(x: ArrayLike, axis_name: Axes) -> np.ndarray:
     """Compute the element-wise minimum over the ranks along an axis.
 
     The arguments and the errors are those of :func:`psum`.
@@ -133,13 +129,12 @@ def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     Args:
         x: this rank's array; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: groups of ranks along the axis, as in :func:`psum`; None: one group.
 
     Returns:
         The minimum, an array in the shape of ``x``.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, or the groups do not contain each rank once.
+        RuleError: If no local function runs, or the mesh has no such axis.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
     >>> from spmdsim import Mesh, Tensor
@@ -150,13 +145,11 @@ def pmin(x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None) -> 
     >>> run(lambda a: pmin(a, "x"))(x).full()
     array([1, 2, 1, 2])
     """
-    return _all_reduce("pmin", "min", _check_numbers("pmin", x), axis_name, axis_index_groups)
+    return _all_reduce("pmin", "min", _check_numbers("pmin", x), axis_name)
 
 
 @_make_collective
-def all_gather(
-    x: ArrayLike, axis_name: Axes, *, axis_index_groups: Groups = None, axis: int = 0, tiled: bool = False
-) -> np.ndarray:
+def all_gather(x: ArrayLike, axis_name: Axes, *, axis: int = 0, tiled: bool = False) -> np.ndarray:
     """Gather the arrays of all ranks along an axis; every rank receives all of them.
 
     They are stacked along a new dimension ``axis``, or with ``tiled`` concatenated along an existing one. The call
@@ -165,8 +158,6 @@ def all_gather(
     Args:
         x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
-            itself. None: one group.
         axis: position of the new dimension in the result; with ``tiled`` the dimension along which arrays are joined.
             Negative numbers count from the end.
         tiled: join along an existing dimension.
@@ -175,8 +166,7 @@ def all_gather(
         The arrays of all ranks along the axis, in the order of their numbers.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, the array has no such dim, or the groups do
-            not contain each rank once.
+        RuleError: If no local function runs, the mesh has no such axis, or the array has no such dim.
         InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
@@ -189,8 +179,8 @@ def all_gather(
     array([1, 3, 1, 3])
     """
     array = _check_numbers("all_gather", x)
-    caller, axes = find_caller("all_gather", axis_name, axis_index_groups)
-    dim = _normalise_dim("all_gather", axis, array.ndim + (not tiled))
+    caller, axes = find_caller("all_gather", axis_name)
+    dim = normalise_dim(axis, array.ndim + (not tiled), "all_gather: ")
     if not tiled:
         array = np.expand_dims(array, dim)
     shape = (*array.shape[:dim], array.shape[dim] * caller.mesh.axis_size(*axes), *array.shape[dim + 1 :])
@@ -204,7 +194,6 @@ def psum_scatter(
     axis_name: Axes,
     *,
     scatter_dimension: int = 0,
-    axis_index_groups: Groups = None,
     tiled: bool = False,
 ) -> np.ndarray:
     """Sum arrays over the ranks along an axis; each rank receives its block (reduce_scatter).
@@ -217,8 +206,6 @@ def psum_scatter(
         x: this rank's array, or arrays in a tuple, list or dict; all ranks have equal shapes.
         axis_name: an axis of the mesh, or several, the first one major.
         scatter_dimension: the dimension that is cut; negative numbers count from the end.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
-            itself. None: one group.
         tiled: keep the dimension.
 
     Returns:
@@ -226,7 +213,7 @@ def psum_scatter(
 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one of another
-            size, or the groups do not contain each rank once.
+            size.
         InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
@@ -239,8 +226,8 @@ def psum_scatter(
     array([4, 6])
     """
     array = _check_numbers("psum_scatter", x)
-    caller, axes = find_caller("psum_scatter", axis_name, axis_index_groups)
-    dim = _normalise_dim("psum_scatter", scatter_dimension, array.ndim)
+    caller, axes = find_caller("psum_scatter", axis_name)
+    dim = normalise_dim(scatter_dimension, array.ndim, "psum_scatter: ")
     if not tiled:
         _require_size("psum_scatter", array, dim, caller.mesh.axis_size(*axes), axes)
     build = partial(_make_step, "reduce_scatter", axes=axes, shape=array.shape, after=dim)
@@ -257,7 +244,6 @@ def all_to_all(
     split_axis: int,
     concat_axis: int,
     *,
-    axis_index_groups: Groups = None,
     tiled: bool = False,
 ) -> np.ndarray:
     """Send block ``j`` of dimension ``split_axis`` to rank ``j``, and join the received blocks.
@@ -276,8 +262,6 @@ def all_to_all(
         split_axis: the dimension that is cut into one block per rank.
         concat_axis: the dimension along which blocks are joined, in the order of their source ranks; a new one is
             counted in the result.
-        axis_index_groups: numbers of ranks along the axis, in groups of equal size; each group communicates by
-            itself. None: one group.
         tiled: keep both dimensions.
 
     Returns:
@@ -285,7 +269,7 @@ def all_to_all(
 
     Raises:
         RuleError: If no local function runs, the mesh has no such axis, the array has no such dim or one that does
-            not divide, or the groups do not contain each rank once.
+            not divide.
         InputError: If elements are no numbers.
         DisagreementError: If ranks call different collectives, or with different shapes or types.
 
@@ -298,10 +282,10 @@ def all_to_all(
     array([1, 3, 2, 4])
     """
     array = _check_numbers("all_to_all", x)
-    caller, axes = find_caller("all_to_all", axis_name, axis_index_groups)
+    caller, axes = find_caller("all_to_all", axis_name)
     size = caller.mesh.axis_size(*axes)
     split_dim, concat_dim = (
-        _normalise_dim("all_to_all", dim, array.ndim) for dim in (split_axis, concat_axis)
+        normalise_dim(dim, array.ndim, "all_to_all: ") for dim in (split_axis, concat_axis)
     )
     if not tiled:
         _require_size("all_to_all", array, split_dim, size, axes)
@@ -386,9 +370,9 @@ def _check_numbers(what: str, x: ArrayLike) -> np.ndarray:
     return array.astype(number_type(array.dtype, f"{what} is for numbers, but got"), copy=False)
 
 
-def _all_reduce(what: str, op: str, array: np.ndarray, name: Axes, groups: Groups) -> np.ndarray:
+def _all_reduce(what: str, op: str, array: np.ndarray, name: Axes) -> np.ndarray:
     """Run an all-reduce over the axes; ``what`` is the called function, ``op`` the reduction."""
-    caller, axes = find_caller(what, name, groups)
+    caller, axes = find_caller(what, name)
     build = partial(_make_step, "all_reduce", axes=axes, shape=array.shape, op=op)
     return _run_collective(caller, build, axes, array, what)
 
@@ -479,13 +463,6 @@ def _make_permutation_step(
     ]
     src, dst = (Layout(end, ("pair", *[None] * len(shape))) for end in ends)
     return Step("exchange", (), src, dst, (src.mesh.size, *shape))
-
-
-def _normalise_dim(what: str, dim: int, ndim: int) -> int:
-    """Return a dim as a non-negative number."""
-    if not -ndim <= dim < ndim:
-        raise RuleError(f"{what}: dim {dim} is out of range for an array of {many(ndim, 'dim')}")
-    return dim % ndim
 
 
 def _require_size(what: str, array: np.ndarray, dim: int, ranks: int, axes: tuple[str, ...]) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from difflib import get_close_matches
 
-from spmdsim.arrays.local.turns import CallingRank, get_calling_rank, make_mesh_with_groups
-from spmdsim.errors import RuleError
+from spmdsim.arrays.local.turns import CallingRank, get_calling_rank
+from spmdsim.errors import RuleError, unknown
 from spmdsim.wrong_calls import explained
 
 __all__ = ["axis_index", "axis_rank", "axis_size"]
 
 #: An axis, or several, the first one major.
 Axes = str | Sequence[str]
-#: Numbers of ranks along the axes, in groups of equal size that communicate separately; None: one group.
-Groups = Sequence[Sequence[int]] | None
 
 
 @explained
@@ -77,41 +73,25 @@ def axis_size(name: Axes) -> int:
     return caller.mesh.axis_size(*axes)
 
 
-def find_caller(what: str, name: Axes, groups: Groups = None) -> tuple[CallingRank, tuple[str, ...]]:
+def find_caller(what: str, name: Axes) -> tuple[CallingRank, tuple[str, ...]]:
     """Return the rank whose local function is running, and the names of the axes as a tuple.
-
-    Without groups, the tuple has the names in ``name``. With groups, the returned rank belongs to a new mesh. Its first
-    axis numbers the groups, and its second axis numbers the ranks of a group; the tuple has the second axis only. So a
-    collective along these axes stays inside of the group.
 
     Args:
         what: the called function, for error messages.
         name: an axis or several.
-        groups: numbers of ranks along the axes, in groups of equal size, or None for one group.
 
     Raises:
-        RuleError: If no local function runs, the mesh has no such axis, an axis is named twice, or the groups do not
-            contain each rank once or differ in size.
+        RuleError: If no local function runs, the mesh has no such axis, or an axis is named twice.
     """
     caller = get_calling_rank(what)
     axes = (name,) if isinstance(name, str) else tuple(name)
     for axis in axes:
         if axis not in caller.mesh.size_of:
-            near = get_close_matches(str(axis), caller.mesh.axes, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise RuleError(f"{what}: {caller.mesh} has no axis {axis!r}{hint}")
+            problem = f"{what}: {caller.mesh} has no axis {axis!r}"
+            raise unknown(problem, axis, caller.mesh.axes, RuleError)
     if len(set(axes)) < len(axes):
         raise RuleError(f"{what}: an axis is named twice in {axes}")
-    if groups is None:
-        return caller, axes
-    numbers, size = tuple(tuple(map(int, group)) for group in groups), caller.mesh.axis_size(*axes)
-    if sorted(sum(numbers, ())) != [*range(size)] or len({*map(len, numbers)}) > 1:
-        raise RuleError(
-            f"{what}: axis_index_groups has each of 0 to {size - 1}, the ranks along {quote_axis_names(axes)}, once, in groups of "
-            f"one size, but got {[list(group) for group in numbers]}"
-        )
-    mesh = make_mesh_with_groups(caller.mesh, axes, numbers)
-    return replace(caller, mesh=mesh), mesh.axes[1:]
+    return caller, axes
 
 
 def quote_axis_names(axes: Sequence[str]) -> str:

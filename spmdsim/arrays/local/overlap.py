@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -17,7 +16,7 @@ from spmdsim.arrays.ops.shape import make_same_dims_rule
 from spmdsim.arrays.ops.windowed import Margins, WindowBound, WindowOp, Windows, count_margins, pad_block
 from spmdsim.arrays.values import view_read_only
 from spmdsim.core import Rule
-from spmdsim.errors import RuleError, UsageTypeError, many
+from spmdsim.errors import RuleError, UsageTypeError, many, unknown
 from spmdsim.layout.element_type import promote_types
 from spmdsim.layout.windowed_layout import Window
 from spmdsim.wrong_calls import explained
@@ -33,7 +32,6 @@ Modes = tuple[tuple[str | None, float], ...]
 MODES = {
     "none": None,
     "zero": "constant",
-    "constant": "constant",
     "periodic": "wrap",
     "wrap": "wrap",
     "reflect": "reflect",
@@ -55,7 +53,6 @@ def map_overlap(
     depth: Depth = 1,
     boundary: str | float | Sequence[str | float] | Mapping[int, str | float] = "none",
     vjp: Callable[..., Any] | None = None,
-    constant: float = 0.0,
     dtype: DTypeLike | None = None,
 ) -> Tensor:
     """Apply a function to each rank's block, enlarged by ``depth`` elements of its neighbours.
@@ -74,7 +71,7 @@ def map_overlap(
             mapping with the values of some dims (others: "none"):
 
             - ``"none"``: no elements; enlarged blocks at the ends are smaller.
-            - ``"zero"``, or a number: this number. ``"constant"``: the number ``constant``.
+            - ``"zero"``, or a number: this number.
             - ``"periodic"`` or ``"wrap"``: the elements of the opposite end.
             - ``"reflect"``: mirrored elements without the outermost one, as in numpy.pad.
             - ``"symmetric"``: mirrored elements with the outermost one (dask's ``reflect``).
@@ -82,7 +79,6 @@ def map_overlap(
         vjp: ``vjp(dy, blocks, result)`` returns the gradient of each enlarged block; ``dy`` and ``result`` have the
             shape of the block. Gradients of added elements go to the ranks that own these elements. None: a backward
             pass is refused.
-        constant: the number for ``"constant"``.
         dtype: element type of the result; None: the promoted type of the operands.
         *tensors: tensors of equal shape; they are redistributed to a common layout.
 
@@ -110,10 +106,8 @@ def map_overlap(
             raise RuleError(
                 f"map_overlap takes tensors of one shape, but got {' and '.join(str(t.shape) for t in operand_tensors)}"
             )
-    are_hashable = {type(depth), type(boundary), type(constant)} <= {int, float, str}
-    sides, modes = (_parse_settings if are_hashable else _parse_settings.__wrapped__)(
-        shape, depth, boundary, constant
-    )
+    are_hashable = {type(depth), type(boundary)} <= {int, float, str}
+    sides, modes = (_parse_settings if are_hashable else _parse_settings.__wrapped__)(shape, depth, boundary)
     op = _make_operator(name, function, vjp)
     kind = None if dtype is None else np.dtype(dtype)
     result: Tensor = op(*operand_tensors, sides=sides, modes=modes, kind=kind)
@@ -121,14 +115,13 @@ def map_overlap(
 
 
 @lru_cache(maxsize=1024, typed=True)
-def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) -> tuple[Sides, Modes]:
+def _parse_settings(shape: Shape, depth: Any, boundary: Any) -> tuple[Sides, Modes]:
     """Return the numbers of added elements per dim, and the modes of the boundaries per dim.
 
     Args:
         shape: the global shape.
         depth: as in :func:`map_overlap`.
         boundary: as in :func:`map_overlap`.
-        constant: the fill value of "constant".
 
     Returns:
         ``(elements before, elements after)`` of each dim; ``(mode, fill value)`` of each dim, see `_parse_boundary`.
@@ -139,8 +132,7 @@ def _parse_settings(shape: Shape, depth: Any, boundary: Any, constant: float) ->
     """
     sides = tuple(_parse_depth(entry) for entry in _spread_over_dims("depth", depth, len(shape), 0))
     modes = tuple(
-        _parse_boundary(entry, constant)
-        for entry in _spread_over_dims("boundary", boundary, len(shape), "none")
+        _parse_boundary(entry) for entry in _spread_over_dims("boundary", boundary, len(shape), "none")
     )
     for d, (size, depths, (mode, _)) in enumerate(zip(shape, sides, modes)):
         mirrorable_count = size - 1 if mode == "reflect" else size
@@ -204,17 +196,15 @@ def _parse_depth(depth: Any) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
-def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
+def _parse_boundary(boundary: Any) -> tuple[str | None, float]:
     """Return numpy.pad's mode for a boundary, and the number to fill in.
 
     - A number gives "constant" and this number.
-    - ``"constant"`` gives "constant" and the argument ``constant``.
     - ``"none"`` gives None and 0.
     - Other names give their mode in :data:`MODES` and 0.
 
     Args:
         boundary: a number or a key of :data:`MODES`.
-        constant: the number for ``"constant"``.
 
     Raises:
         RuleError: If the boundary is unknown.
@@ -222,10 +212,9 @@ def _parse_boundary(boundary: Any, constant: float) -> tuple[str | None, float]:
     if isinstance(boundary, (int, float, np.number)) and not isinstance(boundary, bool):
         return "constant", float(boundary)
     if boundary not in MODES:
-        near = get_close_matches(str(boundary), MODES, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise RuleError(f"a boundary is a number, or one of {', '.join(MODES)}, but got {boundary!r}{hint}")
-    return MODES[boundary], float(constant) if boundary == "constant" else 0.0
+        problem = f"map_overlap: boundary must be a number or a known name, got {boundary!r}"
+        raise unknown(problem, boundary, MODES, RuleError, "known are")
+    return MODES[boundary], 0.0
 
 
 def _list_windows(*shapes: Shape, sides: Sides, modes: Modes, **_: Any) -> Windows:

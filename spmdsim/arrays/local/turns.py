@@ -123,21 +123,6 @@ def make_mesh_of_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[i
     return Mesh((len(groups), *sizes), ("other groups", *axes), [rank for group in groups for rank in group])
 
 
-@lru_cache(maxsize=1024)
-def make_mesh_with_groups(mesh: Mesh, axes: tuple[str, ...], groups: tuple[tuple[int, ...], ...]) -> Mesh:
-    """Return a mesh of all ranks whose second axis goes along a group.
-
-    Args:
-        mesh: the mesh.
-        axes: the axes that the groups divide.
-        groups: numbers of ranks along the axes, in groups of equal size. The name of the second axis lists them.
-    """
-    ranks = [line[k] for line in mesh.groups(*axes) for group in groups for k in group]
-    size = len(groups[0])
-    name = f"{','.join(axes)} in {[list(group) for group in groups]}"
-    return Mesh((len(ranks) // size, size), ("groups", name), ranks)
-
-
 def make_empty_like(like: Any) -> Any:
     """Return an empty array, which stands for a rank that has no part in a step."""
     return np.zeros((0,) * like.ndim, like.dtype)

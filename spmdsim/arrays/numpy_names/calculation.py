@@ -12,6 +12,7 @@ from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, convert_operands
 from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_type
 from spmdsim.arrays.ops.scans import normalise_along_dim
+from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.ops.statistics import PICKING, to_type_of_quantiles
 from spmdsim.core.element_types import has_gradient, promote_types
 from spmdsim.errors import RuleError, SpmdError, UsageTypeError
@@ -258,14 +259,10 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
         raise UsageTypeError(
             "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
         )
-    f = _to_floats(f)
+    # Differences of neighbours may overflow small integers.
+    f = f if f.dtype.kind in "fcV" else ops.cast(f, np.float64)
     slopes = tuple(_compute_slope(f, d, step) for d, step in zip(dims, steps))
     return slopes[0] if len(slopes) == 1 else slopes
-
-
-def _to_floats(x: Tensor) -> Tensor:
-    """Convert integers to float64; differences and sums of neighbours may overflow small types."""
-    return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
 
 
 def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
@@ -275,14 +272,10 @@ def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
     """
     if f.shape[d] < 2:
         raise RuleError(f"np.gradient needs two elements along a dim, but the shape is {f.shape}")
-    inside = ops.divide(ops.subtract(_slice_along(f, d, 2, None), _slice_along(f, d, 0, -2)), 2 * step)
-    ends = ops.divide(ops.subtract(_slice_along(f, d, 1, None), _slice_along(f, d, 0, -1)), step)
-    return ops.concat([_slice_along(ends, d, 0, 1), inside, _slice_along(ends, d, -1, None)], d)
-
-
-def _slice_along(x: Tensor, d: int, start: int, stop: int | None) -> Tensor:
-    """Return the entries ``start`` to ``stop - 1`` along a dim; None: to the end."""
-    return ops.getitem(x, (*[slice(None)] * d, slice(start, stop)))
+    n = f.shape[d]
+    inside = ops.divide(ops.subtract(slice_along(f, d, 2, n), slice_along(f, d, 0, n - 2)), 2 * step)
+    ends = ops.divide(ops.subtract(slice_along(f, d, 1, n), slice_along(f, d, 0, n - 1)), step)
+    return ops.concat([slice_along(ends, d, 0, 1), inside, slice_along(ends, d, n - 2, n - 1)], d)
 
 
 def _make_order_statistic(name: str) -> Callable[..., Tensor]:

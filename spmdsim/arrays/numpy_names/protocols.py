@@ -7,7 +7,6 @@ refused.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from spmdsim.arrays.operands import array_operands, normalise_dim
 from spmdsim.arrays.ops.assign import FUNCTIONS, change_at
 from spmdsim.arrays.ops.declare import COMPARISONS
 from spmdsim.arrays.ops.scans import running_extreme
-from spmdsim.errors import SpmdError, UsageTypeError
+from spmdsim.errors import SpmdError, UsageTypeError, nearest
 from spmdsim.layout.element_type import number_type
 from spmdsim.wrong_calls import FOREIGN, explain_types
 
@@ -473,5 +472,5 @@ def _list_parameters(called: Callable[..., Any]) -> set[str]:
 
 def _suggest_name(name: str, module: ModuleType) -> str:
     """Return a hint with the most similar name in a module, or ""."""
-    near = difflib.get_close_matches(name, module.__all__, 1, 0.8)
-    return f"; there is {module.__name__}.{near[0]}" if near else ""
+    near = nearest(name, module.__all__, 0.8)
+    return f"; there is {module.__name__}.{near}" if near else ""
