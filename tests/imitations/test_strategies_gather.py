@@ -109,12 +109,3 @@ def test_repeated_gathers_repeat_on_the_left_if_the_axis_is_split():
     assert derivation.dev_matrix == (1, 1, 1, 4, 2) and derivation.repeated_side == "right"
     with pytest.raises(RuntimeError, match="repeated calculation"):
         shard("Gather", ((64, 8), (16, 4)), ((1, 4), (1, 1)), devices=8, attrs={"axis": 1})
-
-
-def test_a_manual_split_has_uneven_shards_and_no_communication():
-    attrs = {"manual_split": ((10, 0), (30, 10), (5, 40), (19, 45))}
-    derivation = shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs=attrs)
-    assert (derivation.mode, derivation.dev_matrix, derivation.forward) == ("MANUAL", (4, 2), ())
-    assert derivation.input_maps == ((1, 0), (-1, 1)) and derivation.output_maps == ((-1, 1, 0),)
-    with pytest.raises(RuntimeError, match="sum to its 64 rows"):
-        shard("Gather", ((64, 8), (16, 4)), ((4, 2), (1, 4)), devices=8, attrs={"manual_split": (1, 2, 3, 4)})

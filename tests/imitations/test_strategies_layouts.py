@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from layout_cases import cases, tuples
 
-import spmdsim.ops as ops
-from spmdsim import record
-from spmdsim.arrays import Tensor
 from spmdsim.dialects.mindspore import Layout, shard
-from spmdsim.dialects.mindspore import ops as msops
-from spmdsim.dialects.session import use_world
 from spmdsim.errors import UsageTypeError
-from spmdsim.worlds import LockStep
 
 V = "operators_mindspore"
 
@@ -84,65 +77,7 @@ def test_cuts_and_layouts_do_not_mix():
         shard("MatMul", ((8, 8), (8, 8)), (layout("dp", "None"), other("None", "mp")))
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize(
-    ("x", "w", "result", "mode", "names"),
-    [
-        ((None, ("x", "y")), ("x", "y"), (None, ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
-        (("z", ("x", "y")), ("x", "y"), ("z", ("y", "x")), "2-D", ["AllGather", "ReduceScatter"]),
-        (
-            (("z", "y"), "x"),
-            (("x", "z"), "y"),
-            (("z", "x"), "y"),
-            "3-D",
-            ["AllGather", "AllGather", "ReduceScatter"],
-        ),
-    ],
-)
-def test_tensor_parallelism_in_two_and_three_dims(x, w, result, mode, names, transposed):
-    make = Layout((2, 2, 2), ("x", "y", "z"))
-    layouts = (make(*x), make(*(w[::-1] if transposed else w)))
-    attrs = {"enable_nd_tp": True, "transpose_b": transposed}
-    derivation = shard("MatMul", [(16, 8), (8, 8)], layouts, make(*result), attrs=attrs)
-    assert derivation.outputs[0] == make(*result) and derivation.mode == mode
-    assert [f.name for f in derivation.forward] == names
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(16, 8)), rng.normal(size=(8, 8))
-    world = LockStep(8)
-    operands = [Tensor.from_global(v, layout, world) for v, layout in zip((a, b), layouts)]
-    product = ops.matmul.op.shard(derivation.strategy, derivation.outputs[0])
-    with record() as trace:
-        y = product(*operands, **({"transpose_b": True} if transposed else {}))
-    words = {"AllGather": "all_gather", "ReduceScatter": "reduce_scatter"}
-    moved = [(e.collective, e.axes) for e in trace.collectives]
-    assert moved == [(words[f.name], f.axes) for f in derivation.forward]
-    np.testing.assert_allclose(y.full(), a @ (b.T if transposed else b), rtol=1e-12)
-    with use_world(world):
-        primitive = msops.MatMul(transpose_b=transposed).add_prim_attr("enable_nd_tp", True)
-        again = primitive.shard(layouts, (make(*result),))(a, b)
-    assert again.layout == y.layout
-    np.testing.assert_array_equal(again.full(), y.full())
-
-
-def test_tensor_parallelism_in_two_dims_refuses_other_layouts():
-    make = Layout((2, 2, 2), ("x", "y", "z"))
-    with pytest.raises(RuntimeError, match="enable_nd_tp"):
-        shard("MatMul", [(16, 8), (8, 8)], (make("z", "x"), make("x", "y")), attrs={"enable_nd_tp": True})
-    layouts = (make("None", ("x", "y")), make("x", "y"))
-    with pytest.raises(RuntimeError, match="out_strategy must be "):
-        shard("MatMul", [(16, 8), (8, 8)], layouts, make("None", "y"), attrs={"enable_nd_tp": True})
-
-
 # -- attributes that rules do not cover --------------------------------------------------------------------
-
-
-def test_a_reduction_across_batches_is_not_communicated():
-    attrs = {"axis": 0, "keep_dims": False, "cross_batch": True}
-    derivation = shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs=attrs)
-    assert (
-        derivation.forward == () and derivation.output_maps == ((0,),) and derivation.computed[0].partial_axes
-    )
-    assert shard("ReduceMean", [(16, 32)], [(8, 1)], devices=8, attrs={"axis": 0}).forward
 
 
 def test_a_one_hot_has_scalar_operands():

@@ -284,9 +284,7 @@ def test_wrong_attributes_are_refused(name, shapes, cuts, attrs, words):
 
 
 def test_a_row_has_the_attributes_of_its_primitive_and_of_its_functions():
-    assert {"axis", "dim", "keep_dims", "keepdim", "keepdims", "cross_batch"} <= {
-        *TABLE["ReduceSum"].attribute_names
-    }
+    assert {"axis", "dim", "keep_dims", "keepdim", "keepdims"} <= {*TABLE["ReduceSum"].attribute_names}
     assert {"depth", "on_value", "off_value", "axis"} <= {*TABLE["OneHot"].attribute_names}
     assert "axis" in TABLE["Argmin"].attribute_names and "epsilon" in TABLE["RmsNorm"].attribute_names
     assert "x" not in TABLE["Softmax"].attribute_names  # an operand

@@ -94,7 +94,6 @@ def test_operators_have_mindspores_names_and_results(command, expected, capsys):
             "axis is given twice, as 0 and 1",
         ),
         ("--op ReduceSum --shapes (2,4) --shard ((2,1),) --attr layout=3", "dev_matrix and input_tensor_map"),
-        ("--op Gather --shapes (16,32),(4,) --shard ((1,2),(1,)) --attr manual_split=3", "got 3"),
         ("--op relu --shapes (2,4) --shard ((2,1),) --attr axis=0", "relu does not take --attr axis"),
         (
             "--op matmul --shapes (2,4),(4,2) --shard ((2,1),(1,1)) --attr transpos_b=True",

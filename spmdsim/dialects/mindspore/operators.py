@@ -163,16 +163,10 @@ def _strided_slice_params(shapes: Shapes, attrs: Attrs) -> Params:
 # -- calls that need more than one of our operators: several results, several steps, modes --------------------------
 
 
-def _run_derived(name: str, is_derived: Callable[[Primitive, Params], bool]) -> Run:
-    """Return the ``run`` of a row of which some calls need the layouts that MindSpore's rules derive.
-
-    Args:
-        name: MindSpore's name of the operator.
-        is_derived: function of a primitive and attributes that returns True for the calls that need them; see
-            `Primitive.run_derived`. All other calls run by the rule of our operator; see `Primitive.run_rule`.
-    """
-    return lambda p, operands, attrs: (
-        p.run_derived(name, operands, attrs) if is_derived(p, attrs) else p.run_rule(operands, attrs)
+def _run_gather(primitive: Primitive, operands: Operands, attrs: Params) -> Any:
+    """Return rows of a table; cuts have a meaning that our operator's rule does not know."""
+    return (
+        primitive.run_derived(operands, attrs) if primitive.by_cuts else primitive.run_rule(operands, attrs)
     )
 
 
@@ -309,9 +303,8 @@ def _elementwise_row(names: str, ours: str, functions: str = "", cell: str = "",
 def _reduction_row(names: str, ours: str, functions: str = "", **more: Any) -> OperatorRow:
     """Return the row of a reduction; ``more`` are further fields."""
     return OperatorRow(
-        names, ours, _reduction_params, "(keep_dims=False)", "(x, /, axis=())", functions,
-        of_strategies=f"{OperatorRow.of_strategies} cross_batch", **more,
-    )  # fmt: skip
+        names, ours, _reduction_params, "(keep_dims=False)", "(x, /, axis=())", functions, **more
+    )
 
 
 def _collective_row(name: str, run: Callable[..., Any], attrs: str = "") -> OperatorRow:
@@ -399,14 +392,12 @@ ROWS = (
     # -- products, parameters per channel, tables ---------------------------------------------------------
     OperatorRow("MatMul BatchMatMul", "matmul", lambda _s, a: {name: True for name in ("transpose_a", "transpose_b") if a.get(name)},
         "(transpose_a=False, transpose_b=False)", "(a, b)", "matmul(input, other); bmm(input_x, mat2)",
-        run=_run_derived("MatMul", lambda p, attrs: bool(attrs.get("enable_nd_tp")) and p.configured),  # in two or three dims
-        also_named="MatMulExt BatchMatMulExt", out_strategy="product", of_strategies=f"{OperatorRow.of_strategies} enable_nd_tp"),
+        also_named="MatMulExt BatchMatMulExt", out_strategy="product"),
     OperatorRow("BiasAdd", "bias_add", lambda _s, _a: {"dim": 1}),
     OperatorRow("PReLU", "prelu", lambda _s, _a: {"dim": 1}, adjust=_adjust_prelu_cuts),
     OperatorRow("Gather", "gather", _dim_param(0), "()", "(params, indices, /, axis=0)",
-        "gather(input_params, input_indices, axis=0)", run=_run_derived("Gather", lambda p, _attrs: p.by_cuts),  # one of its modes
-        also_named="EmbeddingLookup", strategies="gather", out_strategy="product",
-        of_strategies=f"{OperatorRow.of_strategies} manual_split"),
+        "gather(input_params, input_indices, axis=0)", run=_run_gather,
+        also_named="EmbeddingLookup", strategies="gather", out_strategy="product"),
     OperatorRow("OneHot", "one_hot", _one_hot_params, "(axis=-1)", "(indices, /, depth, on_value=1.0, off_value=0.0)",
         "one_hot(indices, depth, on_value=1, off_value=0, axis=-1)", run=_run_one_hot, of_result=True,
         first_only=True),

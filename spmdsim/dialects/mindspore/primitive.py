@@ -128,26 +128,17 @@ class Primitive(DialectObject):
           already is applied again.
         - ``layout``: a strategy in numbers, as a dict ``{"dev_matrix": ..., "input_tensor_map": ...}``. It takes effect
           at once, as with :meth:`shard`.
-        - ``enable_nd_tp``: True lets a matrix product read its layouts as tensor parallelism in two or three dims.
 
         Args:
-            name: one of these names.
+            name: one of both names.
             value: a bool; for ``layout`` a dict.
 
         Raises:
-            RuleError: If the attribute is another one, or ``enable_nd_tp`` is set on another operator than a
-                product (MatMul or BatchMatMul).
+            RuleError: If the attribute is another one.
             ShardError: If the attribute ``layout`` is malformed.
         """
         if name == "layout":
             return self.shard(rules.configured_layouts(value))
-        if name == "enable_nd_tp":
-            if self.row.ours != "matmul":
-                raise RuleError(
-                    f"the attribute 'enable_nd_tp' is only for MatMul and BatchMatMul, not for {self.name}"
-                )
-            self.attrs[name] = bool(value)
-            return self
         if name != "repeated_num_in_dev_matrix_right_":
             raise RuleError(
                 f"the attribute {name!r} is not supported here; nearest: repeated_num_in_dev_matrix_right_"
@@ -247,7 +238,7 @@ class Primitive(DialectObject):
         except RuleError as error:  # the out_strategy is not supported
             raise ShardError(error.message, **error.facts) from None
 
-    def run_derived(self, name: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
+    def run_derived(self, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """Run our operator in the layouts that MindSpore's rules derive from this primitive's strategy.
 
         Python numbers among the operands first get the element type of the first tensor. The operator moves its
@@ -255,7 +246,6 @@ class Primitive(DialectObject):
         strategy the operator is data parallel.
 
         Args:
-            name: MindSpore's name of the operator.
             operands: tensors, parameters, arrays or numbers.
             attrs: MindSpore's attributes by name.
 
@@ -265,7 +255,7 @@ class Primitive(DialectObject):
         typed = _match_types(operands)
         shapes = [shape_of(x) for x in typed]
         derivation = rules.shard(
-            name, shapes, *self._strategies, devices=current_world().size, attrs=attrs,
+            self.row.known_as[0], shapes, *self._strategies, devices=current_world().size, attrs=attrs,
             repeat="left" if self._repeat == "left" else None,
         )  # fmt: skip
         tensors = [place(x, layout) for x, layout in zip(typed, derivation.inputs)]

@@ -204,7 +204,7 @@ class OperatorRow:
     #: Further results, each an operator of the first operand with its parameters (LayerNorm's mean and variance).
     also: Callable[[Sequence[Shape], Attrs], list[tuple[Op, Params]]] = lambda _shapes, _attrs: []
 
-    #: Attributes that configure a strategy and are no argument of a call, such as ``manual_split`` of a Gather.
+    #: Attributes that configure a strategy and are no argument of a call, such as ``output_shapes``.
     of_strategies: str = "layout repeated_num_in_dev_matrix_right_"
 
     primitives = property(lambda self: self.names.split(), doc="Names as a primitive.")

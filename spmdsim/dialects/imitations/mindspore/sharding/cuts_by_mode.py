@@ -1,21 +1,8 @@
-"""Operators whose cuts mean more than their rule states: data sources, ``Gather``, and products in tensor parallelism.
+"""Operators whose cuts mean more than their rule states: data sources and ``Gather``.
 
 ``Gather`` and ``EmbeddingLookup`` (``ops_info/gather_info.cc``): a mode states only which dims may be split together
 and on which device matrix. The layouts and the pending sum come from the rule of :func:`spmdsim.ops.gather`. One
 difference: MindSpore returns zeros for an index outside of the table, this package refuses it.
-
-Products in two- and three-dimensional tensor parallelism (``enable_nd_tp``, ``ops_info/matmul_info.cc``): all axes
-split operands and result, so no element is stored twice. The schemes are those of Xu et al. (2021, 2-D) and Bian
-et al. (2021, 3-D):
-
-===  ======================  ================  ======================  ===============================================
-     activation              weight            result                  collectives
-===  ======================  ================  ======================  ===============================================
-2-D  ``(m, (x, y))``         ``(x, y)``        ``(m, (y, x))``         gather over y, scatter the sum over x
-3-D  ``((..., z, y), x)``    ``((x, z), y)``   ``((..., z, x), y)``    gather over y, over z, scatter the sum over x
-===  ======================  ================  ======================  ===============================================
-
-The collectives follow from the product's rule; this module only recognises the pattern.
 """
 
 from __future__ import annotations
@@ -32,7 +19,6 @@ from spmdsim.core.cuts import factor_cuts, rank_tuple, strategy_from_factors
 from spmdsim.core.notation.rules import Shape
 from spmdsim.core.rule import common_mesh
 from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
-    Forward,
     Sharded,
     check_cuts,
     check_devices,
@@ -45,7 +31,6 @@ from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
 from spmdsim.dialects.mindspore.layout import check_even
 from spmdsim.dialects.mindspore.table import ShardError
 from spmdsim.errors import many
-from spmdsim.reading import one_line
 
 Cuts = tuple[int, ...]
 #: Number of devices, or their ranks in order; None for the product of the cuts.
@@ -248,15 +233,13 @@ AXIS_0 = "SHARD_AXIS_0_STATIC"
 AXIS_1 = "SHARD_AXIS_1"
 BATCH_AND_AXIS = "SHARD_BATCH_AND_AXIS"
 BATCH_AXIS_SP = "SHARD_BATCH_AXIS_AND_SP"
-MANUAL = "MANUAL"
 
 
-def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool = False) -> str:
+def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int) -> str:
     """Return MindSpore's mode of a Gather strategy: the meaning of a split lookup axis.
 
     The modes are constants of this module:
 
-    * ``MANUAL``: a manual split;
     * ``NORMAL``: the lookup axis is not split;
     * ``AXIS_0``, ``AXIS_1``: lookup axis 0 or 1 is split, and the indices are not;
     * ``BATCH_AND_AXIS``: the lookup axis and dim 0 of the indices are split;
@@ -267,7 +250,6 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
         param: cuts of the table.
         index: cuts of the indices.
         devices: number of devices.
-        manual: True if ``manual_split`` is set.
 
     Raises:
         ShardError: For a split lookup axis:
@@ -275,8 +257,6 @@ def choose_mode(axis: int, param: Cuts, index: Cuts, devices: int, manual: bool 
             - with split indices: if the axis is not 0, another dim of the table is split, a dim of the indices after
               dim 1 is split, or the product of the cuts of the indices and the table is not ``devices``.
     """
-    if manual:
-        return MANUAL
     if param[axis] == 1:
         return NORMAL
     if len(param) > 2:
@@ -312,8 +292,7 @@ def gather(
     """Derive how MindSpore shards a Gather of a table (operand 0) by indices (operand 1).
 
     The result has the layouts of operands and results, and the collectives. The lookup axis is the dim of the table
-    whose entries the indices select. `choose_mode` says which of three derivations is used: for a lookup axis that is
-    whole, for one that is split, or for ``manual_split``.
+    whose entries the indices select. `choose_mode` says whether this axis is whole or split.
 
     Args:
         shapes: global shapes of table and indices.
@@ -321,8 +300,8 @@ def gather(
         out: cuts of the result, for axis 0 only; None for MindSpore's choice, see `_reduce_result`.
         devices: number or list of devices; None for the product of the cuts, or 1 without a strategy.
         repeat: side of the device matrix for the axis along which devices do equal work; None for the default of the
-            mode: right if the lookup axis is whole, else left. Not used with ``manual_split``.
-        attrs: attributes ``axis`` (default 0) and ``manual_split``.
+            mode: right if the lookup axis is whole, else left.
+        attrs: the attribute ``axis`` (default 0).
 
     Raises:
         ShardError: If MindSpore refuses the strategy; see `choose_mode` and `_reduce_result`.
@@ -347,14 +326,11 @@ def gather(
     else:
         ranks = device_ranks(devices, math.prod(math.prod(entry) for entry in in_strategy))
         cuts = tuple(in_strategy)
-    is_manual = "manual_split" in attrs
-    check_cuts(cuts, (_round_rows(table, cuts[0]), ids) if is_manual else shapes, len(ranks))
+    check_cuts(cuts, shapes, len(ranks))
     param, index = tuple(cuts[0]), tuple(cuts[1])
-    mode = choose_mode(axis, param, index, len(ranks), is_manual)
+    mode = choose_mode(axis, param, index, len(ranks))
     if mode == NORMAL:
         derivation = _derive_whole_axis(bound, (param, index), ranks, repeat or "right")
-    elif mode == MANUAL:
-        derivation = _derive_manual_split(bound, (param, index), ranks, attrs["manual_split"])
     else:
         derivation = _derive_split_axis(bound, (param, index), ranks, mode, repeat)
     return _reduce_result(derivation, (param, index), axis, out)
@@ -417,59 +393,6 @@ def _derive_split_axis(
     return derive_sharding("Gather", bound, strategy, mode=mode, repeated_calc=times, repeated_side=side)
 
 
-def _round_rows(table: Shape, param: Cuts) -> Shape:
-    """Return the table's shape with dim 0 rounded down to a multiple of its cut.
-
-    The cuts of a manual split are uneven, so `check_cuts` must not refuse them.
-    """
-    return (table[0] - table[0] % max(param[0], 1) or param[0], *table[1:])
-
-
-def _derive_manual_split(
-    bound: BoundRule, cuts: tuple[Cuts, Cuts], ranks: tuple[int, ...], pieces: Sequence[Any]
-) -> Sharded:
-    """Derive the sharding of a table in uneven blocks of rows, one per field of the indices.
-
-    Field j (column j of the indices) looks up rows of block j only, so nothing is communicated. For example, a
-    table of 10 rows with ``pieces`` (6, 4) has the rows of field 0 on device 0, and those of field 1 on device
-    1.
-
-    Args:
-        bound: rule of the Gather for given shapes: it names the factor (shared index) of each dim.
-        cuts: cuts of table and indices, such as ((4, 1), (1, 4)).
-        ranks: the devices.
-        pieces: rows of each block, as an int or as a sequence that starts with it.
-
-    Raises:
-        ShardError: If ``pieces`` is no tuple or list, does not have one entry per block, or does not add up to the
-            table's rows. If the cuts of the indices are not (1, number of blocks). If the table's cuts do not use all
-            devices.
-    """
-    param, index = cuts
-    if not isinstance(pieces, (tuple, list)):
-        raise ShardError(
-            f"manual_split must be a tuple with the rows of each block, got {one_line(repr(pieces))}"
-        )
-    rows = [piece if isinstance(piece, int) else piece[0] for piece in pieces]
-    if len(rows) != param[0] or sum(rows) != bound.shapes[0][0]:
-        raise ShardError(
-            f"manual_split must have one entry for each of {many(param[0], 'block')} of the table and sum to its "
-            f"{many(bound.shapes[0][0], 'row')}, got {tuple(rows)}"
-        )
-    if len(param) != 2 or len(index) != 2 or index[0] != 1 or index[1] != param[0]:
-        raise ShardError(f"with manual_split the cuts of the indices must be (1, {param[0]}), got {index}")
-    if math.prod(param) != len(ranks):
-        raise ShardError(
-            f"with manual_split the cuts of the table must use all {many(len(ranks), 'device')}, got {param}"
-        )
-    mesh = Mesh(param, ("dim0", "dim1"), ranks)
-    result = Layout(mesh, (None, "dim0", "dim1"))
-    inputs = Layout(mesh, ("dim0", "dim1")), Layout(mesh, (None, "dim0"))
-    return shard_without_rule(
-        "Gather", mesh, bound.shapes, inputs, bound.output_shapes, (result,), mode=MANUAL
-    )
-
-
 def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out: Any) -> Sharded:
     """Return the sharding with its pending result reduced, and scattered along dim 0 if possible.
 
@@ -501,118 +424,30 @@ def _reduce_result(derivation: Sharded, cuts: tuple[Cuts, Cuts], axis: int, out:
         )
     wanted = scattered if divides and derivation.mode != BATCH_AXIS_SP else complete
     if out is not None:
-        wanted = _choose_result(derivation, (complete, scattered if divides else None), axis, out)
+        wanted = _choose_result((complete, scattered if divides else None), axis, out)
     check_even(wanted, shape, "the result")
     matrix = (1, derivation.mesh.size) if derivation.mode == AXIS_1 else None
     derivation = replace(derivation, outputs=(wanted,), forward=tuple(forward_collectives(computed, wanted)))
     return replace(derivation, output_shape_matrix=matrix)
 
 
-def _choose_result(derivation: Sharded, choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
+def _choose_result(choices: tuple[Layout, Layout | None], axis: int, out: Any) -> Layout:
     """Return the layout of a Gather's result that an out_strategy asks for.
 
     Args:
-        derivation: the sharding.
         choices: the layout after an AllReduce, and after a ReduceScatter; the second one is None if the result cannot
             be scattered.
         axis: lookup axis.
         out: the wanted cuts, or a tuple whose first element they are.
 
     Raises:
-        ShardError: If no choice has these cuts, ``axis`` is not 0, or the mode is ``MANUAL``.
+        ShardError: If no choice has these cuts, or ``axis`` is not 0.
     """
     entry = tuple(out[0]) if out and not isinstance(out[0], int) else tuple(out)
-    if axis != 0 or derivation.mode == MANUAL:
-        raise ShardError(
-            f"Gather: out_strategy may be given for axis 0 without manual_split only, got {entry} for axis {axis}"
-        )
+    if axis != 0:
+        raise ShardError(f"Gather: out_strategy may be given for axis 0 only, got {entry} for axis {axis}")
     for layout in choices:
         if layout is not None and layout.cuts == entry:
             return layout
     cuts_of_choices = [str(layout.cuts) for layout in choices if layout is not None]
     raise ShardError(f"out_strategy must be {' or '.join(cuts_of_choices)}, got {entry}")
-
-
-Axes = tuple[str, ...]
-
-
-def nd_product(name: str, bound: BoundRule, layouts: Sequence[Layout]) -> Sharded:
-    """Derive the sharding of a product whose operands' layouts match the 2-D or the 3-D pattern.
-
-    A sharding has the layouts of operands and results, and the collectives. See `_match_pattern` for the patterns.
-
-    Operands are gathered along axes that split them, but not the product; then its pending sum is reduced and
-    scattered. The sharding's ``mode`` is "2-D" or "3-D".
-
-    Args:
-        name: MindSpore's name of the operator.
-        bound: rule of the product for given shapes.
-        layouts: layouts of activation and weight.
-
-    Raises:
-        ShardError: If the layouts match neither pattern.
-    """
-    splits, along = _match_pattern(bound, layouts)
-    strategy = Strategy.of(layouts[0].mesh, splits)
-    bound.check(strategy)
-    computed = bound.output_layouts(strategy)[0]
-    dims = [
-        (*entry, *computed.partial_axes) if along in factors else entry
-        for entry, factors in zip(computed.dims, bound.outputs[0])
-    ]
-    result = Layout(computed.mesh, dims)
-    collectives = [
-        Forward("AllGather", "", axes, computed.mesh.groups(*axes))
-        for have, want in zip(layouts, bound.input_layouts(strategy))
-        if (axes := tuple(a for a in have.split_axes if a not in want.split_axes))
-    ]
-    summed = computed.partial_axes
-    if summed:
-        collectives.append(Forward("ReduceScatter", "sum", summed, computed.mesh.groups(*summed)))
-    return derive_sharding(
-        name, bound, strategy, inputs=tuple(layouts), outputs=(result,), forward=tuple(collectives), by_cuts=False,
-        mode="2-D" if along == "n" else "3-D",
-    )  # fmt: skip
-
-
-def _match_pattern(bound: BoundRule, layouts: Sequence[Layout]) -> tuple[dict[str, Axes], str]:
-    """Recognise the 2-D or the 3-D pattern of the layouts of a product.
-
-    A layout is written as the mesh axes that split rows and columns; x, y and z are axes:
-
-    - 2-D: the activation is (m, (x, y)), where m may be any axes, and the weight is (x, y). The activation is
-      gathered along y.
-    - 3-D: the activation is ((..., z, y), x), the weight ((x, z), y). The activation is gathered along y, the
-      weight along z.
-
-    Args:
-        bound: rule of the product for given shapes. Its factors are m (rows of the activation), k (the summed dim), n
-            (columns of the weight), and those of batch dims.
-        layouts: layouts of activation and weight.
-
-    Returns:
-        The axes that split each factor during the product; the factor along which the sum is scattered afterwards:
-        ``"n"`` for 2-D, ``"m"`` for 3-D.
-
-    Raises:
-        ShardError: If the layouts match neither pattern.
-    """
-    a, w = (_factor_axes(bound, i, layout) for i, layout in enumerate(layouts))
-    batch = {factor: axes for factor, axes in a.items() if factor not in ("m", "k")}
-    m, k, rows, columns = a.get("m", ()), a["k"], w["k"], w["n"]
-    # 2-D: k is (x, y), the weight is (x, y). The activation is gathered over y.
-    if len(k) == 2 and rows == k[:1] and columns == k[1:]:
-        return {**batch, "m": m, "k": rows, "n": columns}, "n"
-    # 3-D: m is (..., z, y), k is (x), the weight is ((x, z), y). The activation is gathered over y.
-    has_3d_lengths = len(m) >= 2 and len(k) == 1 and len(rows) == 2
-    if has_3d_lengths and rows == (k[0], m[-2]) and columns == m[-1:]:
-        return {**batch, "m": m[:-1], "k": k, "n": columns}, "m"
-    raise ShardError(
-        "with enable_nd_tp the layouts must be (m, (x, y)) and (x, y), or ((..., z, y), x) and ((x, z), y), got "
-        f"{layouts[0]} and {layouts[1]}"
-    )
-
-
-def _factor_axes(bound: BoundRule, operand: int, layout: Layout) -> dict[str, Axes]:
-    """Return the axes that split each factor of an operand."""
-    return {dim[0]: axes for dim, axes in zip(bound.inputs[operand], layout.dims) if dim}

@@ -27,7 +27,6 @@ from spmdsim.dialects.imitations.mindspore.sharding.cuts_by_mode import (
     data_source,
     device_ranks,
     gather,
-    nd_product,
 )
 from spmdsim.dialects.imitations.mindspore.sharding.sharded import (
     Sharded,
@@ -81,8 +80,7 @@ def shard(
             None for the operator's own: ``"left"`` for data sources and for a Gather whose lookup axis is split;
             otherwise ``"right"``. Except for Gather, the attribute ``repeated_num_in_dev_matrix_right_=False`` changes
             it to ``"left"``. It has no effect on layouts and on operators that are always data parallel.
-        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``. With ``cross_batch``, every device keeps its
-            own addend of a reduction.
+        attrs: MindSpore's attributes, such as ``{"transpose_b": True}``.
 
     Raises:
         ShardError: (a RuntimeError and a ValueError) If strategies disagree, do not divide, split a dim that must be
@@ -212,8 +210,6 @@ class _RequestedStrategy:
     def by_layouts(self, layouts: tuple[Any, ...]) -> Sharded:
         """Derive the sharding (layouts and collectives) from one layout per operand.
 
-        With the attribute ``enable_nd_tp``, layouts of a product are those of tensor parallelism in two or three dims.
-
         Args:
             layouts: the layouts.
 
@@ -232,41 +228,14 @@ class _RequestedStrategy:
             )
         check_operands(layouts, self.bound.shapes)
         check_devices(layouts, self.devices)
-        if self.attrs.get("enable_nd_tp") and self.row.out_strategy == "product":
-            return self._derive_nd_product(layouts)
         return self._derive(self.bound.infer(layouts), 1, "right", layouts)
-
-    def _derive_nd_product(self, layouts: Sequence[Layout]) -> Sharded:
-        """Derive the sharding of a product in two- or three-dimensional tensor parallelism.
-
-        With two dims the activation is (m, (x, y)) and the weight (x, y). With three dims they are ((..., z, y), x) and
-        ((x, z), y). x, y and z are mesh axes; m is split by any axes. Operands are gathered along axes that the product
-        does not use, then the sum is scattered (:func:`nd_product`).
-
-        Args:
-            layouts: layouts of activation and weight.
-
-        Raises:
-            ShardError: If the layouts match no pattern, or the requested ``self.out`` splits dims otherwise than the
-                result.
-            LayoutError: If the result is split unevenly.
-        """
-        derivation = nd_product(self.name, self.bound, layouts)
-        (result,), out = derivation.outputs, self.out
-        wanted = out[0] if isinstance(out, (tuple, list)) else out
-        if wanted is not None and Layout(wanted.mesh, wanted.dims).canonical != result.canonical:
-            raise ShardError(
-                f"out_strategy must be {result}, the layout of the result, or None, got {wanted}"
-            )
-        check_even(result, derivation.output_shapes[0], "the result")
-        return derivation
 
     def _derive(
         self, strategy: Strategy, repeated: int, side: str, layouts: tuple[Layout, ...] | None = None
     ) -> Sharded:
         """Derive layouts of all results, and the collective of the first one, from a strategy.
 
-        Pending sums are reduced; with the attribute ``cross_batch`` no collective is listed.
+        Pending sums are reduced.
 
         Args:
             strategy: the mesh axes that split each factor of the rule.
@@ -300,7 +269,7 @@ class _RequestedStrategy:
         return derive_sharding(
             self.name, bound, strategy, inputs=inputs, output_shapes=tuple(shapes), computed=tuple(computed),
             outputs=tuple(outputs), repeated_calc=repeated, repeated_side=side, loss_output=row.loss,
-            forward=() if attrs.get("cross_batch") else tuple(forward_collectives(computed[0], outputs[0], row.mean)),
+            forward=tuple(forward_collectives(computed[0], outputs[0], row.mean)),
             by_cuts=layouts is None, mode="LAYOUT" if layouts and row.strategies == "gather" else "",
         )  # fmt: skip
 
