@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from spmdsim.errors import InputError, SpmdError
 from spmdsim.launch.logs import print_in_blocks, redirect_output
-from spmdsim.launch.mpi import check_launcher, prepare
+from spmdsim.launch.mpi import prepare
 from spmdsim.launcher import (
     LAUNCHER,
     Launched,
@@ -30,6 +30,7 @@ from spmdsim.launcher import (
     give_job_facts,
     read_job_facts,
 )
+from spmdsim.mpi_library import check_launcher
 from spmdsim.reading import require_file
 from spmdsim.shutdown import exit_notes
 from spmdsim.shutdown.exit_notes import describe_death, note_left, to_shell_code

@@ -210,7 +210,8 @@ def _examine_launcher(job: Launched | None) -> Iterator[Diagnosis]:
     Args:
         job: the job to which this process belongs; None outside of a job.
     """
-    from spmdsim.launch.mpi import find_launcher, find_library
+    from spmdsim.launch.mpi import find_launcher
+    from spmdsim.mpi_library import find_library
 
     try:
         library = find_library()

@@ -83,6 +83,8 @@ def set_hooks(name: str | None = None) -> None:
 def _end_before_mpi_at_exit() -> None:
     """End the job at the exit of a rank that fails before it starts MPI; else do nothing.
 
+    Do nothing also after a LauncherError: all ranks raise it, so none waits in MPI's start.
+
     This is a function at exit. A forked child has it, too:
 
     - In a child that a rank with MPI has forked, exit at once. Otherwise the child would come to the functions at exit
@@ -92,8 +94,9 @@ def _end_before_mpi_at_exit() -> None:
     if stop.is_forked():
         stop.flush_output()
         stop.exit_now(read_exit_reason()[0])
-    if os.getpid() in _hooked_process:
-        end_before_mpi(read_exit_reason()[0])
+    code, kind = read_exit_reason()
+    if os.getpid() in _hooked_process and kind != LauncherError.__name__:
+        end_before_mpi(code)
 
 
 # -- exceptions -----------------------------------------------------------------------------------------------

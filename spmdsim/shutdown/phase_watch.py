@@ -29,6 +29,7 @@ from typing import NamedTuple, NoReturn
 from spmdsim import settings
 from spmdsim.errors import InputError, LauncherError, many
 from spmdsim.launcher import Launched, advise_start, detect
+from spmdsim.mpi_library import check_launcher
 from spmdsim.shutdown.exit_notes import (
     find_job_folder,
     has_started_mpi,
@@ -103,6 +104,7 @@ def start_mpi() -> None:
     Raises:
         ImportError: If mpi4py is missing.
         RuntimeError: If mpi4py finds no MPI library.
+        LauncherError: If the launcher belongs to another MPI.
     """
     job = detect()
     if job is None or job.size == 1 or "mpi4py.MPI" in sys.modules:
@@ -128,7 +130,11 @@ def _watch_mpi_start(job: Launched, deadline: float) -> Iterator[None]:
 
     Yields:
         None, once.
+
+    Raises:
+        LauncherError: If the launcher belongs to another MPI; MPI is not started then.
     """
+    check_launcher(job)
     with noting_mpi_start():
         if math.isinf(deadline) and find_job_folder() is not None:
             yield

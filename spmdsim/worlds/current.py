@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from warnings import warn
 
 from spmdsim import settings
-from spmdsim.errors import UsageTypeError, WorldError, many
+from spmdsim.errors import LauncherError, UsageTypeError, WorldError, many
 from spmdsim.launcher import detect, is_simulated
 from spmdsim.worlds.base import World, entered
 from spmdsim.worlds.lockstep_world import LockStep
@@ -68,6 +68,8 @@ def world(size: int | None = None, mesh: Mesh | None = None) -> World:
         return _play(size, mesh)
     try:
         from spmdsim.worlds import MPIWorld
+    except LauncherError:
+        raise
     except (ImportError, RuntimeError) as error:  # mpi4py raises RuntimeError if it finds no library.
         if isinstance(error, ImportError) and not (error.name or "").startswith("mpi4py"):
             raise

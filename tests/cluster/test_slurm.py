@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from processes import waited_for
 
-from spmdsim.launch.mpi import FAMILIES
 from spmdsim.launcher import find_slurm_plugin
+from spmdsim.mpi_library import FAMILIES
 
 pytestmark = [
     pytest.mark.cluster,

@@ -158,8 +158,8 @@ def test_ranks_of_srun_that_do_not_see_each_other(launcher, program, code):
 #: Run a command that needs no MPI on a rank. An mpi4py for several MPIs would load the library of a family.
 RANK = """\
 import sys
-from spmdsim.launch import mpi
-mpi.find_binary_interface = lambda: sys.argv[1]
+from spmdsim import mpi_library
+mpi_library.find_binary_interface = lambda: sys.argv[1]
 from spmdsim.cli.main import main
 sys.exit(main(["layout", "--mesh", "dp=2", "--dims", "dp", "--shape", "4"]))
 """
@@ -188,14 +188,31 @@ def test_a_launcher_of_another_mpi_is_noticed_before_mpi_starts(family, code, va
 @pytest.mark.parametrize("names_pmix, code", [(False, 2), (True, 0)])
 def test_ranks_with_pmix_of_an_mpich_without_it_name_the_plugin(names_pmix, code):
     program = f"""\
-from spmdsim.launch import mpi
-mpi.find_library = lambda: mpi.Library("MPICH", "5.0.2", "5.0", "MPICH", {names_pmix})
+from spmdsim import mpi_library
+mpi_library.find_library = lambda: mpi_library.Library("MPICH", "5.0.2", "5.0", "MPICH", {names_pmix})
 {RANK}"""
     variables = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "8", "PMIX_NAMESPACE": "slurm.1"}
     result = run_python("-c", program, "mpich", **variables)
     assert result.returncode == code, result.stderr
     message = "error: srun started 8 ranks with PMIx, but MPICH 5.0.2 (MPI 5.0) is built without it: "
     assert (f"{message}start with `srun --mpi=pmi2 -n 8`" in result.stderr) == (code == 2)
+
+
+@pytest.mark.parametrize("start", ["spmdsim.world()", "from mpi4py import MPI"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_program_with_pmix_of_an_mpich_without_it_ends_before_mpi_starts(start, rank):
+    program = f"""\
+import spmdsim
+from spmdsim import mpi_library
+mpi_library.find_binary_interface = lambda: "mpich"
+mpi_library.find_library = lambda: mpi_library.Library("MPICH", "5.0.2", "5.0", "MPICH", False)
+{start}"""
+    variables = {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "8", "PMIX_NAMESPACE": "slurm.1"}
+    result = run_python("-c", program, **variables)
+    assert result.returncode == 1
+    words = "srun started 8 ranks with PMIx, but MPICH 5.0.2 (MPI 5.0) is built without it"
+    line = f"-c: error: {words}: start with `srun --mpi=pmi2 -n 8`\n"
+    assert result.stderr == ("" if rank else line)
 
 
 def test_a_plugin_of_another_mpi_is_replaced_in_the_message():
