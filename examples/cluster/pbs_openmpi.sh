@@ -16,8 +16,7 @@ export SPMDSIM_DEADLINE=120  # seconds after which a rank that does not come is 
 folder=results/train         # on a file system that all nodes see
 
 # SIGUSR1 after 57 of 60 minutes: `spmdsim launch` passes it on to the ranks, which save and end.
-timeout --preserve-status --signal=USR1 57m \
-    spmdsim launch --hostfile "$PBS_NODEFILE" examples/cluster/train.py --folder "$folder" "$@"
+timeout --preserve-status --signal=USR1 57m spmdsim launch examples/cluster/train.py --folder "$folder" "$@"
 
 # The program makes this file when all steps are done. Else the next job goes on.
 [ -e "$folder/finished" ] || qsub examples/cluster/pbs_openmpi.sh

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.launch import choose_hosts
 from spmdsim.cli.main import HOSTS, command, declare_flag
 from spmdsim.cli.output import emit_json
 from spmdsim.printing import say
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.launch.diagnosis import clean, examine
 
     cleaned = [clean()] if args.clean else []
-    findings = cleaned + examine(not args.no_trial, read_hosts(args))
+    findings = cleaned + examine(not args.no_trial, choose_hosts(args))
     is_broken = any(f.state == "broken" for f in findings)
     if args.json:
         emit_json({"ok": not is_broken, "findings": [f.to_dict() for f in findings]})

@@ -97,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
     lockstep = args.world == "lockstep"
     variables |= _record_variables(args)
     shown = not args.redirect_stdout_and_stderr
-    hosts = [] if lockstep else read_hosts(args)
+    hosts = [] if lockstep else choose_hosts(args)
     return start(
         args.n,
         words,
@@ -202,14 +202,35 @@ def read_hosts(args: argparse.Namespace) -> list[Host]:
     return [] if args.hosts is None else parse_hosts(args.hosts)
 
 
+def choose_hosts(args: argparse.Namespace) -> list[Host]:
+    """Return the hosts that the command line names, else those of a job of PBS or LSF.
+
+    They are in the order of the command line or of the file. PBS and LSF name the hosts in a file, which not every
+    launcher reads. Launchers find the hosts of other batch systems themselves. The list is empty without hosts, and in
+    a process that a launcher started.
+
+    Args:
+        args: the command's arguments, as of :func:`read_hosts`.
+
+    Raises:
+        InputError: As of :func:`read_hosts`, also for the file of the batch job.
+    """
+    from spmdsim.launch import launched
+    from spmdsim.launch.hosts import find_host_file_variable, read_hostfile
+
+    hosts, variable = read_hosts(args), find_host_file_variable(os.environ)
+    return hosts if hosts or not variable or launched() else read_hostfile(os.environ[variable])
+
+
 def default_ranks(args: argparse.Namespace) -> int:
     """Return the number of ranks for a job without ``-n``; print it to stderr with its source.
 
     The number is the first of these:
 
     1. with ``--hosts`` or ``--hostfile``: the number of slots of all hosts; ``node1:2,node2:2`` gives 4;
-    2. in a job of a batch system: its number of tasks, which an environment variable has;
-    3. otherwise: the number of this machine's cores.
+    2. in a job of PBS or LSF: the number of lines in its file of hosts;
+    3. in a job of Slurm or Grid Engine: its number of tasks, which an environment variable has;
+    4. otherwise: the number of this machine's cores.
 
     Args:
         args: the command's arguments: ``hosts`` and ``hostfile``, which are None if not set.
@@ -217,11 +238,18 @@ def default_ranks(args: argparse.Namespace) -> int:
     Raises:
         InputError: If the hosts cannot be read.
     """
-    from spmdsim.launch.hosts import count_slots, find_task_variable, read_task_count
+    from spmdsim.launch.hosts import (
+        count_slots,
+        find_host_file_variable,
+        find_task_variable,
+        read_task_count,
+    )
     from spmdsim.launch.mpi import count_cores
 
     if hosts := read_hosts(args):
         ranks, source = count_slots(hosts), "one per slot of the hosts"
+    elif variable := find_host_file_variable(os.environ):
+        ranks, source = count_slots(choose_hosts(args)), f"as {variable} says"
     elif variable := find_task_variable(os.environ):
         ranks, source = read_task_count(os.environ), f"as {variable} says"
     else:
@@ -283,9 +311,9 @@ def start_ranks(
     if args.world == "lockstep":
         refuse_options(args, "--hosts --hostfile", "--world mpi: in lock step, one process plays all ranks")
         return None
-    hosts = read_hosts(args)
-    if launched() or not (args.n or hosts or args.world == "mpi"):
+    if launched() or not (args.n or read_hosts(args) or args.world == "mpi"):
         return None
+    hosts = choose_hosts(args)
     ranks = args.n or default_ranks(args)
     require_startable(ranks, on_hosts=bool(hosts))
     if check is not None:

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from spmdsim.errors import InputError
 from spmdsim.reading import HOST_WORD, require_file
 
-#: Variables of Slurm, PBS, LSF and Grid Engine with the number of tasks of a job.
-TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
+#: Variables of Slurm and Grid Engine with the number of tasks of a job.
+TASKS = ("SLURM_NTASKS", "NSLOTS")
+#: Variables of PBS and LSF with the path of a file that names the hosts of a job, one line per task.
+HOST_FILES = ("PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 #: What may follow a host's name in a file of Open MPI. The largest number of slots is not used here.
 OPTIONS = re.compile(r"(?:slots\s*=\s*(?P<slots>[1-9]\d*))?\s*(?:max[-_]slots\s*=\s*\d+)?")
 
@@ -32,6 +34,15 @@ def read_task_count(environment: Mapping[str, str]) -> int:
     """Return the number of tasks of this batch job; 0 outside of one."""
     name = find_task_variable(environment)
     return int(environment[name]) if name else 0
+
+
+def find_host_file_variable(environment: Mapping[str, str]) -> str | None:
+    """Return the variable that has the path of this batch job's file of hosts, or None.
+
+    >>> find_host_file_variable({"PBS_NODEFILE": "/var/spool/pbs/aux/7.node1"})
+    'PBS_NODEFILE'
+    """
+    return next((name for name in HOST_FILES if environment.get(name)), None)
 
 
 class Host(NamedTuple):

@@ -20,8 +20,8 @@ from spmdsim.cli.main import COMMANDS, build_parser, main
 from spmdsim.launch.mpi import count_cores
 from spmdsim.tables import Table
 
-#: Variables of batch systems with the number of tasks of a job.
-TASKS = ("SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS")
+#: Variables of batch systems with the number of tasks of a job, or with the path of a file of its hosts.
+OF_BATCH_JOBS = ("SLURM_NTASKS", "NSLOTS", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE")
 
 
 @pytest.fixture
@@ -280,17 +280,21 @@ def test_a_number_of_ranks_in_the_words_of_mpi(words, monkeypatch):
     assert main(["launch", *words, __file__, "-np", "8"]) == 3
 
 
-@pytest.mark.parametrize("variable", ["SLURM_NTASKS", "PBS_NP", "LSB_DJOB_NUMPROC", "NSLOTS", None])
-def test_a_number_of_ranks_that_nobody_gave_is_that_of_the_job_or_of_the_cores(variable, monkeypatch, capsys):
-    for other in TASKS:
+@pytest.mark.parametrize("variable", [*OF_BATCH_JOBS, None])
+def test_a_number_of_ranks_that_nobody_gave_is_that_of_the_job_or_of_the_cores(
+    variable, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "hosts").write_text("node1\n" * 4 + "node2\n" * 2)
+    for other in OF_BATCH_JOBS:
         monkeypatch.delenv(other, raising=False)
     if variable:
-        monkeypatch.setenv(variable, "6")
+        monkeypatch.setenv(variable, str(tmp_path / "hosts") if variable.endswith("FILE") else "6")
     monkeypatch.setattr("spmdsim.launch.start", lambda n, *_, **__: n)
     ranks = main(["launch", __file__])
     message = capsys.readouterr().err
     assert ranks == (6 if variable else count_cores()) and message.count("\n") == 1
-    assert message.startswith("6 ranks, as" if variable else f"{ranks} rank") and "-n N" in message
+    assert message.startswith(f"6 ranks, as {variable} says" if variable else f"{ranks} rank")
+    assert "-n N" in message
 
 
 def test_a_program_in_lock_step_has_as_many_ranks_as_it_asks_for(tmp_path, monkeypatch, capfd):

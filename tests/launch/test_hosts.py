@@ -83,6 +83,23 @@ def test_open_mpi_in_a_path_with_a_space_is_refused_on_hosts(tmp_path):
     assert mpi.launcher_words("-n", 2, SLURM_NTASKS="2")[:3] == [f"{tmp_path}/a b/mpirun", "-n", "2"]
 
 
+@pytest.mark.parametrize("variable", ["PBS_NODEFILE", "LSB_DJOB_HOSTFILE"])
+def test_a_batch_job_with_a_file_of_hosts_starts_ranks_there(tmp_path, variable):
+    """Open MPI from a wheel knows no PBS and no LSF."""
+    (tmp_path / "hosts").write_text("node1\nnode1\nnode2\n")
+    mpi, job = FakeMpi(tmp_path), {variable: str(tmp_path / "hosts")}
+    for words, hosts in (["-n", 3], "node1:2,node2:1"), (["-n", 1, "--hosts", "node3"], "node3:1"):
+        assert mpi.launcher_words(*words, **job)[2:5] == [str(words[1]), "--host", hosts]
+
+
+def test_a_rank_does_not_read_the_hosts_of_its_batch_job():
+    """Only the first host of a job of PBS has the file."""
+    variables = {"PBS_NODEFILE": "/no/such/file", "PMI_RANK": "0", "PMI_SIZE": "1"}
+    result = run_python("-m", "spmdsim", "doctor", "--no-trial", **variables)
+    assert "PMI" not in result.stderr and "/no/such/file" not in result.stderr, result.stderr
+    assert "numpy" in result.stdout
+
+
 #: Start jobs on hosts, without a new process for each.
 JOBS = """
 import json

@@ -20,7 +20,7 @@ from spmdsim.cli.collective.schedule_arguments import (
     set_options,
     split_names,
 )
-from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.launch import choose_hosts
 from spmdsim.cli.main import HOSTS, PICTURES, command, finite, natural, positive, value, varied
 from spmdsim.cli.output import emit_json, remark, wants_pictures, write_pictures
 from spmdsim.errors import InputError, many
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
     from spmdsim.launch.hosts import count_slots
 
     sizes, dtype, name = _parse_sizes(args), _parse_dtype(args.datatype), collective(args.collective).name
-    hosts = read_hosts(args)
+    hosts = choose_hosts(args)
     ranks = args.ranks or count_slots(hosts)
     if not launched() and ranks:
         _make_schedules(args, name, ranks)  # refuses unknown algorithms before ranks are started

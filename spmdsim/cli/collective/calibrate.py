@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from spmdsim.cli.collective.schedule_arguments import parse_bytes
-from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.launch import choose_hosts
 from spmdsim.cli.main import HOSTS, PICTURES, command, finite, value, varied
 from spmdsim.cli.output import emit_json, remark, writable, write_file, write_pictures
 from spmdsim.errors import InputError, many
@@ -76,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     if args.seconds <= 0:
         raise InputError(f"--seconds must be above 0, got {args.seconds:g}")
     if not launched():
-        hosts = read_hosts(args)
+        hosts = choose_hosts(args)
         return start_self(args.ranks or count_slots(hosts) or 2, sys.argv[1:], hosts=hosts)
     from spmdsim.cli.collective.measure import noise_note, require_communicator
     from spmdsim.cli.collective.time_budget import TimeBudget

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from spmdsim.cli.collective.schedule_arguments import growing_sizes, parse_bytes
-from spmdsim.cli.launch import read_hosts
+from spmdsim.cli.launch import choose_hosts
 from spmdsim.cli.main import HOSTS, choice, command, declare_flag, value, varied, whole_number
 from spmdsim.cli.output import emit_json, refuse_options
 from spmdsim.errors import InputError, many
@@ -115,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
         raise InputError(
             f"bits tell only of collectives that add: {', '.join(REDUCING)}; for {name} there is --table"
         )
-    hosts = read_hosts(args)
+    hosts = choose_hosts(args)
     ranks = args.ranks or count_slots(hosts)
     if not launched() and ranks:
         return start_self(ranks, sys.argv[1:], hosts=hosts)
