@@ -114,7 +114,7 @@ def start(
         prepare_logs(logs)
     with tempfile.TemporaryDirectory(prefix="spmdsim-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        note_begin(folder)
+        begin = note_begin(folder)
         environment = {**make_environment(launcher, n, hosts), **(env or {})}
         give_job_facts(environment, folder=name)
         echoed = None
@@ -130,7 +130,8 @@ def start(
         with receive_notes(folder, environment) if has_other_hosts else nullcontext():
             code = run_launcher(launcher, command, environment, echoed, ranks, last_calls)
         last_calls.remove_partial_files()
-        remove_leftovers(read_begin(folder), 0.0 if code == 0 else GRACE_SECONDS)
+        # Not read from the folder: a batch system removes it while it ends the job.
+        remove_leftovers(begin, 0.0 if code == 0 else GRACE_SECONDS)
         return report_end(code, ranks, folder, launcher, logs, last_calls)
 
 

@@ -116,9 +116,10 @@ def _add_note(folder: Path, name: str, text: str = "", keep_first: bool = False)
     return send_note(parse_address(read_job_facts()[SERVER]), name, text)
 
 
-def note_begin(folder: Path) -> None:
-    """Note, as the starter, when the job begins."""
+def note_begin(folder: Path) -> float:
+    """Note, as the starter, when the job begins; return the time as :func:`read_begin` does."""
     (folder / BEGUN).touch()
+    return read_begin(folder)
 
 
 def read_begin(folder: Path) -> float:

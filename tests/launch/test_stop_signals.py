@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,3 +170,20 @@ def test_a_resumed_training_has_the_bits_of_one_that_was_not_stopped(
     folders = [tmp_path / folder / "checkpoint" for folder in ("stopped", "whole")]
     result = run_python("-c", compare, *folders)
     assert result.returncode == 0, result.stderr
+
+
+def test_a_starter_ends_quietly_after_its_temporary_folder_is_removed(
+    tmp_path, run_until_ready, launcher, monkeypatch
+):
+    """PBS removes the folder of a deleted job while the job ends."""
+    (tmp_path / "program.py").write_text(IGNORING)
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+
+    def remove_and_end(process: subprocess.Popen[str], _line: str) -> None:
+        shutil.rmtree(tmp_path / "temporary")
+        process.terminate()
+
+    command = ["-m", "spmdsim", "launch", *MPI, "program.py"]
+    code, _, error = run_until_ready(*command, line="ready", then=remove_and_end)
+    assert code == 143 and "Traceback" not in error, error
