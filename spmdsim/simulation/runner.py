@@ -115,7 +115,7 @@ def simulate(
 
     Raises:
         InputError: If ``n`` is not 1 to 65,536, ``like`` or ``compute`` is another word, ``nodes`` does not place ``n`` ranks, ``speed``
-            or ``noise`` is impossible, the script cannot be read or compiled, or a program to record uses windows.
+            or ``noise`` is impossible, the script cannot be read or compiled, or a program to record uses windows or threads.
         ScheduleError: If a collective has no such algorithm.
         SimulationError: If the program has errors and ``check`` is set; its ``report`` has all findings.
         UsageTypeError: If ``program`` is neither a function nor a path.
@@ -157,7 +157,9 @@ def simulate(
             scheduler.recorder = RunRecorder(n)
         report = _run_once(program, args, scheduler, write)
         if record is not None and scheduler.recorder is not None and report.completed:
-            write_record(scheduler.recorder, os.fspath(record), bool(scheduler.windows))
+            is_threaded = any(task.is_threaded for task in scheduler.tasks)
+            missing = "windows (MPI.Win)" if scheduler.windows else "threads" if is_threaded else ""
+            write_record(scheduler.recorder, os.fspath(record), missing)
         return report
 
     report = run(show, Timeline(n) if trace else None, None)
@@ -345,9 +347,9 @@ def _run_rank(
         try:
             task.value = body(task)
         except SystemExit:
-            end()
+            _end_process(scheduler, task, end)
             raise
-        end()
+        _end_process(scheduler, task, end)
         task.finished = True
     except scheduler.exit:
         return
@@ -360,6 +362,20 @@ def _run_rank(
         scheduler.record_failure(_describe_exception(task, error))
         if sys.excepthook is not excepthook:
             sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _end_process(scheduler: Scheduler, task: Task, end: Callable[[], None]) -> None:
+    """Wait for the threads of a rank that are no daemons, and call its exit functions, as Python does.
+
+    Args:
+        scheduler: the simulation.
+        task: the rank, which is running.
+        end: calls the exit functions.
+    """
+    if task.is_threaded:
+        sys.modules["threading"]._shutdown()
+    end()
+    scheduler.abandon_threads(task)
 
 
 def _record_exit(scheduler: Scheduler, task: Task, exit_error: SystemExit) -> None:

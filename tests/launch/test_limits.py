@@ -88,14 +88,6 @@ def test_students_code_within_limits(what: str, tmp_path: Path, capfd: pytest.Ca
 #: Programs on virtual ranks: what ``simulate`` must say of them, and the exit code.
 PROGRAMS = {
     "os._exit": ("if rank == 1: os._exit(0)\nCOMM.Barrier()", 1, "rank 1 ends its process with os._exit(0) at p.py:4"),
-    "thread": (
-        "if rank == 0:\n    t = threading.Thread(target=lambda: COMM.Barrier()); t.start(); t.join()\nelse: COMM.Barrier()",
-        1, "rank 0 calls Barrier at p.py:5 in a thread of its own",
-    ),
-    "thread that sends": (
-        "t = threading.Thread(target=lambda: COMM.isend(1, dest=0)); t.start(); t.join()", 1, "rank 0 calls isend at p.py:4 in a thread"
-    ),
-    "thread that asks": ("t = threading.Thread(target=COMM.Get_rank); t.start(); t.join()", 1, "rank 0 calls Get_rank"),
     "thread of its own": ("t = threading.Thread(target=time.sleep, args=(.01,)); t.start(); t.join()", 0, "all finished"),
     "spins": ("while True: pass", 2, "p.py:4: it has not ended after 1 s"),
     "talks for ever": ("while True: COMM.allreduce(1)", 2, "p.py:4: it has not ended after 1 s"),
@@ -122,18 +114,6 @@ def test_programs_within_limits(what: str, tmp_path: Path, capfd: pytest.Capture
     assert main(["simulate", *limits(words), "-n", "2", str(tmp_path / "p.py")]) == code
     output = capfd.readouterr().err
     assert words in output and (code != 2 or len(output.splitlines()) == 1), output
-
-
-def test_a_function_is_not_simulated_past_a_threads_call() -> None:
-    import threading
-
-    def program(comm):
-        thread = threading.Thread(target=comm.barrier)
-        thread.start()
-        thread.join()
-
-    report = simulate(program, 2, check=False)
-    assert [problem.kind for problem in report.problems] == ["thread"] and not report.completed
 
 
 @pytest.mark.parametrize("command", ["check", "simulate"])

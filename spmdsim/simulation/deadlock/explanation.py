@@ -10,6 +10,7 @@ waits in it, although no other rank has answered. Read ``resolve_stall`` first.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
@@ -23,7 +24,8 @@ from spmdsim.simulation.deadlock.wait_graph import (
 )
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import STANDARD, Message, finish
-from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.engine.rank_threads import ThreadWait
+from spmdsim.simulation.engine.scheduler import RankThread, Scheduler
 from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.faults import is_new
 from spmdsim.simulation.findings.problems import (
@@ -514,10 +516,10 @@ def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     """
     cycle = graph.find_cycle()
     if not cycle:
-        return _explain_polling(graph)
+        return _explain_threads(graph) or _explain_polling(graph)
     following = [*cycle[1:], cycle[0]]
-    waits = [describe_wait(scheduler.tasks[rank], after) for rank, after in zip(cycle, following)]
-    skipped_words = _describe_cycle_lag(scheduler.tasks[cycle[0]])
+    waits = [describe_wait(graph.find_thread(rank, after), after) for rank, after in zip(cycle, following)]
+    skipped_words = _describe_cycle_lag(graph.find_thread(cycle[0], following[0]))
     if len(cycle) == 1:
         text = f"rank {cycle[0]} waits for itself in {waits[0].text}"
     else:
@@ -529,7 +531,7 @@ def _explain_cycle(scheduler: Scheduler, graph: WaitGraph) -> Problem:
     return Problem("deadlock", ERROR, text + skipped_words, tuple(sorted(cycle)), places, cycle)
 
 
-def _describe_cycle_lag(task: Task) -> str:
+def _describe_cycle_lag(task: RankThread) -> str:
     """Return a clause on ranks that skipped a collective of the cycle; empty if none did.
 
     Args:
@@ -539,6 +541,45 @@ def _describe_cycle_lag(task: Task) -> str:
         if isinstance(operation, CollectiveCall) and operation.meeting is not None:
             return faults.describe_lag(operation.comm, operation.meeting)
     return ""
+
+
+def _explain_threads(graph: WaitGraph) -> Problem | None:
+    """Return the finding on the first rank whose threads wait for each other alone; None if there is none.
+
+    An example: "no thread of rank 0 can continue: its main thread waits in join at a.py:9, Thread-1 (work) in get at
+    a.py:5". If a thread wakes again and again, the finding says so instead.
+
+    Args:
+        graph: the blocked ranks.
+    """
+    for task in graph.blocked:
+        threads = [thread for thread in graph.blocked if thread.rank == task.rank]
+        operations = [operation for thread in threads for operation in open_operations(thread.waiting)]
+        if all(isinstance(operation, ThreadWait) for operation in operations):
+            waits = [describe_wait(thread) for thread in threads]
+            names = ", ".join(
+                f"{thread.name} waits {_thread_text(thread, wait)}" for thread, wait in zip(threads, waits)
+            )
+            is_awake = any(operation.is_timed for operation in operations)
+            what = (
+                f"rank {task.rank} does not end, and nothing changes"
+                if is_awake
+                else f"no thread of rank {task.rank} can continue"
+            )
+            places = tuple(wait.program_place for wait in waits)
+            return Problem("deadlock", ERROR, f"{what}: {names}", (task.rank,), places)
+    return None
+
+
+def _thread_text(thread: RankThread, wait: Wait) -> str:
+    """Return the call in which a thread waits for others, and its line.
+
+    Args:
+        thread: the thread; a main thread may wait at the end of its rank, which has no line.
+        wait: its wait.
+    """
+    is_end = thread is thread.task and wait.program_place.file == threading.__file__
+    return "for the others at its end" if is_end else f"in {wait.text}"
 
 
 def _explain_polling(graph: WaitGraph) -> Problem:

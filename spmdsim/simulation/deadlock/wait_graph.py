@@ -10,7 +10,8 @@ from typing import Any
 from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG
 from spmdsim.simulation.engine.collective_calls import CollectiveCall
 from spmdsim.simulation.engine.mailboxes import JointWait, Message
-from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.engine.rank_threads import ThreadWait
+from spmdsim.simulation.engine.scheduler import RankThread, Scheduler
 from spmdsim.simulation.findings.problems import (
     ERROR,
     WARNING,
@@ -59,6 +60,7 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
     - A receive or probe needs its source.
     - A receive or probe from any source needs any one of the other ranks of the communicator.
     - A wait in a call of a window knows its ranks.
+    - A wait for another thread of the rank needs no other rank.
 
     Args:
         operation: an incomplete message, receive, probe, collective call or wait of a window.
@@ -67,6 +69,8 @@ def awaited_ranks(operation: Any) -> tuple[tuple[int, ...], bool]:
         The ranks, as ranks of the program; True if all are needed, False if any one is enough.
     """
     shared = operation.comm
+    if isinstance(operation, ThreadWait):
+        return (), True
     if isinstance(operation, WindowWait):
         return tuple(operation.awaited()), operation.every
     if isinstance(operation, CollectiveCall):
@@ -106,11 +110,11 @@ def describe_operation(operation: Any) -> str:
     return f"{operation.name}({', '.join(arguments)})" if arguments else str(operation.name)
 
 
-def describe_wait(task: Task, toward: int | None = None) -> Wait:
-    """Return the wait of a blocked rank.
+def describe_wait(task: RankThread, toward: int | None = None) -> Wait:
+    """Return the wait of a blocked thread of a rank.
 
     Args:
-        task: the rank; it must be suspended.
+        task: the thread; it must be suspended.
         toward: another rank. Of several operations, one that this rank could complete is described first. None: the
             first one is described.
     """
@@ -143,6 +147,8 @@ def _wait_text(location: ProgramPlace, operations: list[Any]) -> str:
         operations: the incomplete operations. The first one is described. In the last case the others are counted.
     """
     first = operations[0]
+    if isinstance(first, ThreadWait):
+        return str(location)
     is_call = first.name.rpartition(".")[2] == location.call
     if is_call or location.call.lower().startswith("sendrecv"):
         prefix = "" if is_call or len(operations) == 1 else f"{location.call}: "
@@ -158,8 +164,17 @@ class WaitGraph:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
-        self.blocked = [t for t in scheduler.tasks if not t.finished and t.waiting is not None]
-        self.edges = {task.rank: _union_awaited(open_operations(task.waiting)) for task in self.blocked}
+        threads = [thread for task in scheduler.tasks if not task.finished for thread in task.all_threads()]
+        self.blocked = [thread for thread in threads if thread.waiting is not None]
+        self.edges: dict[int, tuple[int, ...]] = {}
+        for thread in self.blocked:
+            awaited = _union_awaited(open_operations(thread.waiting))
+            self.edges[thread.rank] = tuple(dict.fromkeys((*self.edges.get(thread.rank, ()), *awaited)))
+
+    def find_thread(self, rank: int, toward: int) -> RankThread:
+        """Return the first blocked thread of ``rank`` that waits for rank ``toward``, else its first one."""
+        threads = [thread for thread in self.blocked if thread.rank == rank]
+        return min(threads, key=lambda thread: toward not in _union_awaited(open_operations(thread.waiting)))
 
     def find_components(self) -> dict[int, int]:
         """Return, for each rank that is on a cycle, the number of its strongly connected component.

@@ -124,7 +124,7 @@ def replace_exit(scheduler: Scheduler) -> AbstractContextManager[None]:
         """End the simulation with a finding; in other processes and threads, end the process."""
         if os.getpid() != process or get_ident() != scheduler.thread:
             original(status)
-        task = scheduler.current
+        task = scheduler.current.task
         location = replace(place_in_stack(task.rank, sys._getframe(1)), call="os._exit")
         text = (
             f"rank {task.rank} ends its process with os._exit({status}) at {location.where}: MPI was not finalized, so a "

@@ -13,6 +13,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from typing import Any
 
@@ -21,7 +22,8 @@ from spmdsim.simulation.engine.interpreter_state import InterpreterState
 from spmdsim.simulation.engine.module_loading import CodeSharingLoader, ContextLoader
 from spmdsim.simulation.engine.ownership import Ownership, Variables, find_module
 from spmdsim.simulation.engine.rank_process import Process, restored_settings
-from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.engine.rank_threads import make_select_module, make_thread_module
+from spmdsim.simulation.engine.scheduler import RankThread, Scheduler, Task
 
 
 class RankWorld:
@@ -76,8 +78,14 @@ class Isolation:
         self._is_process = False  # True while a module that ranks share is loaded
         self._loading = False  # True if the running rank has loaded modules since its turn began
         self._searching = False
+        # Without ``_queue``, ``queue`` uses ``threading``.
+        self._thread_modules = {
+            "_thread": make_thread_module(),
+            "select": make_select_module(),
+            "_queue": None,
+        }
 
-    def enter_rank(self, task: Task) -> None:
+    def enter_rank(self, task: RankThread) -> None:
         """Set the process state to that of a rank that runs next; do nothing if it is set already.
 
         The state is:
@@ -88,7 +96,7 @@ class Isolation:
         - variables of the program's function, if their values differ between ranks.
 
         Args:
-            task: the rank.
+            task: a thread of the rank.
         """
         world, before = self.worlds[task.rank], self._current
         if world is before:
@@ -109,6 +117,7 @@ class Isolation:
             task: the rank, with the script that it runs.
         """
         script, world = task.script, RankWorld(task.rank)
+        world.modules |= self._thread_modules
         self.worlds.append(world)
         if "builtins" in self._names:
             world.separate_builtins()
@@ -283,6 +292,7 @@ class Isolation:
         - For a function: only modules of Python and those that can reach MPI, because the function may use the loaded
           modules. The module of the function itself stays.
         - For a script: ``builtins``, of which each rank gets a copy.
+        - ``_thread`` and ``_queue``, which each rank gets replaced.
         """
         names = self._ownership.loaded_modules(reaching=self._folder is None)
         if self._folder is None:
@@ -294,7 +304,17 @@ class Isolation:
                 world.separate_builtins()
             names.append("builtins")
             self._names.add("builtins")
+        names += self._separate_threads()
         return {name: sys.modules.pop(name) for name in names if name in sys.modules and name != "__main__"}
+
+    def _separate_threads(self) -> tuple[str, ...]:
+        """Give each rank the modules on which ``threading`` and ``queue`` are built; return their names."""
+        for name in self._thread_modules:
+            import_module(name)  # the process's, which are restored
+        self._names |= self._thread_modules.keys()
+        for world in self.worlds:
+            world.modules |= self._thread_modules
+        return tuple(self._thread_modules)
 
     def _shadowed_modules(self) -> set[str]:
         """Return the top-level names of loaded modules that a file in the script's folder hides.

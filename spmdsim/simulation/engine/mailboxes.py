@@ -14,8 +14,15 @@ from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from spmdsim.simulation.data.constants import ANY_SOURCE, ANY_TAG, MPIError
+from spmdsim.simulation.data.constants import (
+    ANY_SOURCE,
+    ANY_TAG,
+    THREAD_MULTIPLE,
+    THREAD_SERIALIZED,
+    MPIError,
+)
 from spmdsim.simulation.data.message_buffers import OBJECT
+from spmdsim.simulation.findings import faults
 from spmdsim.simulation.findings.problems import ERROR, Problem, Site, place_in_stack
 
 if TYPE_CHECKING:
@@ -138,20 +145,19 @@ class Probing:
 
 
 class JointWait:
-    """The wait of a rank for several operations.
+    """The wait of the running thread for several operations.
 
     Args:
         scheduler: the simulation.
-        task: the rank.
         operations: different operations, some of them incomplete.
         every: True to wait for all of them, False to wait for any one.
     """
 
-    __slots__ = ("every", "open_count", "operations", "scheduler", "task")
+    __slots__ = ("every", "open_count", "operations", "scheduler", "thread")
 
-    def __init__(self, scheduler: Scheduler, task: Task, operations: list[Any], every: bool) -> None:
+    def __init__(self, scheduler: Scheduler, operations: list[Any], every: bool) -> None:
         self.scheduler = scheduler
-        self.task = task
+        self.thread = scheduler.current
         self.operations = operations
         self.every = every
         self.open_count = 0
@@ -172,7 +178,7 @@ class JointWait:
                 if operation.waiter is self:
                     operation.waiter = None
         if self.open_count == 0 or not self.every:
-            self.scheduler.wake(self.task)
+            self.scheduler.wake(self.thread)
 
 
 def finish(scheduler: Scheduler, operation: Any) -> None:
@@ -203,7 +209,7 @@ def wait_for(scheduler: Scheduler, operation: Any) -> None:
         operation: a message, receive, probe or collective call of the running rank.
     """
     if not operation.done:
-        operation.waiter = operation.task
+        operation.waiter = scheduler.current
         scheduler.block(operation)
 
 
@@ -460,11 +466,14 @@ class Endpoint:
         return task
 
     def _check_running(self) -> None:
-        """End the run if the caller is another thread, or another rank."""
+        """End the run if another rank calls, or a thread that may not call MPI."""
         if get_ident() != self.scheduler.thread:
             self.scheduler.refuse_thread(self.task, sys._getframe(1))
-        if self.task is not self.scheduler.current:
+        if self.task is not self.scheduler.current.task:
             self._fail_foreign_handle()
+        if self.task is not self.scheduler.current and 0 <= self.task.thread_level < THREAD_MULTIPLE:
+            is_serialized = self.task.thread_level == THREAD_SERIALIZED
+            faults.check_thread_level(self.scheduler, is_serialized, sys._getframe(1))
 
     def _fail_foreign_handle(self) -> NoReturn:
         """End the run with the error "shared_communicator": the running rank uses another rank's handle."""

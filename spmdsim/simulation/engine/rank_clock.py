@@ -10,6 +10,7 @@ from threading import get_ident
 from typing import Any
 
 from spmdsim.simulation.engine.captured_output import replace_attribute
+from spmdsim.simulation.engine.rank_threads import ThreadWait
 from spmdsim.simulation.engine.scheduler import Scheduler, Task
 
 #: Resolution of the modelled clock, in seconds.
@@ -75,7 +76,7 @@ def _modelled_clock(
         """Return the modelled clock of the running rank."""
         if get_ident() != scheduler.thread:
             return original()
-        seconds = start + read_clock(scheduler.current)
+        seconds = start + read_clock(scheduler.current.task)
         return seconds if unit == 1 else round(seconds * unit)
 
     return clock
@@ -85,7 +86,8 @@ def _modelled_sleep(scheduler: Scheduler) -> Callable[[Any], object]:
     """Return a function that replaces ``time.sleep``, and takes modelled instead of real time.
 
     In a rank, ``time.sleep(0.5)`` adds 0.5 s to the rank's modelled clock, lets other ranks run, and does not wait. A
-    negative duration raises ValueError. In other threads of the program, ``time.sleep`` waits as usual.
+    negative duration raises ValueError. Of a rank with several threads, the thread whose sleep ends first continues first.
+    In threads of the process, ``time.sleep`` waits as usual.
 
     Args:
         scheduler: the simulation; a sleep is recorded in its timeline if it has one.
@@ -98,8 +100,13 @@ def _modelled_sleep(scheduler: Scheduler) -> Callable[[Any], object]:
             return original(seconds)
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
-        task = scheduler.current
+        task = scheduler.current.task
         start = scheduler.enter_call(task)
+        if task.is_threaded:
+            wait = ThreadWait(scheduler.current, "sleep")
+            scheduler.set_timer(wait, seconds)
+            scheduler.block(wait)
+            return
         task.advance(seconds)
         if scheduler.timeline is not None:
             scheduler.timeline.record_call(task, "sleep", start, sys._getframe(1))

@@ -101,21 +101,19 @@ class RunRecorder:
                     yield {"rank": rank} | {key: value for key, value in event.items() if key != "pending"}
 
 
-def write_record(recorder: RunRecorder, path: str, uses_windows: bool) -> None:
+def write_record(recorder: RunRecorder, path: str, missing: str) -> None:
     """Write a record as a file of JSON lines; replace an existing one.
 
     Args:
         recorder: the record.
         path: the file.
-        uses_windows: True if the program has created a window.
+        missing: what the program used whose times are not recorded; an empty text for nothing.
 
     Raises:
-        InputError: If the program used windows, whose times are not recorded, or the file cannot be written.
+        InputError: If ``missing`` is not empty, or the file cannot be written.
     """
-    if uses_windows:
-        raise InputError(
-            "simulate: a run to record must not use windows (MPI.Win), got some; leave record out"
-        )
+    if missing:
+        raise InputError(f"simulate: a run to record must not use {missing}, got some; leave record out")
     try:
         with open(path, "w", encoding="utf-8") as stream:
             stream.writelines(json.dumps(line) + "\n" for line in recorder.lines())

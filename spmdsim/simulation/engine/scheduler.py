@@ -1,7 +1,8 @@
 """Run the ranks: one greenlet per rank, a queue of ranks that can continue, and a callback if none can.
 
-All ranks share one thread, so a run is deterministic: a rank runs until it has to wait, then the rank that
-became ready first runs. With a seed the next rank is drawn at random, which is another legal order.
+All ranks share one thread of the process, so a run is deterministic: a rank runs until it has to wait, then the rank
+that became ready first runs. With a seed the next rank is drawn at random, which is another legal order. Each further
+thread that a rank starts is a greenlet in the queue, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from math import inf
 from threading import get_ident
 from types import FrameType
@@ -43,6 +46,10 @@ POLLS_BEFORE_RELIEF = 50
 #: Polls per rank, and polls of all ranks together, after which a run is a livelock. A long loop with a test is not.
 RANK_POLLS_BEFORE_LIVELOCK = 10_000
 POLLS_BEFORE_LIVELOCK = 500_000
+#: Ends of sleeps and timed waits of threads since the last message, from which on buffered sends are released, and from
+#: which on a run is a livelock.
+TIMERS_BEFORE_RELIEF = 1_000
+TIMERS_BEFORE_LIVELOCK = 50_000
 #: Messages to one rank, sent without waiting, from which on a program is reported to run ahead.
 FLOOD = 500
 #: A rank that catches this many exit exceptions is no longer asked to exit.
@@ -63,19 +70,33 @@ def load_greenlet() -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """Virtual rank: its greenlet, modelled clock, current wait and message counts."""
+class RankThread:
+    """Thread of a virtual rank: its greenlet and its current wait."""
 
     rank: int
     scheduler: Scheduler
+    task: Any = None  # the rank
+    name: str = "its main thread"
     greenlet: Any = None
     switch: Any = None  # function that runs the greenlet
+    waiting: Any = None  # the operation or operations it is blocked on
+    exits: int = 0  # number of exit exceptions that it caught
+    resumes_at: float = 0.0  # modelled clock with which it continues, if the rank has several threads
+    end_lock: Any = None  # a lock that is released at its end
+
+
+@dataclass(slots=True, eq=False)
+class Task(RankThread):
+    """Virtual rank, which is its own main thread: its modelled clock and message counts."""
+
     clock: float = 0.0  # seconds of modelled time
+    threads: list[RankThread] = field(default_factory=list)  # its further threads that have not ended
+    is_threaded: bool = False  # True from the start of its first further thread
+    joined_at_end: list[Any] = field(default_factory=list)  # handles of threads for which its end waits
+    thread_level: int = -1  # a constant such as THREAD_MULTIPLE; -1 before the first use of MPI
     port_out: float = 0.0  # time at which its last message left
     processor_free: float = 0.0  # time at which it has received its last message
     port_in: IncomingPort = field(default_factory=IncomingPort)
-    waiting: Any = None  # the operation or operations it is blocked on
-    exits: int = 0  # number of exit exceptions that it caught
     finished: bool = False
     value: Any = None  # result of the program's function
     exit_code: int = 0
@@ -106,6 +127,13 @@ class Task:
     waits: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
     # By sender: call and site of the wildcard receive that took its last message.
     wildcard_receives: dict[int, tuple[str, Site]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.task = self
+
+    def all_threads(self) -> list[RankThread]:
+        """Return the threads that have not ended, the main thread first."""
+        return [self, *self.threads]
 
     def advance(self, seconds: float) -> None:
         """Advance the modelled clock by seconds in which the rank computes or sleeps."""
@@ -183,9 +211,10 @@ class Scheduler:
     """The run queue of one simulation and everything its ranks share.
 
     Attributes:
-        ready: ranks that can continue.
+        ready: threads of ranks that can continue.
+        timers: (end, number, wait) of each sleep and timed wait of threads, as a heap; ends are modelled seconds.
         least_latency: least seconds between the start of a message and its end.
-        current: the running rank.
+        current: the running thread of a rank; a rank is its own main thread.
         failure: the finding that ended the run, or None.
         on_stall: function that is called if no rank can continue (with ``""``), or if all ranks only poll (with
             ``relief``, later ``livelock``). It returns True if it made a rank ready.
@@ -221,8 +250,11 @@ class Scheduler:
         self.hub = library.getcurrent()
         self.thread = get_ident()
         self.tasks = [Task(rank, self) for rank in range(size)]
-        self.ready: deque[Task] = deque()
-        self.current: Task = self.tasks[0]
+        self.ready: deque[RankThread] = deque()
+        self.timers: list[tuple[float, int, Any]] = []
+        self._timer_numbers = count()
+        self._ended_timers = 0  # since the last message
+        self.current: RankThread = self.tasks[0]
         self.machine = machine
         self.collective_times = collective_times
         self.computation = computation
@@ -239,7 +271,7 @@ class Scheduler:
         self.problems: list[Problem] = []
         self.failure: Problem | None = None
         self.on_stall: Callable[[str], bool] = lambda attention: False
-        self.on_enter: Callable[[Task], None] = lambda task: None
+        self.on_enter: Callable[[RankThread], None] = lambda thread: None
         self.on_add: Callable[[Task], None] = lambda task: None
         self.undecided: dict[Mailbox, None] = {}
         self.decide: Callable[[], None] = self.undecided.clear
@@ -277,13 +309,18 @@ class Scheduler:
         """
         self._body = body
         for task in self.tasks:
-            self._create_greenlet(task)
+            self._create_greenlet(task, body)
 
-    def _create_greenlet(self, task: Task) -> None:
-        """Create the greenlet of the rank ``task`` and put it in the queue; it does not run yet."""
-        task.greenlet = self._greenlet(partial(self._run_task, task), parent=self.hub)
-        task.switch = task.greenlet.switch
-        self.ready.append(task)
+    def _create_greenlet(self, thread: RankThread, body: Callable[[Any], None]) -> None:
+        """Create the greenlet of a thread and put it in the queue; it does not run yet.
+
+        Args:
+            thread: the thread; a rank is its own main thread.
+            body: called with the thread, in its greenlet.
+        """
+        thread.greenlet = self._greenlet(partial(self._run_thread, thread, body), parent=self.hub)
+        thread.switch = thread.greenlet.switch
+        self.ready.append(thread)
 
     def add_ranks(self, programs: Sequence[tuple[Any, int]], clock: float, past: Any) -> list[Task]:
         """Add ranks that the program spawns to the node of the running rank, and queue them.
@@ -310,18 +347,76 @@ class Scheduler:
         self.machine = self.machine.placed(self.nodes)
         self.collective_times.place(self.machine)
         for task in self.tasks[first:]:
-            self._create_greenlet(task)
+            self._create_greenlet(task, self._body)
         self.unstarted += len(programs)
         self._update_switching()
         return self.tasks[first:]
 
-    def _run_task(self, task: Task) -> None:
-        """Run the rank ``task`` to its end, and count its computation."""
+    def _run_thread(self, thread: RankThread, body: Callable[[Any], None]) -> None:
+        """Run a thread of a rank to its end, and count its computation.
+
+        Args:
+            thread: the thread.
+            body: called with the thread; it runs the thread.
+        """
         if self.stopwatch is not None:
             self.stopwatch.resume()
-        self._body(task)
+        body(thread)
         if self.stopwatch is not None:
-            self.stopwatch.pause(task)
+            self.stopwatch.pause(thread.task)
+        if thread is not thread.task:
+            thread.task.threads.remove(thread)
+
+    def start_thread(self, run: Callable[[], None], name: str) -> RankThread:
+        """Start a further thread of the running rank; return it.
+
+        Args:
+            run: runs the thread.
+            name: its name, for findings.
+        """
+        task = self.current.task
+        if not any(other.is_threaded for other in self.tasks):
+            self.on_enter = _ThreadClocks(self).enter
+        task.is_threaded = True
+        thread = RankThread(task.rank, self, task, name, resumes_at=task.clock)
+        task.threads.append(thread)
+        self._create_greenlet(thread, lambda thread: run())
+        self.unstarted += 1
+        self._update_switching()
+        return thread
+
+    def abandon_threads(self, task: Task) -> None:
+        """Let the further threads of a rank never run again, because the process of the rank ``task`` ends."""
+        for thread in task.threads:
+            thread.waiting = None
+            if thread in self.ready:
+                self.ready.remove(thread)
+                self.unstarted -= not thread.greenlet
+        self.timers = [timer for timer in self.timers if timer[2].task is not task]
+        self._update_switching()
+
+    def set_timer(self, wait: Any, seconds: float) -> None:
+        """End a wait of the running thread after modelled seconds, if it has not ended before.
+
+        Args:
+            wait: a `ThreadWait`.
+            seconds: modelled seconds from now.
+        """
+        wait.is_timed = True
+        heappush(self.timers, (self.current.task.clock + seconds, next(self._timer_numbers), wait))
+
+    def _end_timer(self) -> str:
+        """End the timed wait that ends first; return the reason to call ``on_stall``, or an empty text."""
+        self._ended_timers += 1
+        if self._ended_timers >= TIMERS_BEFORE_LIVELOCK:
+            return "livelock"
+        if self._ended_timers == TIMERS_BEFORE_RELIEF:
+            return "relief"
+        end, _, wait = heappop(self.timers)
+        if not wait.done:
+            wait.end(end, timed_out=True)
+            self.ready.append(wait.thread)
+        return ""
 
     def run(self) -> None:
         """Run all ranks until they have finished, an error ends the run, or a stall is not resolved.
@@ -350,6 +445,10 @@ class Scheduler:
                 continue
             if self.failure is not None or all(task.finished for task in self.tasks):
                 return
+            if self.failure is None and self.timers and (not self.ready or attention):
+                attention = self._end_timer()
+                if not attention:
+                    continue
             if attention == "wildcards":
                 continue
             resumed = self.on_stall(attention)
@@ -376,11 +475,11 @@ class Scheduler:
         for ever.
         """
         self.closing = self.uses_hub = True
-        for task in self.tasks:
-            if task.greenlet is not None and not task.greenlet.dead:
-                self.current = task
-                self.on_enter(task)
-                task.greenlet.throw(self.exit)
+        for thread in [thread for task in self.tasks for thread in task.all_threads()]:
+            if thread.greenlet is not None and not thread.greenlet.dead:
+                self.current = thread
+                self.on_enter(thread)
+                thread.greenlet.throw(self.exit)
 
     def enter_call(self, task: Task) -> float:
         """Return the modelled clock of a rank at the begin of a call; its measured computation ends there.
@@ -432,7 +531,7 @@ class Scheduler:
         task.waiting = waiting
         ready, stopwatch = self.ready, self.stopwatch
         if stopwatch is not None:
-            stopwatch.pause(task)
+            stopwatch.pause(task.task)
         if self.uses_hub or not ready or get_ident() != self.thread:
             self.switch_to_next(task)
         else:  # like ``switch_to_next``, without a call, because nearly every message comes here
@@ -444,10 +543,10 @@ class Scheduler:
         if stopwatch is not None:
             stopwatch.resume()
 
-    def wake(self, task: Task) -> None:
-        """Put a blocked rank in the queue of ready ranks."""
-        self.polls = 0
-        self.ready.append(task)
+    def wake(self, thread: RankThread) -> None:
+        """Put a blocked thread of a rank in the queue of ready threads."""
+        self.polls = self._ended_timers = 0
+        self.ready.append(thread)
 
     def poll(self, waiting: Any) -> None:
         """Let other ranks run once, because a test has found that an operation is not complete.
@@ -471,7 +570,7 @@ class Scheduler:
         self.polls += 1
         self.ready.append(task)
         polls_per_rank = self.polls // len(self.ready)
-        if self.undecided and polls_per_rank >= 2:
+        if (self.undecided or self.timers) and polls_per_rank >= 2:
             self.attention = "wildcards"
         elif polls_per_rank >= POLLS_BEFORE_RELIEF and not self.relief_requested:
             self.relief_requested = True
@@ -508,8 +607,8 @@ class Scheduler:
             self.hub.switch()
         raise self.exit
 
-    def refuse_thread(self, task: Task, frame: FrameType) -> NoReturn:
-        """End the run with a finding, because a thread that a rank started calls MPI.
+    def refuse_thread(self, task: RankThread, frame: FrameType) -> NoReturn:
+        """End the run with a finding, because a thread calls MPI that the simulator does not run.
 
         Args:
             task: the rank.
@@ -520,19 +619,19 @@ class Scheduler:
         """
         name, rank, location = threading.current_thread().name, task.rank, place_in_stack(task.rank, frame)
         text = (
-            f"rank {rank} calls {location} in a thread of its own ({name}): all virtual ranks share one thread, so only "
-            "the thread in which a rank starts can be simulated"
+            f"rank {rank} calls {location} in a thread of the process ({name}), which a module that ranks share has started; "
+            "start it with Python's threading or concurrent.futures in the program"
         )
         self.record_failure(Problem("thread", ERROR, text, (rank,), (location,)))
         raise SystemExit
 
-    def _pop_ready(self) -> Task:
-        """Remove and return the next rank to run: the first one, or with a seed a random one."""
+    def _pop_ready(self) -> RankThread:
+        """Remove and return the next thread to run: the first one, or with a seed a random one."""
         if self.random is not None:
             self.ready.rotate(-self.random.randrange(len(self.ready)))
         return self.ready.popleft()
 
-    def switch_to_next(self, task: Task) -> None:
+    def switch_to_next(self, task: RankThread) -> None:
         """Run the next ready rank; return when ``task`` is ready again and its turn has come.
 
         With a seed, without a ready rank, or while some ranks have not started, the hub chooses the next rank; the
@@ -544,7 +643,7 @@ class Scheduler:
         if get_ident() != self.thread:
             self.refuse_thread(task, sys._getframe(1))
         if self.stopwatch is not None:
-            self.stopwatch.pause(task)
+            self.stopwatch.pause(task.task)
         ready = self.ready
         if self.uses_hub or not ready:
             self._to_hub(task)
@@ -556,7 +655,7 @@ class Scheduler:
         if self.stopwatch is not None:
             self.stopwatch.resume()
 
-    def _to_hub(self, task: Task) -> None:
+    def _to_hub(self, task: RankThread) -> None:
         """Switch to the hub, the scheduler's own loop; return when the hub resumes the rank.
 
         If the run is closing, raise the exit exception instead, so that the rank ends. A rank that has caught this
@@ -572,6 +671,28 @@ class Scheduler:
                 self.hub.switch()  # never returns
             raise self.exit
         self.hub.switch()
+
+
+class _ThreadClocks:
+    """A switch that gives each thread of a rank its own modelled clock while it runs.
+
+    ``Task.clock`` is the clock of the running thread. Ranks with one thread are not concerned.
+
+    Args:
+        scheduler: the simulation, whose ``on_enter`` is called, too.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._running, self._enter = scheduler, scheduler.current, scheduler.on_enter
+
+    def enter(self, thread: RankThread) -> None:
+        """Store the clock of the thread that ran, and set the clock of the next one."""
+        before, self._running = self._running, thread
+        if before.task.is_threaded:
+            before.resumes_at = max(before.resumes_at, before.task.clock)
+        self._enter(thread)
+        if thread.task.is_threaded and not self._scheduler.closing:
+            thread.task.clock = thread.resumes_at
 
 
 _active: list[Scheduler] = []
@@ -600,7 +721,7 @@ def activate(scheduler: Scheduler) -> Iterator[None]:
 
 def current_task() -> Task | None:
     """Return the task of the running rank, or None outside a simulation."""
-    return _active[-1].current if _active else None
+    return _active[-1].current.task if _active else None
 
 
 def current_scheduler() -> Scheduler | None:

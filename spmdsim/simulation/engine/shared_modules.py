@@ -10,21 +10,21 @@ from __future__ import annotations
 #: import only modules that are shared, too. A test computes both from their sources.
 _STATELESS = """
     __future__ _bootsubprocess _collections_abc _compat_pickle _compression _markupbase _pydecimal _sitebuiltins
-    _threading_local _weakrefset aifc ast asynchat asyncore bisect bz2 cProfile chunk cmd code codecs codeop
+    _weakrefset aifc ast bisect cProfile chunk cmd code codecs codeop
     collections colorsys configparser contextlib contextvars copy csv curses dataclasses decimal fnmatch fractions
     functools genericpath getpass glob graphlib gzip heapq hmac html imghdr imp json keyword locale lzma mailcap netrc
-    nturl2path numbers operator pickletools poplib pprint profile pstats pty py_compile pydoc_data queue quopri
-    rlcompleter runpy selectors shelve shlex signal sndhdr socket socketserver sqlite3 sre_compile sre_constants
-    sre_parse ssl stat string stringprep struct sunau symtable telnetlib textwrap this token tokenize tomllib
+    nturl2path numbers operator pickletools pprint profile pstats pty py_compile pydoc_data quopri
+    rlcompleter runpy shelve shlex signal sndhdr sqlite3 sre_compile sre_constants
+    sre_parse stat string stringprep struct sunau symtable textwrap this token tokenize tomllib
     traceback tracemalloc tty types uu wave xdrlib
 """
 #: Modules that NumPy and the simulator use, so that a copy would have other classes. They store caches and tables.
 _LOADED_BY_NUMPY = """
     abc copyreg ctypes datetime dis encodings enum importlib inspect io linecache ntpath opcode os pickle platform
-    posixpath re reprlib site threading typing warnings weakref zipimport
+    posixpath re reprlib site typing warnings weakref zipimport
 """
 #: Modules whose classes programs compare, or whose workers belong to the process. Their state is a cache of constants.
-_VALUES_AND_WORKERS = "base64 concurrent hashlib ipaddress multiprocessing pathlib uuid zoneinfo"
+_VALUES_AND_WORKERS = "base64 hashlib ipaddress multiprocessing pathlib uuid zoneinfo"
 #: Modules of Python that ranks share.
 SHARED_STANDARD = frozenset(f"{_STATELESS} {_LOADED_BY_NUMPY} {_VALUES_AND_WORKERS}".split())
 

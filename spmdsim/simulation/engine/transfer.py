@@ -164,6 +164,7 @@ def start_receive(
         scheduler.enter_call(task)
     if scheduler.like == "openmpi":  # both constants are -1 there
         source, tag = ANY_SOURCE if source == ANY_TAG else source, ANY_TAG if tag == ANY_SOURCE else tag
+    direct = direct and not task.is_threaded  # another thread may post a receive while this one is blocked
     receive = Receive(shared, task, target, source, endpoint.rank, tag, name, site, direct, task.clock)
     if not check_source(endpoint.size, source, tag):
         receive.done = True

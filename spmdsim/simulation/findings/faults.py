@@ -13,10 +13,13 @@ from spmdsim.simulation.findings.problems import (
     Problem,
     ProgramPlace,
     describe_call_place,
+    place_in_stack,
     ranks_text,
 )
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from spmdsim.simulation.engine.collective_calls import CollectiveCall, Meeting
     from spmdsim.simulation.engine.mailboxes import Message, Receive
     from spmdsim.simulation.engine.scheduler import Scheduler
@@ -470,3 +473,27 @@ def describe_lag(shared: Any, meeting: Meeting) -> str:
             names = _ranks_words(shared, skipping)
             return f"; {names} skipped {skipped} (collective call {index + 1} of the others)"
     return ""
+
+
+def check_thread_level(scheduler: Scheduler, is_serialized: bool, frame: FrameType) -> None:
+    """End the run if the running thread is not its rank's main thread and may not call MPI.
+
+    At MPI_THREAD_SERIALIZED it may call if no other thread of the rank is in a call.
+
+    Args:
+        scheduler: the simulation; the level is below MPI_THREAD_MULTIPLE.
+        is_serialized: True if it is MPI_THREAD_SERIALIZED.
+        frame: a frame of the call.
+    """
+    thread, task = scheduler.current, scheduler.current.task
+    others = [other for other in task.all_threads() if getattr(other.waiting, "comm", None) is not None]
+    if is_serialized and not others:
+        return
+    location = place_in_stack(task.rank, frame)
+    name = ("MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED", "MPI_THREAD_SERIALIZED")[task.thread_level]
+    rule = "only one thread at a time may call MPI" if others else "only its main thread may call MPI"
+    text = (
+        f"rank {task.rank} calls {location} in {thread.name}, but its thread level is {name}: {rule}; "
+        'set mpi4py.rc.thread_level = "multiple"'
+    )
+    scheduler.fail(Problem("thread_level", ERROR, text, (task.rank,), (location,)))

@@ -7,6 +7,8 @@ up when a finding needs it. A blocked rank stores no place, because its suspende
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -16,6 +18,11 @@ from spmdsim.pictured import ShortRepr
 from spmdsim.worlds.trace.source_lines import format_place
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # folder of the simulator
+#: Files of Python's modules in which threads wait.
+_THREAD_FILES = tuple(
+    os.path.join(os.path.dirname(threading.__file__), name)
+    for name in ("threading.py", "queue.py", "concurrent" + os.sep)
+)
 #: A call site: the code object and the offset of its instruction.
 Site = tuple[CodeType, int]
 
@@ -107,11 +114,32 @@ def user_call(frame: FrameType | None) -> tuple[str, FrameType | None]:
         The name of the outermost function of the simulator before the user's, which is empty if the stack begins in
         the user's program; the frame, or None if the stack has no frame of the user's program.
     """
+    call, user = _leave_frames(frame, is_ours)
+    if user is not None and _is_of_threads(user):
+        in_threads, caller = _leave_frames(frame, lambda frame: is_ours(frame) or _is_of_threads(frame))
+        call, user = (in_threads, caller) if caller is not None else (call, user)
+    return call, users_frame(user) if user is not None else None
+
+
+def _leave_frames(
+    frame: FrameType | None, is_inside: Callable[[FrameType], bool]
+) -> tuple[str, FrameType | None]:
+    """Leave the first frames of a stack that are inside; return the last one's name and the next frame.
+
+    Args:
+        frame: the innermost frame of the stack; None for an empty stack.
+        is_inside: returns True if a frame is inside.
+    """
     call = ""
-    while frame is not None and is_ours(frame):
+    while frame is not None and is_inside(frame):
         call = frame.f_code.co_name
         frame = frame.f_back
-    return call, users_frame(frame) if frame is not None else None
+    return call, frame
+
+
+def _is_of_threads(frame: FrameType) -> bool:
+    """Return True if a frame belongs to a module of Python in which threads wait, such as ``queue``."""
+    return frame.f_code.co_filename.startswith(_THREAD_FILES)
 
 
 def place_in_stack(rank: int, frame: FrameType | None) -> ProgramPlace:

@@ -75,7 +75,7 @@ class PointToPoint:
         begin = task.clock
         message = start_send(end, payload, dest, tag, mode, name, site_of(frame))
         if not message.done:
-            message.waiter = task
+            message.waiter = end.scheduler.current
             end.scheduler.block(message)
         complete_send(message, message.site)
         if mode is SYNCHRONOUS:
@@ -107,7 +107,7 @@ class PointToPoint:
         begin = task.clock
         receive = start_receive(end, target, source, tag, name, site_of(frame), direct=True)
         if not receive.done:
-            receive.waiter = task
+            receive.waiter = end.scheduler.current
             end.scheduler.block(receive)
         result = complete_receive(receive, status)
         if end.scheduler.observes_calls:
@@ -259,7 +259,7 @@ class PointToPoint:
         begin = task.clock
         receive = start_receive(end, target, source, recvtag, name, site_of(frame), direct=True)
         message = start_send(end, payload, dest, sendtag, STANDARD, name, site_of(frame))
-        _wait_for_both(end.scheduler, task, message, receive)
+        _wait_for_both(end.scheduler, message, receive)
         result = complete_receive(receive, status)
         complete_send(message, message.site)
         if end.scheduler.observes_calls:
@@ -582,12 +582,11 @@ def _add_sends_of_modes() -> None:
 _add_sends_of_modes()
 
 
-def _wait_for_both(scheduler: Any, task: Any, message: Message, receive: Receive) -> None:
+def _wait_for_both(scheduler: Any, message: Message, receive: Receive) -> None:
     """Block the running rank until a send and a receive are both done.
 
     Args:
         scheduler: the simulation.
-        task: the running rank.
         message: the send; it may be done already.
         receive: the receive; it may be done already.
     """
@@ -596,4 +595,4 @@ def _wait_for_both(scheduler: Any, task: Any, message: Message, receive: Receive
     elif receive.done:
         wait_for(scheduler, message)
     else:
-        scheduler.block(JointWait(scheduler, task, [message, receive], every=True))
+        scheduler.block(JointWait(scheduler, [message, receive], every=True))

@@ -78,7 +78,7 @@ class Request(Handle):
         task = operation.task
         begin = task.scheduler.enter_call(task)
         if not operation.done:
-            operation.waiter = task
+            operation.waiter = task.scheduler.current
             task.scheduler.block(operation)
         result = self._take(status)
         if task.scheduler.observes_calls:
@@ -546,9 +546,9 @@ def _wait_together(operations: list[Any], every: bool) -> None:
         every: True to wait for all of them.
     """
     if not (all if every else any)(operation.done for operation in operations):
-        task, scheduler = operations[0].task, operations[0].task.scheduler
+        scheduler = operations[0].task.scheduler
         distinct = list({id(operation): operation for operation in operations}.values())
-        scheduler.block(JointWait(scheduler, task, distinct, every))
+        scheduler.block(JointWait(scheduler, distinct, every))
 
 
 def _done_positions(requests: Sequence[Request]) -> list[int]:

@@ -155,8 +155,12 @@ class StandIn:
         raise AttributeError(f"module 'mpi4py.MPI' has no attribute {name!r}")
 
     def _check_initialized(self, task: Task) -> None:
-        """Disable COMM_WORLD of a rank if ``rc.initialize`` is off and it has not called Init."""
+        """Start MPI on the rank ``task``; disable its COMM_WORLD if it must call Init first."""
+        if task.thread_level < 0:
+            level = self.rc.thread_level if self.rc.threads else "single"
+            task.thread_level = getattr(constants, f"THREAD_{level.upper()}")
         if not self.rc.initialize and task.initialized is True:
+            task.thread_level = constants.THREAD_SINGLE
             task.initialized = False
             task.world._disable("MPI.Init() has not been called (rc.initialize is off)", fatal=True)
 
@@ -180,6 +184,7 @@ class StandIn:
     def Init_thread(self, required: int = constants.THREAD_MULTIPLE) -> int:
         """Initialise MPI as ``Init`` does; return the required thread level, which is always provided."""
         self.Init()
+        _task().thread_level = required
         return required
 
     def Finalize(self) -> None:
@@ -201,12 +206,15 @@ class StandIn:
         return _task().finalized
 
     def Query_thread(self) -> int:
-        """Return the thread level."""
-        return constants.THREAD_MULTIPLE
+        """Return the thread level: of ``Init_thread``, or of ``mpi4py.rc`` at the first use of MPI."""
+        task = _task()
+        self._check_initialized(task)
+        return task.thread_level
 
     def Is_thread_main(self) -> bool:
-        """Return True: each rank has one thread."""
-        return True
+        """Return True in the first thread of a rank."""
+        task = _task()
+        return task.scheduler.current is task
 
     def Wtime(self) -> float:
         """Return the rank's modelled clock in seconds.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from spmdsim.simulation.engine.scheduler import Scheduler, Task
+from spmdsim.simulation.engine.scheduler import RankThread, Scheduler, Task
 
 
 class CausalOrder:
@@ -49,9 +49,9 @@ class CausalOrder:
         self._clocks = [np.append(clock, np.int32(0)) for clock in self._clocks]
         self._clocks.append(first_clock)
 
-    def _switch_to(self, task: Task) -> None:
-        """Find the stores of the rank that ran, before the next rank runs."""
-        self.observe(self._running)
+    def _switch_to(self, task: RankThread) -> None:
+        """Find the stores of the rank that ran, before a thread of the next rank runs."""
+        self.observe(self._running.task)
         self._running = task
         self._enter_rank(task)
 
