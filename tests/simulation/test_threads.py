@@ -221,3 +221,16 @@ def test_a_thread_that_fails_shows_its_traceback_and_the_rank_continues(tmp_path
     assert (
         done.stderr.count("Exception in thread Thread-1") == 2 and done.stderr.count("ZeroDivisionError") == 2
     )
+
+
+def test_a_pool_of_mpi4py_on_the_ranks_of_a_communicator(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    source = (
+        "from mpi4py import futures\nfrom mpi4py.futures import MPICommExecutor\n"
+        "with futures.MPICommExecutor(comm) as pool:\n"
+        "    if pool is not None: print(list(pool.map(abs, range(-5, 0))), pool.num_workers)\n"
+        "owners = comm.allgather(id(futures._core))\nprint(len(set(owners)), MPICommExecutor is futures.MPICommExecutor)"
+    )
+    report = run(tmp_path, source, ranks=3)
+    assert not report.problems, report
+    assert sorted(report.output) == [(0, "3 True"), (0, "[5, 4, 3, 2, 1] 2"), (1, "3 True"), (2, "3 True")]

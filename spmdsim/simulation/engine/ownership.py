@@ -101,6 +101,8 @@ class Ownership:
         top = name.partition(".")[0]
         if name in SIMULATOR or name.startswith(_SIMULATOR_PREFIXES):
             return False
+        if top == "mpi4py":  # its modules in Python, such as mpi4py.futures, store workers and communicators
+            return name != top
         if top not in self._is_own:
             self._is_own[top] = self._is_package_own(top)
         return self._is_own[top]

@@ -75,6 +75,22 @@ def _find_users(mpi: Any) -> dict[str, Any]:
     return {name: module for name, module in list(sys.modules.items()) if uses_mpi(name, module)}
 
 
+class _Package(types.ModuleType):
+    """The package ``mpi4py`` that ranks share; each rank has its own submodules, such as ``mpi4py.futures``."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python sets an attribute for each submodule that a rank loads, but other ranks must not see it.
+        if f"{self.__name__}.{name}" not in sys.modules:
+            super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the running rank's submodule ``name``; raise AttributeError if it has not loaded it."""
+        module = sys.modules.get(f"mpi4py.{name}")
+        if module is None:
+            raise AttributeError(f"module 'mpi4py' has no attribute {name!r}")
+        return module
+
+
 class StandIn:
     """The modules ``mpi4py`` and ``mpi4py.MPI`` of one simulation."""
 
@@ -82,7 +98,7 @@ class StandIn:
 
         PICKLE.__init__()  # type: ignore[misc]  # forget the functions of the last program
         self._datareps: dict[int, set[str]] = {}
-        self.package = types.ModuleType("mpi4py", "A stand-in for mpi4py, with virtual ranks.")
+        self.package = _Package("mpi4py", "A stand-in for mpi4py, with virtual ranks.")
         # Submodules in Python, such as mpi4py.util.pkl5, are those of the installed mpi4py.
         spec = importlib.machinery.PathFinder.find_spec("mpi4py")
         self.package.__spec__ = spec or importlib.machinery.ModuleSpec("mpi4py", None, is_package=True)
