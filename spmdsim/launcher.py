@@ -86,10 +86,6 @@ def _find_number(environ: Mapping[str, str], *names: str) -> int | None:
 
     The first variable that begins with a digit counts. None if no variable does. So "4(x2)" gives 4; "-1" has no
     number.
-
-    Args:
-        environ: the variables and their texts.
-        *names: the variables in the order in which they are tried.
     """
     for name in names:
         number = re.match(r"\d+", environ.get(name, ""))

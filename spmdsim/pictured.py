@@ -103,12 +103,7 @@ def _text_of(value: Any) -> str:
 
 
 def _render(value: Any, how: str) -> str | None:
-    """Return the figure of a value as HTML or SVG text; None if the package has no ``figures``.
-
-    Args:
-        value: a value for which ``figures`` has a picture.
-        how: "html" or "svg".
-    """
+    """Return the figure of a value as HTML or SVG text; None if the package has no ``figures``."""
     try:
         draw = import_module("spmdsim.figures.figures")
     except ImportError:

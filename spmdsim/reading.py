@@ -192,14 +192,7 @@ def _parse_integer(digits: str) -> int:
 
 
 def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of a JSON object by key.
-
-    Args:
-        pairs: the keys and values in the order of the text.
-
-    Raises:
-        InputError: If a key occurs twice.
-    """
+    """Return the members of a JSON object by key."""
     members = dict(pairs)
     if len(members) < len(pairs):
         counts = Counter(key for key, _ in pairs)

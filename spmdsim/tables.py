@@ -198,11 +198,6 @@ def _is_too_wide(columns: list[list[str]], groups: list[list[int]], width: int |
     """Return True if a table is too wide, but each column would fit beside a column of row numbers.
 
     A column needs at least the characters of its longest word; two blanks separate columns.
-
-    Args:
-        columns: the texts of each column, its head first.
-        groups: for each table, the numbers of its columns.
-        width: the characters of a line; None gives False.
     """
     if width is None:
         return False
@@ -230,10 +225,6 @@ def _wrap(text: str, width: int | None) -> list[str]:
     - A text that fits is returned unchanged. Otherwise several blanks become one; only blanks give one empty line.
     - A word longer than ``width`` has a line of its own.
     - A text in square brackets, and up to 20 characters in parentheses, count as one word.
-
-    Args:
-        text: the text.
-        width: the characters of a line; None for no limit.
 
     >>> _wrap("the rows (of x) here", 10)
     ['the rows', '(of x)', 'here']

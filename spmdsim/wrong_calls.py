@@ -195,13 +195,7 @@ def _wrap_call(function: Any, target: Any, name: str) -> Any:
 
 
 def _is_bound(function: Any, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Return True if the arguments fit the signature of a function; types are not compared.
-
-    Args:
-        function: the function; for a method, the plain function, with the instance first in ``args``.
-        args: the positional arguments.
-        kwargs: the keyword arguments.
-    """
+    """Return True if the arguments fit the signature of a function; types are not compared."""
     try:
         signature(function).bind(*args, **kwargs)
     except TypeError:
@@ -517,12 +511,7 @@ def _name_of_target(target: Any, owners: Sequence[object]) -> str:
 
 
 def _name_of_call(function: Any, owners: Sequence[object]) -> str:
-    """Return the name of a function in errors: "Tensor.to" for a method, "mesh" for a call of a Mesh.
-
-    Args:
-        function: the function.
-        owners: the instance or the class that a method is called on; empty for other functions.
-    """
+    """Return the name of a function in errors: "Tensor.to" for a method, "mesh" for a call of a Mesh."""
     name: str = function.__qualname__.rpartition("<locals>.")[2]
     if not owners:
         return name
@@ -536,9 +525,6 @@ def _format_signature(written: Signature) -> str:
     """Return a signature as text without types, such as ``(array, rows=1)``.
 
     If it is longer than :data:`MOST_OF_A_CALL` (120) characters, it has only the parameters without default, and "...".
-
-    Args:
-        written: the signature.
     """
     untyped = [p.replace(annotation=p.empty) for p in written.parameters.values()]
     text = str(written.replace(parameters=untyped, return_annotation=Signature.empty))
