@@ -1,11 +1,10 @@
 """Print lines on the ranks that print: rank 0, the only process, or ranks with a log of their own.
 
-Lines are as wide as the terminal. Streams whose encoding lacks a glyph get a similar character.
+Lines are as wide as the terminal. Streams whose encoding lacks a glyph get "?".
 """
 
 from __future__ import annotations
 
-import codecs
 import os
 import sys
 import textwrap
@@ -21,30 +20,14 @@ if TYPE_CHECKING:
 NO_TERMINAL_WIDTH = 200
 """Width of a rich console in a file or a pipe, where lines need not be wrapped."""
 
-LIKENESS = {**dict(zip("│┼●▶◀→←·×≤≥─µ", "|+*><><.x<>-u")), "∑": "S", "…": "...", "✓": "ok", "✗": "x"}
-"""Similar characters for the glyphs of pictures, for streams that cannot encode them."""
-
-
-def _likeness(error: UnicodeError) -> tuple[str, int]:
-    """Return substitutes for characters that cannot be encoded, and the position after these characters.
-
-    This is an error handler of ``codecs``.
-    """
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(LIKENESS.get(c, "?") for c in error.object[error.start : error.end]), error.end
-
-
-codecs.register_error("likeness", _likeness)
-
 
 def to_encoding(text: str, encoding: str | None) -> str:
-    """Return the text with similar characters instead of characters that an encoding lacks; None is UTF-8.
+    """Return the text with "?" instead of characters that an encoding lacks; None is UTF-8.
 
     >>> to_encoding("0 → 1 ≤ 2", "ascii")
-    '0 > 1 < 2'
+    '0 ? 1 ? 2'
     """
-    return text.encode(encoding or "utf-8", "likeness").decode(encoding or "utf-8")
+    return text.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")
 
 
 def is_printing_rank() -> bool:

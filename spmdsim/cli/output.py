@@ -40,7 +40,7 @@ LIMITS = "--time-limit --memory-limit --output-limit"
 
 
 def print_anywhere() -> None:
-    """Make stdout and stderr replace characters that their encoding lacks by similar ones.
+    """Make stdout and stderr print "?" for characters that their encoding lacks.
 
     A stream whose error handler the user has chosen keeps it. Standard streams that are closed (``>&-``) are
     opened as the null device. Otherwise writes to them would fail, or a file that is opened later would get their
@@ -54,7 +54,7 @@ def print_anywhere() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         # Replace only Python's default handlers; in the C locale that is "surrogateescape".
         if reconfigure is not None and getattr(stream, "errors", "") in REFUSING:
-            reconfigure(errors="likeness")
+            reconfigure(errors="replace")
 
 
 @contextmanager
