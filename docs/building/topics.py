@@ -42,7 +42,7 @@ TOPICS = {
     "spmdsim.cost": {
         "Machines": "machine machine_file closed_forms calibrate Work NodeMap",
         "Prices and predictions": "prediction pricing",
-        "Networks": "topology topologies",
+        "Networks": "topology topologies network_bound",
     },
     "spmdsim.nn": {
         "Modules and parameters": "module",

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from spmdsim.cost.machine_file import load_cost_model as load_cost_model
     from spmdsim.cost.machine_file import load_machine as load_machine
     from spmdsim.cost.machine_file import save_machine as save_machine
+    from spmdsim.cost.network_bound import NetworkBound as NetworkBound
+    from spmdsim.cost.network_bound import bound_on_network as bound_on_network
+    from spmdsim.cost.network_bound import certified_seconds as certified_seconds
+    from spmdsim.cost.network_bound import link_graph as link_graph
     from spmdsim.cost.node_map import NodeMap as NodeMap
     from spmdsim.cost.prediction import Prediction as Prediction
     from spmdsim.cost.prediction import predict as predict
@@ -30,6 +34,7 @@ _LAZY = {
     "calibration": "calibrate",
     "closed_forms": "closed_form",
     "machine_file": "load_cost_model load_machine save_machine",
+    "network_bound": "NetworkBound bound_on_network certified_seconds link_graph",
     "node_map": "NodeMap",
     "prediction": "Prediction predict",
     "pricing": "Price price",

@@ -225,7 +225,7 @@ def _predict_point(
     seconds = {name: pricer(nbytes) for name, pricer in pricers.items()}
     received = bound_received_elements(collective, n, largest_block(nbytes, itemsize)) * itemsize
     in_plans = machine.seconds(collective, n, received)
-    bound = bound_collective_seconds(collective, machine, n, nbytes, network)
+    bound = bound_collective_seconds(collective, machine, n, nbytes, network, itemsize)
     return PredictedPoint(n, nbytes, seconds, bound, in_plans)
 
 

@@ -21,6 +21,7 @@ from spmdsim.collectives.schedule import require_schedule
 from spmdsim.cost.closed_forms import Link, closed_form_of, least_per_byte, scale_pieces
 from spmdsim.cost.link_load import LinkLoad, link_loads
 from spmdsim.cost.machine import Machine, require_machine
+from spmdsim.cost.network_bound import bound_on_network
 from spmdsim.cost.node_map import NodeMap
 from spmdsim.cost.topology import Nodes, Topology, round_seconds
 from spmdsim.pictured import ShortRepr
@@ -248,14 +249,19 @@ def leave_nodes(kind: str, peer: int, nodes: NodeMap) -> tuple[bool, int]:
 
 
 def bound_collective_seconds(
-    collective: str, machine: Machine, n: int, nbytes: int, topology: Topology | None = None
+    collective: str,
+    machine: Machine,
+    n: int,
+    nbytes: int,
+    topology: Topology | None = None,
+    itemsize: int = 1,
 ) -> float:
     """Return a lower bound on the seconds of a collective by any algorithm on a machine.
 
     It is valid for any chunks and ports. It is the largest of three bounds: the least number of latencies, the least
     bytes that a rank sends or receives, and the least bytes that it reduces, each at the machine's lowest price. On a
     topology the bytes pass all links of the rank at once, such as the four links of a rank in a torus of two
-    dimensions.
+    dimensions, and :func:`~spmdsim.cost.network_bound.bound_on_network` adds a fourth bound, by the flow over all links.
 
     Args:
         collective: the name of the collective.
@@ -263,6 +269,7 @@ def bound_collective_seconds(
         n: the number of ranks.
         nbytes: message size as the collective counts it.
         topology: links that messages share; None for the machine's own levels.
+        itemsize: bytes per element; blocks are cut between elements.
 
     >>> round(bound_collective_seconds("all_reduce", Machine("m", 1.0, 1.0), 2, 1), 9)
     1.0
@@ -273,11 +280,16 @@ def bound_collective_seconds(
     latency = _least_alphas(n) * min(outside.alpha, near.alpha, *(piece.alpha for piece in machine.pieces))
     # Each of several messages in one round adds half of its alpha.
     per_byte = min(least_per_byte(scale_pieces(machine.pieces, 0.5, 1.0), outside), near.beta)
+    flow = 0.0
     if topology is not None:
         lowest = min([1.0, *(piece.beta / machine.beta for piece in machine.pieces)])
         per_byte = lowest / (topology.rank_links * float(topology.capacity[0]))
+        on_network = bound_on_network(collective, topology, nbytes, itemsize)
+        flow = lowest * on_network.seconds if on_network else 0.0
     reducing = least_per_byte(machine.reduce_pieces, Link(0.0, machine.gamma))
-    return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing)
+    if collective in ("gather", "scatter"):  # The root may keep the only larger block.
+        nbytes = nbytes // itemsize // n * n * itemsize
+    return max(latency, float(bound.beta) * nbytes * per_byte, float(bound.gamma) * nbytes * reducing, flow)
 
 
 def _least_alphas(n: int) -> float:

@@ -10,6 +10,7 @@ text                                      network
 ``fat_tree:leaf=16,over=2``               leaf switches of 16 ranks, 2:1 oversubscribed uplinks
 ``fat_tree:down=4x4x4,up=1x4x2``          any extended generalised fat tree
 ``dragonfly:groups=9,routers=4,hosts=2``  groups of fully connected routers
+``rack.json``                             the links of a file; :mod:`spmdsim.cost.network_file` has its format
 ========================================  =====================================================================
 
 ``hop=SECONDS`` sets the time per link beyond the first.
@@ -23,6 +24,7 @@ from math import prod
 import numpy as np
 
 from spmdsim.cost.machine import Machine, require_machine
+from spmdsim.cost.network_file import read_network
 from spmdsim.cost.node_map import NodeMap
 from spmdsim.cost.topology import Flat, Floats, Ints, Nodes, Routes, Topology, TopologyPlace
 from spmdsim.errors import InputError, many, unknown
@@ -478,7 +480,8 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     """Build the topology that a text describes, with the bandwidth and latency of a machine.
 
     Args:
-        text: a name, and options after a colon, as in the table of the module's text. "-" in a name counts as "_".
+        text: a name, and options after a colon, as in the table of the module's text. "-" in a name counts as "_". Or the
+            path of a file that ends with ".json".
         ranks: number of ranks; the topology must have as many.
         machine: its beta is the time per byte of every link, its alpha the time per message. Inside nodes, the numbers
             of its ``intra`` link are used, if it has one.
@@ -491,6 +494,9 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     'torus 4x4'
     """
     require_machine(machine, "parse_topology")
+    if str(text).endswith(".json"):
+        network = read_network(str(text), _bandwidth(machine), machine.alpha, HOP_SECONDS)
+        return _require_ranks(network, ranks)
     name, _, settings = str(text).partition(":")
     words = [word.strip() for word in settings.split(",") if word.strip()]
     options = Options(word.split("=", 1) if "=" in word else ["shape", word] for word in words)
@@ -502,6 +508,11 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
         raise unknown(
             f"topology {text!r}: unknown option {word!r}", word, options.names or ["none"], listed="known are"
         )
+    return _require_ranks(topology, ranks)
+
+
+def _require_ranks(topology: Topology, ranks: int) -> Topology:
+    """Return the topology; raise InputError if it has another number of ranks than ``ranks``."""
     if topology.ranks != ranks:
         raise InputError(
             f"{topology.name} has {many(topology.ranks, 'rank')}, not {ranks}; the shape must have as many ranks"

@@ -106,6 +106,13 @@ def crossover_words(crossover: Crossover) -> str:
     return f"on {many(crossover.ranks, 'rank')}: {crossover.after} is faster than {crossover.before} from {bytes_text(crossover.nbytes)} on"
 
 
+def topology_words(prediction: Prediction) -> list[str]:
+    """Return a remark that the row "(plans)" knows no topology, if the prediction has one, else []."""
+    if not prediction.topology:
+        return []
+    return ["(plans): plans and searches know the machine's nodes, but assume no topology"]
+
+
 def measured_words(prediction: Prediction) -> list[str]:
     """Return a remark if the library's own call is predicted beyond its measured sizes, else [].
 
@@ -256,7 +263,7 @@ def prediction_figure(prediction: Prediction) -> Figure:
     table_prediction = replace(prediction, points=prediction.points[:MOST_COLUMNS])
     if len(prediction.points) > MOST_COLUMNS:
         notes.append(f"the table has the first {MOST_COLUMNS} of {len(prediction.points)} points")
-    notes += measured_words(prediction)
+    notes += [*topology_words(prediction), *measured_words(prediction)]
     notes += [f"left out: {name}: {why}" for name, why in prediction.left_out.items()]
     return Figure(plot.title, (*plots, *prediction_tables(table_prediction)), tuple(notes))
 

@@ -129,14 +129,23 @@ def _print_prediction(prediction: Prediction, shares_links: bool) -> None:
         shares_links: True if messages share the links of a topology. Then a warning follows if the last rank
             count is so large that loads of links are rounded up.
     """
-    from spmdsim.figures.cost_figures import crossover_words, measured_words, prediction_tables
+    from spmdsim.figures.cost_figures import (
+        crossover_words,
+        measured_words,
+        prediction_tables,
+        topology_words,
+    )
 
     for table in prediction_tables(prediction):
         say(table, "")
     say(prediction.machine.certainty)
     if shares_links:
         _print_rough_count_warning(prediction.points[-1].ranks)
-    say(*map(crossover_words, prediction.crossovers), *measured_words(prediction))
+    say(
+        *map(crossover_words, prediction.crossovers),
+        *topology_words(prediction),
+        *measured_words(prediction),
+    )
     for name, why in prediction.left_out.items():
         remark(f"left out: {name}: {why}")
 
