@@ -59,6 +59,9 @@ class NetworkBound(NamedTuple):
         seconds: the bound.
         demands: the set of demands that needs this time.
         weights: the weight of each link: the certificate.
+
+    >>> NetworkBound(3.0, ((0, 1, 12.0),), np.array([1.0, 0.0])).seconds
+    3.0
     """
 
     seconds: float
