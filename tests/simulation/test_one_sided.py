@@ -190,3 +190,44 @@ def test_a_view_of_a_window_shows_the_memory_of_the_rank() -> None:
         return (*values,)
 
     assert simulate(program, 2).results == ((2.5, 2.5, -1.0, False, 2), (1.5, 1.5, -1.0, False, 2))
+
+
+def test_data_arrives_while_ranks_test_locked_windows_without_a_flush() -> None:
+    def program(comm: object) -> int:
+        from mpi4py import MPI
+
+        window = MPI.Win.Allocate(8, 8, comm=comm)
+        memory = memoryview(window).cast("l")
+        window.Lock_all()
+        comm.Barrier()
+        if comm.rank == 0:
+            window.Accumulate(np.array([5]), 1, op=MPI.REPLACE)
+        while memory[0] == 0:
+            window.Flush(comm.rank)
+            window.Sync()
+        if comm.rank == 1:
+            window.Accumulate(np.array([6]), 0, op=MPI.REPLACE)
+        value = memory[0]
+        window.Unlock_all()
+        window.Free()
+        return value
+
+    assert simulate(program, 2).results == (6, 5)
+
+
+def test_an_operation_that_ignores_its_origin_still_needs_one_element() -> None:
+    def program(comm: object) -> list[str]:
+        from mpi4py import MPI
+
+        window, result, names = MPI.Win.Allocate(8, 8, comm=comm), np.zeros(1), []
+        window.Lock(0)
+        for origin in (None, [None, 0, MPI.DOUBLE], np.zeros(2), np.zeros(1, np.int32)):
+            try:
+                window.Fetch_and_op(origin, result, 0, op=MPI.NO_OP)
+            except (TypeError, ValueError) as error:
+                names.append(type(error).__name__)
+        window.Unlock(0)
+        window.Free()
+        return names
+
+    assert simulate(program, 1).results == (["TypeError", "ValueError", "ValueError", "ValueError"],)

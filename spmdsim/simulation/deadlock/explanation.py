@@ -37,6 +37,7 @@ from spmdsim.simulation.findings.problems import (
     ranks_text,
     site_key,
 )
+from spmdsim.simulation.one_sided.data_calls import deliver_locked
 from spmdsim.simulation.one_sided.waits import WindowWait
 
 
@@ -258,14 +259,16 @@ def resolve_stall(scheduler: Scheduler, attention: str) -> bool:
         scheduler: the simulation.
         attention: the reason of the call:
             - ``""``: all ranks are blocked. If no operation can be completed, the run ends.
-            - ``"relief"``: ranks test again and again for operations that are not complete. If no operation can be
-              completed, the run goes on.
+            - ``"relief"``: ranks test again and again for operations that are not complete. Data for locked windows
+              arrives; if no such data and no operation can be completed, the run goes on.
             - ``"livelock"``: ranks have tested so often that nothing will change. The run ends; no completion is
               tried.
 
     Returns:
         True if operations were completed; False if the run ends, or goes on unchanged after ``"relief"``.
     """
+    if attention == "relief" and deliver_locked(scheduler):
+        return True
     graph = WaitGraph(scheduler)
     if attention != "livelock" and release_stalled(scheduler, graph):
         return True

@@ -11,6 +11,7 @@ import numpy as np
 from spmdsim.simulation.data.constants import MPIError
 from spmdsim.simulation.data.derived_types import Datatype, datatype_of
 from spmdsim.simulation.data.message_buffers import MessageBuffer, message_buffer
+from spmdsim.simulation.engine.scheduler import Scheduler
 from spmdsim.simulation.findings.faults import is_new
 from spmdsim.simulation.findings.problems import (
     ERROR,
@@ -264,6 +265,27 @@ def apply_all(window: WindowState, operations: list[WindowOperation]) -> None:
         operations = others + accumulates
     for operation in operations:
         operation.apply()
+
+
+def deliver_locked(scheduler: Scheduler) -> bool:
+    """Move the data of open calls to locked windows; return True if there is any.
+
+    Libraries do so while ranks test a window again and again. Calls with a result are left out. The calls are not complete: their epochs stay open.
+
+    Args:
+        scheduler: the simulation.
+    """
+    arrived = [
+        operation
+        for window in scheduler.windows
+        for epochs in window.epochs
+        if epochs.locks or epochs.lock_all is not None
+        for operation in epochs.open_calls
+        if operation.result is None and not operation.applied
+    ]
+    for operation in arrived:
+        operation.apply()
+    return bool(arrived)
 
 
 def complete_results(window: WindowState, rank: int, targets: Iterable[int] | None) -> None:
