@@ -203,7 +203,7 @@ class WindowCalls:
         """Combine one element with the window of a rank, and read its old value in one step.
 
         Args:
-            origin: one element; not read if ``op`` is NO_OP.
+            origin: one element, whose value is not read if ``op`` is NO_OP.
             result: a buffer of one element for the old value.
             target_rank: the target.
             target_disp: displacement in its window.
@@ -214,7 +214,7 @@ class WindowCalls:
             ValueError: If a buffer does not have one element, or the types of buffers differ.
         """
         if target_rank != PROC_NULL:
-            _check_elements(None if op.name == "NO_OP" else origin, result=result)
+            _check_elements(origin, result=result)
         self._accumulate("Fetch_and_op", origin, result, target_rank, target_disp, op, _frame(1))
 
     def Compare_and_swap(
@@ -380,19 +380,17 @@ def _check_op(op: Op, buffer: MessageBuffer) -> None:
 
 
 def _check_elements(origin: Any, **others: Any) -> None:
-    """Raise ValueError unless each buffer argument has one element, of the type of ``origin`` if given.
+    """Raise ValueError unless each buffer argument has one element, of the type of ``origin``.
 
     Args:
-        origin: the origin of the call; None: it is not read.
+        origin: the origin of the call.
         others: other buffer arguments by name.
     """
-    buffers = {
-        name: message_buffer(spec) for name, spec in (("origin", origin), *others.items()) if spec is not None
-    }
+    buffers = {name: message_buffer(spec) for name, spec in (("origin", origin), *others.items())}
     for name, buffer in buffers.items():
         if buffer.elements != 1:
             raise ValueError(f"{name}: expecting a single element, got {buffer.elements}")
-        if "origin" in buffers and buffer.dtype != buffers["origin"].dtype:
+        if buffer.dtype != buffers["origin"].dtype:
             raise ValueError(f"mismatch in origin and {name} MPI datatypes")
 
 
