@@ -25,6 +25,7 @@ from mpi4py import MPI
 
 from spmdsim.tables import Table
 from spmdsim.worlds.agreement.arrival_gossip import ROUNDS, ArrivalGossip
+from spmdsim.worlds.agreement.courier import divide
 from spmdsim.worlds.mpi.meeting import GroupMeeting
 
 #: Ranks of an emulated node; numbers of ranks that are simulated, and that are derived.
@@ -161,7 +162,7 @@ def make_row(ranks: int, how: str, counts: dict[str, int]) -> list[str]:
         how: "counted", "simulated" or "derived".
         counts: the counts that are known.
     """
-    others = ceil(ranks / PER_NODE) - 1
+    nodes = ceil(ranks / PER_NODE)
     measured = [str(counts.get(name, "-")) for name in ("sockets", "threads", "MiB")]
     return [
         f"{ranks:,}",
@@ -169,7 +170,7 @@ def make_row(ranks: int, how: str, counts: dict[str, int]) -> list[str]:
         str(counts["meet"]),
         f"{ceil(log2(ranks))}",
         str(counts["give up"]),
-        f"{others:,}",
+        str(len(divide(range(1, nodes)))),
         *measured,
     ]
 

@@ -17,7 +17,9 @@ from processes import run_python
 
 from spmdsim.errors import WorldError
 from spmdsim.sides import NUMBERS
-from spmdsim.worlds.agreement.other_nodes import Address, Courier, OtherNode
+from spmdsim.worlds.agreement.courier import Courier
+from spmdsim.worlds.agreement.log_server import REQUEST, Address
+from spmdsim.worlds.agreement.other_nodes import OtherNode
 from spmdsim.worlds.agreement.process_state import ENDED, LOST, RUNNING, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
@@ -115,7 +117,7 @@ def test_calls_that_move_much_data_compare_with_copies_of_other_nodes(pair):
 def test_the_second_process_of_a_node_answers_if_the_first_does_not(monkeypatch):
     monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.ANSWERS", 0.05)
     stopped, works = socket.create_server(("127.0.0.1", 0)), Courier()
-    works.serve(SharedBoard([make_area()], (0,), 0))
+    works.serve(SharedBoard([make_area() for _ in range(3)], (0, 1, 2), 1, frozenset({0})))
     mute = Address(("127.0.0.1",), stopped.getsockname()[1], SECRET)
     node = OtherNode((1, 2), [mute, works.address], 0)
     asking = Courier()
@@ -127,7 +129,7 @@ def test_the_second_process_of_a_node_answers_if_the_first_does_not(monkeypatch)
 def test_ranks_of_nodes_without_an_answer_are_ended_silent_or_lost(monkeypatch, condition, state):
     monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.ANSWERS", 0.05)
     monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.PATIENCE", 0.0)
-    monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.FIRST_ANSWER", 0.0)
+    monkeypatch.setattr("spmdsim.worlds.agreement.courier.FIRST_ANSWER", 0.0)
     server = socket.create_server(("127.0.0.1", 0), backlog=0)
     address = Address(("127.0.0.1",), server.getsockname()[1], SECRET)
     if condition == "ended":
@@ -146,7 +148,7 @@ def test_ranks_of_nodes_without_an_answer_are_ended_silent_or_lost(monkeypatch, 
 def test_a_late_reply_is_read(monkeypatch):
     monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.ANSWERS", 0.05)
     monkeypatch.setattr("spmdsim.worlds.agreement.other_nodes.RESTS", 0.0)
-    slow, work = SharedBoard([make_area(), make_area()], (0, 1), 1), Courier()
+    slow, work = SharedBoard([make_area(), make_area()], (0, 1), 1, frozenset({0})), Courier()
     call(log_on(slow), 7)
     asking = Courier()
     copies = asking.follow([OtherNode((1,), [work.address], 0)])
@@ -154,7 +156,6 @@ def test_a_late_reply_is_read(monkeypatch):
     for _ in range(3):
         board.refresh()
         assert not dict(board.groups(1)) and board.process_state(1) == RUNNING
-    slow.far = frozenset({0})
     work.serve(slow)
     assert asking.reach(board) is None
     assert read_all(board, 1) == read_all(slow, 1)
@@ -188,7 +189,7 @@ def test_a_slow_process_gets_one_request(monkeypatch):
         for _ in range(5):
             asking.refresh(board)
         with slow.accept()[0] as connection:
-            assert connection.recv(100) == SECRET + b"?"
+            assert len(connection.recv(100)) == len(SECRET) + REQUEST.size
         slow.settimeout(0.2)
         with pytest.raises(TimeoutError):
             slow.accept()
@@ -208,7 +209,7 @@ def test_only_nodes_of_the_named_ranks_are_asked(monkeypatch):
         board.refresh([])
         board.refresh([4])
         with second.accept()[0] as connection:
-            assert connection.recv(100) == SECRET + b"?"
+            assert len(connection.recv(100)) == len(SECRET) + REQUEST.size
         first.settimeout(0.2)
         with pytest.raises(TimeoutError):
             first.accept()
@@ -273,17 +274,17 @@ def test_a_rank_that_waits_long_asks_all_nodes(trio):
     assert {*asked} == {(1,), ()}
 
 
-def test_a_process_answers_all_nodes_in_one_thread():
+def test_a_process_asks_and_answers_all_nodes_in_one_thread():
     """Also while a client receives nothing of its reply."""
     threads, works = {*threading.enumerate()}, Courier()
-    works.serve(SharedBoard([make_area()], (0,), 0))
+    works.serve(SharedBoard([make_area(), make_area()], (0, 1), 1, frozenset({0})))
     with socket.create_connection((works.address.hosts[0], works.address.port)) as deaf:
         deaf.sendall(works.address.secret + b"?" * 5000)
         for _ in range(8):
             asking = Courier()
             asking.follow([OtherNode((1,), [works.address], 0)])
             assert asking.reach(SharedBoard([make_area(), make_area()], (0, 1), 0)) is None
-        assert len({*threading.enumerate()} - threads) == 1
+        assert len({*threading.enumerate()} - threads) == 1 + 8  # of the asking couriers
 
 
 def test_a_client_without_the_secret_gets_no_answer(pair, couriers):
@@ -303,7 +304,7 @@ from spmdsim import Mesh, Tensor, world
 from spmdsim.cost import Machine
 case, w = sys.argv[1], world()
 w.machine = Machine.laptop()  # knows no nodes, so each call is one step
-mesh, odd = Mesh((4,), ("x",)), w.rank == 2
+mesh, odd = Mesh((w.size,), ("x",)), w.rank == w.size // 2
 R, C = mesh(None, None), mesh(None, "x")
 x, y = (Tensor.from_global(k + np.arange(64.0).reshape(8, 8), mesh("x", None), w) for k in (0, 1))
 for number in range(400):
@@ -321,18 +322,18 @@ print("END", w.rank)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, launcher):
-    """Return a function that runs a case on four ranks and returns its output and exit code."""
+    """Return a function that runs a case on some ranks and returns its output and exit code."""
     script = tmp_path_factory.mktemp("nodes") / "program.py"
     script.write_text(PROGRAM)
 
-    def run(case, each):
+    def run(case, each, ranks=4):
         """Run a case with `each` ranks per node."""
         result = run_python(
             "-m",
             "spmdsim",
             "launch",
             "-n",
-            4,
+            ranks,
             script,
             case,
             SPMDSIM_DEADLINE="5",
@@ -358,9 +359,25 @@ def test_mistakes_of_a_rank_on_another_node_are_named(run, case, each, words):
     assert "LEFT" not in text and ("END" not in text or case == "skip"), text
 
 
-def test_ranks_on_several_nodes_that_agree_finish(run):
-    text, code = run("none", 2)
-    assert code == 0 and text.count("END") == 4, text
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        ("swap", ["about call 303 of ranks 0, 1, 2, 3, 4, 5, 6, 7 in its tensor", "; rank 4: all_gather"]),
+        ("stop", ["rank 4 did not come within 5 s to call 303", "; rank 4 does not answer; when last heard of it was"]),
+    ],
+)  # fmt: skip
+def test_mistakes_on_a_node_that_passes_on_news_of_others_are_named(run, case, words):
+    """Rank 0 asks rank 4 for the news of ranks 5 to 7."""
+    text, code = run(case, 1, ranks=8)
+    assert code != 0 and all(word in text for word in words) and "LEFT" not in text and "END" not in text, (
+        text
+    )
+
+
+@pytest.mark.parametrize("each, ranks", [(2, 4), (1, 8)])
+def test_ranks_on_several_nodes_that_agree_finish(run, each, ranks):
+    text, code = run("none", each, ranks)
+    assert code == 0 and text.count("END") == ranks, text
 
 
 LEAVING = """\

@@ -16,7 +16,8 @@ from mpi4py import MPI
 
 from spmdsim.cost.node_map import NodeMap
 from spmdsim.errors import WorldError
-from spmdsim.worlds.agreement.other_nodes import Courier, OtherNode
+from spmdsim.worlds.agreement.courier import Courier
+from spmdsim.worlds.agreement.other_nodes import OtherNode
 from spmdsim.worlds.agreement.process_state import ProcessPlace, find_own_place, map_nodes
 from spmdsim.worlds.agreement.shared_board import AREA, SharedBoard
 

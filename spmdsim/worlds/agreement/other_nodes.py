@@ -1,8 +1,4 @@
-"""Copies of the logs of other nodes, over TCP.
-
-A process asks other nodes when it reads their logs: those whose ranks it waits for, all of them at once. It does not
-ask by MPI: a rank that is inside of a collective, that was stopped, or that has died must be readable, too. Each process
-has a thread that answers for all ranks of its node (:mod:`~.log_server`).
+"""Connections to the processes of other nodes, over TCP.
 
 A process that is slow answers late: its connection stays open, and its reply is read whenever it comes. The system
 closes connections to a host that is not reachable any more.
@@ -11,27 +7,23 @@ closes connections to a host that is not reachable any more.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from threading import Lock
 
 import numpy as np
 
 from spmdsim.worlds.agreement import shared_board as layout
-from spmdsim.worlds.agreement.log_server import ASKS, PATCH, REPLY, Address, LogServer
+from spmdsim.worlds.agreement.log_server import PATCH, REPLY, REQUEST, Address, LogRequest, Section
 from spmdsim.worlds.agreement.process_state import ENDED, LOST, SILENT
 from spmdsim.worlds.agreement.shared_board import SharedBoard
 
-#: Seconds for which a request blocks, and seconds until one to a node that did not answer blocks again.
+#: Seconds that a process has to answer, and seconds until a node that did not answer is asked again.
 ANSWERS, RESTS = 1.0, 1.0
 #: Seconds without an answer after which a node's ranks are silent, and after which its host is not reachable if it does
 #: not even confirm what it received.
 PATIENCE = 3.0
-#: Seconds that each node has to answer the first request.
-FIRST_ANSWER = 20.0
 #: Options by which the system closes a connection to a host that confirms nothing, with their values.
 _SYSTEM_OPTIONS = {
     "TCP_KEEPIDLE": 1,
@@ -39,90 +31,6 @@ _SYSTEM_OPTIONS = {
     "TCP_KEEPCNT": round(PATIENCE),
     "TCP_USER_TIMEOUT": round(1000 * PATIENCE),
 }
-
-
-class Courier:
-    """Thread that answers for the ranks of this node; asks other nodes for the logs of their ranks."""
-
-    def __init__(self) -> None:
-        self._server = LogServer()
-        self._nodes: Sequence[OtherNode] = ()
-        self._lock = Lock()
-
-    @property
-    def address(self) -> Address:
-        """Address at which this process answers."""
-        return self._server.address
-
-    def follow(self, nodes: Sequence[OtherNode]) -> frozenset[int]:
-        """Ask these nodes from now on; return the places of their ranks."""
-        self._nodes = nodes
-        return frozenset(place for node in nodes for place in node.places)
-
-    def serve(self, board: SharedBoard) -> None:
-        """Start to answer, in a thread."""
-        self._server.start(board)
-
-    def reach(self, board: SharedBoard) -> str | None:
-        """Ask all other nodes until each has answered; return None, or why one of them does not answer.
-
-        Ask for at most :data:`FIRST_ANSWER` (20) seconds. Stop at once if all processes of a node refuse the
-        connection. The reason is that of the first node without an answer, such as "no answer at 10.0.0.2:4711 (timed
-        out)".
-
-        Args:
-            board: the board with the copies of the nodes' areas.
-        """
-        end = time.monotonic() + FIRST_ANSWER
-        while True:
-            self.refresh(board)
-            problems = [node for node in self._nodes if node.problem]
-            if not problems or any(node.refuses for node in problems) or time.monotonic() > end:
-                return problems[0].problem if problems else None
-            time.sleep(0.01)
-
-    def refresh(self, board: SharedBoard, places: Collection[int] | None = None) -> None:
-        """Bring the copies of other nodes up to date; never raises.
-
-        Ask the nodes at once, and block until each has answered, at most :data:`ANSWERS` (1) seconds. A node that has
-        not answered is not asked again for :data:`RESTS` (1) seconds, so that it does not block every call. Its late
-        reply is read at the next call. Threads take turns.
-
-        Args:
-            board: the board with the copies of the nodes' areas.
-            places: the places of ranks whose nodes are asked; None for all other nodes.
-        """
-        with self._lock:
-            end = time.monotonic() + ANSWERS
-            for node in self._nodes:
-                if places is None or not node.places.isdisjoint(places):
-                    node.ask()
-            while self._receive_replies(board, end):
-                pass
-            for node in self._nodes:
-                node.judge(board)
-
-    def _receive_replies(self, board: SharedBoard, end: float) -> bool:
-        """Receive once what has come from other nodes; return False if there was nothing.
-
-        If a reply is awaited, block until a connection can be used or the time ``end`` has come. Otherwise only look.
-        Unsent requests are sent, too. The caller repeats the method until it returns False.
-
-        Args:
-            board: the board with the copies of the nodes' areas.
-            end: the time until which awaited replies may come, by ``time.monotonic()``.
-        """
-        connections = {c.fileno(): (node, c) for node in self._nodes for c in node.connections()}
-        poll = select.poll()
-        for descriptor, (_, connection) in connections.items():
-            poll.register(descriptor, select.POLLOUT if connection.has_unsent else select.POLLIN)
-        is_awaited = any(node.is_awaited for node in self._nodes)
-        seconds = max(0.0, end - time.monotonic()) if is_awaited else 0.0
-        ready = poll.poll(1000 * seconds) if connections else []
-        for descriptor, _ in ready:
-            node, connection = connections[descriptor]
-            node.receive(connection, board)
-        return bool(ready)
 
 
 class Connection:
@@ -135,11 +43,12 @@ class Connection:
     Attributes:
         is_open: True if the process has accepted the connection.
         is_waiting: True if the reply to the last request is not complete.
+        request: the last request.
         asked: the time of the last request in nanoseconds.
     """
 
     def __init__(self, host: str, address: Address) -> None:
-        self.is_open, self.is_waiting, self.asked = False, False, 0
+        self.is_open, self.is_waiting, self.asked, self.request = False, False, 0, LogRequest()
         self._unsent, self._received = bytearray(address.secret), bytearray()
         self._socket = socket.socket()
         self._socket.setblocking(False)
@@ -159,10 +68,10 @@ class Connection:
         """True if the connection is not accepted yet, or bytes of a request are not sent."""
         return bool(self._unsent)
 
-    def ask(self) -> None:
+    def ask(self, request: LogRequest) -> None:
         """Send a request as soon as possible; the connection must not wait for a reply."""
-        self._unsent += ASKS
-        self.is_waiting, self.asked = True, time.monotonic_ns()
+        self._unsent += REQUEST.pack(*request)
+        self.is_waiting, self.asked, self.request = True, time.monotonic_ns(), request
 
     def exchange(self) -> bytes | None:
         """Send and receive what is possible without blocking; return the reply if it is complete.
@@ -206,41 +115,77 @@ class OtherNode:
         first: the process to ask first; ranks choose different ones.
 
     Attributes:
+        place: the first of the places.
         problem: why no process answers; None while one does.
-        is_awaited: True if a request was sent in this round, and no process has answered in it.
         refuses: True if no process accepts a connection, because all have ended.
+        received: the time in nanoseconds when the last news of the node came, also from other nodes.
+        current: a time in nanoseconds; the copies have what the ranks logged before it.
+        answered: the time in nanoseconds of the last request that a process of the node has answered.
     """
 
     def __init__(self, places: Sequence[int], addresses: Sequence[Address], first: int) -> None:
-        self.places = frozenset(places)
+        self.places, self.place = frozenset(places), min(places)
         turn = first % len(addresses)
         processes = [*addresses[turn:], *addresses[:turn]]
         self._endpoints = [(host, address) for address in processes for host in address.hosts]
         self.problem: str | None = None
-        self.is_awaited = self.refuses = False
+        self.refuses = False
+        self.received, self.current, self.answered = time.monotonic_ns(), 0, 0
         self._connections: dict[int, Connection] = {}  # by the index of the endpoint
         self._failed: dict[int, OSError | EOFError] = {}  # the endpoints that failed in this round
-        self._next = 0
-        self._heard, self._retry = time.monotonic(), 0.0
+        self._next_endpoint = 0
+        self._request = LogRequest()
+        self._next_request: LogRequest | None = None
+        self._is_awaited, self._asked, self._retry = (
+            False,
+            0,
+            0.0,
+        )  # the round, its begin, when the next may begin
         self._shift: tuple[int, int] | None = None
+        self._held = 0, 0  # the begin and the end of the news in the copies, on the node's clock
 
     def connections(self) -> list[Connection]:
         """Return the connections that wait for a reply."""
         return [connection for connection in self._connections.values() if connection.is_waiting]
 
-    def ask(self) -> None:
-        """Begin a round: send a request to one process of the node.
+    @property
+    def connection_count(self) -> int:
+        """The number of connections to processes of the node."""
+        return len(self._connections)
 
-        Take a process that has answered before; if there is none, connect to the next one. Do nothing if the node did
-        not answer in the last round, and that round ended less than :data:`RESTS` (1) seconds ago.
+    @property
+    def is_hopeless(self) -> bool:
+        """True if no process can answer in this round any more."""
+        return not self.connections()
+
+    def ask(self, request: LogRequest) -> int | None:
+        """Ask the node, unless it rests; return since when a request has to be answered.
+
+        - If a round is under way: its answer counts if it covers the request, and the request is not strict. Otherwise
+          the request is sent after the answer.
+        - If the node did not answer less than :data:`RESTS` (1) seconds ago: do nothing.
+        - Otherwise begin a round: ask a process that has answered before, or else connect to the next one.
+
+        Returns:
+            The time in nanoseconds. None if the node has a problem: its answer is not awaited.
         """
-        if time.monotonic() < self._retry:
-            return
+        now = time.monotonic_ns()
+        if self._is_awaited:
+            if not request.is_strict and self._request.covers(request):
+                return None if self.problem else self._asked
+            self._next_request = request if self._next_request is None else self._next_request.join(request)
+        elif time.monotonic() >= self._retry:
+            self._begin_round(request)
+        return None if self.problem else now
+
+    def _begin_round(self, request: LogRequest) -> None:
+        """Send a request to a process of the node, or connect to the next one."""
         self._failed.clear()
-        self.is_awaited = True
+        self._request, self._next_request = request, None
+        self._is_awaited, self._asked = True, time.monotonic_ns()
         idle = [connection for connection in self._connections.values() if not connection.is_waiting]
         if idle:
-            idle[0].ask()
+            idle[0].ask(request)
         else:
             self._connect_next()
 
@@ -250,33 +195,33 @@ class OtherNode:
         Addresses are tried in turn. An address is left out if it has a connection already, or failed in this round.
         """
         for _ in self._endpoints:
-            index = self._next % len(self._endpoints)
-            self._next += 1
+            index = self._next_endpoint % len(self._endpoints)
+            self._next_endpoint += 1
             if index not in self._connections and index not in self._failed:
                 try:
                     self._connections[index] = connection = Connection(*self._endpoints[index])
                 except OSError as error:  # no descriptor is left
                     self._failed[index] = error
                     continue
-                connection.ask()
+                connection.ask(self._request)
                 return
 
-    def receive(self, connection: Connection, board: SharedBoard) -> None:
-        """Receive what has come on a connection, and write a complete reply to the board; never raises.
+    def receive(self, connection: Connection) -> bytes | None:
+        """Receive what has come on a connection; return a complete reply, else None.
+
+        It never raises.
 
         - If the connection fails: close it, and connect to the next process.
-        - If the reply is complete: write it, and close the connections to all other processes, because their replies
-          would be older.
+        - If the reply is complete: close the connections to all other processes, and send the next request.
         - If a reply of another process has closed the connection meanwhile: do nothing.
         - Otherwise keep what has come.
 
         Args:
             connection: one that :meth:`connections` has returned.
-            board: the board with the copies of the node's areas.
         """
         index = next((index for index, other in self._connections.items() if other is connection), None)
         if index is None:
-            return
+            return None
         try:
             reply = connection.exchange()
         except (OSError, EOFError) as error:
@@ -284,39 +229,47 @@ class OtherNode:
             del self._connections[index]
             self._failed[index] = error
             self._connect_next()
-            return
+            return None
         if reply is not None:
-            self._write(reply, connection.asked, board)
-            self.is_awaited, self.problem, self.refuses = False, None, False
-            self._heard, self._retry = time.monotonic(), 0.0
-            # Another reply would be older than this one.
+            self._is_awaited, self.answered = False, max(self.answered, connection.asked)
             for other_index in [other for other in self._connections if other != index]:
                 self._connections.pop(other_index).close()
+        return reply
+
+    def ask_next(self) -> None:
+        """Send the request that waits for the end of the last one, if there is one and a process has answered."""
+        if self._next_request is not None and not self._is_awaited:
+            self._begin_round(self._next_request)
+
+    def close_idle(self) -> None:
+        """Close the connections that wait for nothing."""
+        for index in [i for i, connection in self._connections.items() if not connection.is_waiting]:
+            self._connections.pop(index).close()
 
     def judge(self, board: SharedBoard) -> None:
         """End a round: if no process has answered in it, write the state of the node's ranks to the board.
 
         - ``ENDED`` at once if all processes refuse the connection.
-        - ``LOST`` after :data:`PATIENCE` (3) seconds without an answer if no connection is open: the host cannot be
+        - ``LOST`` after :data:`PATIENCE` (3) seconds without news if no connection is open: the host cannot be
           reached.
         - ``SILENT`` after these seconds if a connection is open: the host is there, but its processes do not answer.
 
-        Otherwise the state stays. If no process has answered, the node is not asked again for :data:`RESTS` (1)
-        seconds.
+        Otherwise the state stays. Do nothing while processes may answer: for :data:`ANSWERS` (1) seconds. If none has
+        answered, the node is not asked again for :data:`RESTS` (1) seconds.
 
         Args:
             board: the board with the copies of the node's areas.
         """
-        if not self.is_awaited:
+        now = time.monotonic_ns()
+        if not self._is_awaited or (not self.is_hopeless and now < self._asked + 1e9 * ANSWERS):
             return
-        self.is_awaited = False
-        self._retry = time.monotonic() + RESTS
+        self._is_awaited, self._retry, self._next_request = False, time.monotonic() + RESTS, None
         errors = list(self._failed.values())
         self.refuses = len(errors) == len(self._endpoints) > 0 and all(
             isinstance(error, ConnectionRefusedError) for error in errors
         )
         self.problem = self._describe_problem()
-        is_silent = time.monotonic() - self._heard > PATIENCE
+        is_silent = now - self.received > 1e9 * PATIENCE
         is_lost = not any(connection.is_open for connection in self._connections.values())
         if self.refuses or is_silent:
             for place in self.places:
@@ -334,32 +287,54 @@ class OtherNode:
         why = "timed out" if error is None else getattr(error, "strerror", None) or error
         return f"no answer at {host}:{address.port} ({why})"
 
-    def _write(self, reply: bytes, asked: int, board: SharedBoard) -> None:
-        """Write the patches of a reply to the board, with the times of calls on this node's clock.
+    def find_shift(self, connection: Connection, reply: bytes) -> int:
+        """Return the nanoseconds to add to times of the node's clock for this node's clock.
 
-        The shift between the clocks assumes that the other clock was read in the middle between request and reply. For
-        example, the request left at 100 ns and the reply came at 300 ns; it says that the other clock showed 1200. So
-        1200 there is 200 here, and 1000 is subtracted from all times. Of all exchanges so far, the fastest one decides.
-        The time 0 stays 0.
+        The other clock was read about in the middle between request and reply. For example, the request left at 100 ns
+        and the reply came at 300 ns; it says that the other clock showed 1200. So 1200 there is 200 here, and the
+        result is -1000. Of all exchanges so far, the fastest one decides.
 
         Args:
+            connection: the connection of the reply.
             reply: the bytes of a complete reply.
-            asked: the time of the request in nanoseconds.
+        """
+        now, asked, remote = time.monotonic_ns(), connection.asked, REPLY.unpack_from(reply)[0]
+        if self._shift is None or now - asked < self._shift[0]:
+            self._shift = now - asked, (asked + now) // 2 - remote
+        return self._shift[1]
+
+    def write(self, section: Section, shift: int, board: SharedBoard) -> None:
+        """Write news of this node to the copies, unless they have it.
+
+        News may come on several ways. Older news is left out; news that is partly older does no harm, because logged
+        calls stay.
+
+        Args:
+            section: the news.
+            shift: the nanoseconds to add to times; the time 0 stays 0.
             board: the board with the copies of the node's areas.
         """
-        now, remote = time.monotonic_ns(), REPLY.unpack_from(reply)[0]
-        if self._shift is None or now - asked < self._shift[0]:  # the clocks of two machines
-            self._shift = now - asked, (asked + now) // 2 - remote
-        patches = memoryview(reply)[REPLY.size :]
+        patches = memoryview(section.patches if section.end > self._held[0] else b"")
         while patches:
             place, index, length, has_calls = PATCH.unpack(patches[: PATCH.size])
             data = bytes(patches[PATCH.size : PATCH.size + length])
             if has_calls:
                 rows = np.frombuffer(data, np.int64).reshape(-1, layout.COLUMNS).copy()
                 times = rows[:, layout.BEGIN :]
-                times[:] = np.where(times, times + self._shift[1], 0)
+                times[:] = np.where(times, times + shift, 0)
                 data = rows.tobytes()
             board.write_copy(place, index, data)
             patches = patches[PATCH.size + length :]
+        self._held = max(self._held[0], section.begin), max(self._held[1], section.end)
+        self.problem, self.refuses, self.received, self._retry = None, False, time.monotonic_ns(), 0.0
+
+    def confirm(self, since: int, board: SharedBoard) -> None:
+        """Write to the board that the copies have what the ranks logged before a time in nanoseconds."""
+        self.current = max(self.current, since)
         for place in self.places:
-            board.areas[place][layout.HEARD] = now
+            board.areas[place][layout.HEARD] = self.current
+
+    @property
+    def section_times(self) -> tuple[int, int]:
+        """The times :attr:`Section.begin` and :attr:`Section.end` of the copies."""
+        return self._held
