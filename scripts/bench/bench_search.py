@@ -24,7 +24,7 @@ from spmdsim.auto_parallel.costs.search_settings import Settings
 from spmdsim.auto_parallel.heuristics import propagate
 from spmdsim.auto_parallel.programs.networks import gpt
 from spmdsim.auto_parallel.programs.record_program import record_program
-from spmdsim.auto_parallel.search import search, search_mesh
+from spmdsim.auto_parallel.search import search
 from spmdsim.core import Mesh
 from spmdsim.cost import Machine
 from spmdsim.dialects.imitations.mindspore.double_recursion import double_recursion
@@ -86,7 +86,7 @@ def others(quick: bool) -> None:
     settings = Settings(machine=Machine.accelerators(), partial=True, tie=True)
     for shape in ((8,), (2, 4)):
         two = Mesh(shape, ("dp", "tp")[: len(shape)])
-        seconds = best(partial(search_mesh, stack, two, settings), 1)
+        seconds = best(partial(search, stack, two, settings=settings), 1)
         row(group, f"exact optimum, GPT of 32 layers on {two}", seconds, "s", most=5)
     seconds = best(lambda: search(stack, 8, machine=Machine.accelerators()), 1)
     row(group, "exact optimum, GPT of 32 layers, all grids of 8 ranks", seconds, "s", most=5)

@@ -436,31 +436,6 @@ def _most_helpful(problems: Sequence[InputError | DoesNotFitError]) -> InputErro
     return min(misfits, key=lambda misfit: misfit.least, default=problems[0])
 
 
-def search_mesh(graph: Graph, mesh: Mesh, settings: Settings, memory: float | None = None) -> SearchResult:
-    """Search the optimum on one mesh.
-
-    The search is an elimination, or with limited memory an integer program. Uneven blocks are searched only if even
-    ones cannot be used.
-
-    Args:
-        graph: the program.
-        mesh: the mesh that it runs on.
-        settings: the assumptions of the cost model.
-        memory: bytes a rank may use at the peak; None for no limit.
-
-    Raises:
-        InputError: If no operator can use the mesh.
-        DoesNotFitError: If no choice fits into ``memory``.
-
-    >>> from spmdsim.auto_parallel.costs.search_settings import Settings
-    >>> from spmdsim.core import Mesh
-    >>> graph = as_graph("mlp", 2, {"layers": 1, "hidden": 8, "batch": 8})
-    >>> search_mesh(graph, Mesh((2,), ("dp",)), Settings()).optimal
-    True
-    """
-    return _best_mesh(graph, (mesh,), settings, memory, MovePrices(settings))
-
-
 def _model_or_error(
     graph: Graph, mesh: Mesh, settings: Settings, moves: MovePrices, memory: float | None
 ) -> ChoiceModel | InputError:

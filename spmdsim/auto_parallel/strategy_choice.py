@@ -165,7 +165,7 @@ def mesh_strategies(
         strategies = [s for s in strategies if all(len(axes) == 1 for _, axes in s.splits)]
     if full:
         axes = {axis for axis, size in zip(mesh.axes, mesh.shape) if size > 1}
-        busy = [s for s in strategies if _splitting_axes(s) == axes]
+        busy = [s for s in strategies if {axis for _, split in s.splits for axis in split} == axes]
         strategies = busy or strategies
     return tuple(strategies)
 
@@ -175,11 +175,6 @@ def _uses_no_unit_axis(strategy: Strategy) -> bool:
     size = strategy.mesh.axis_size
     used = [axis for _, axes in strategy.splits for axis in axes] + [axis for axis, _, _ in strategy.passed]
     return all(size(axis) > 1 for axis in used)
-
-
-def _splitting_axes(strategy: Strategy) -> set[str]:
-    """Return the axes that split a factor."""
-    return {axis for _, axes in strategy.splits for axis in axes}
 
 
 def configured_strategy(operator: Operator, mesh: Mesh) -> Strategy:

@@ -12,7 +12,7 @@ send to its receive. Predicted and measured runs have equal forms, so that they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -271,19 +271,6 @@ class Slice:
     round: int
 
 
-def chrome_timeline(slices: Iterable[Slice], ranks: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return slices as a document in Chrome's format, for ui.perfetto.dev.
-
-    Args:
-        slices: the slices, in any order.
-        ranks: number of ranks; each is a process with three lanes.
-        facts: becomes "otherData".
-    """
-    names = chain.from_iterable(map(_lane_metadata, range(ranks)))
-    events = chain.from_iterable(map(_slice_events, slices))
-    return {"traceEvents": [*names, *events], "displayTimeUnit": "ns", "otherData": facts}
-
-
 def _lane_metadata(rank: int) -> Iterator[dict[str, Any]]:
     """Yield the events that name the process of a rank and its three lanes.
 
@@ -355,7 +342,9 @@ def predicted_timeline(
     facts = title | {"ranks": schedule.size, "bytes": nbytes, "machine": machine.name}
     if network is not None:
         facts["topology"] = network.name
-    return chrome_timeline(slices, schedule.size, facts)
+    names = chain.from_iterable(map(_lane_metadata, range(schedule.size)))
+    events = chain.from_iterable(map(_slice_events, slices))
+    return {"traceEvents": [*names, *events], "displayTimeUnit": "ns", "otherData": facts}
 
 
 def _round_slices(

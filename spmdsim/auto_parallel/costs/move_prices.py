@@ -154,7 +154,8 @@ def largest_excess(
         edge = unit * (crossing // unit)
         if sizes[0] < edge < sizes[-1] - unit:
             seconds = steep_start + steep_slope * crossing
-            if seconds <= (1 + 1e-9) * _cheapest_seconds(straight, crossing):
+            cheapest_seconds = min(start + slope * crossing for start, slope in straight)
+            if seconds <= (1 + 1e-9) * cheapest_seconds:
                 ends |= {edge, edge + unit}
     # At each end, the share by which each line is above the price.
     shares = [
@@ -167,11 +168,6 @@ def largest_excess(
         min(map(max, low, high)) for (size, low), (further, high) in pairwise(shares) if further > size + unit
     ]
     return max([*at_ends, *between])
-
-
-def _cheapest_seconds(straight: Sequence[Line], size: float) -> float:
-    """Return the seconds of the cheapest line at a size."""
-    return min([start + slope * size for start, slope in straight])
 
 
 def _tangent(price: Callable[[float], float], size: float) -> Line:
