@@ -40,6 +40,7 @@ The program runs inside the simulator: it reports mistakes, but a program can fa
 examples:
   spmdsim simulate ring.py -n 64
   spmdsim simulate halo.py -n 16 --machine cluster --trace halo.json 1000
+  spmdsim simulate -n 4 -m mpi4py.futures pool.py
   spmdsim simulate halo.py -n 16 --record halo.jsonl
   spmdsim simulate --replay halo.jsonl --machine cluster
 """
@@ -155,6 +156,7 @@ def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
     DESCRIPTION,
     EPILOG,
     *OPTIONS,
+    declare_flag("-m --module", "script is the name of a module, as for python -m, such as mpi4py.futures"),
     value("script", "", "the program: a Python file that imports mpi4py", nargs="?"),
     value("rest", "args", "its arguments", nargs=argparse.REMAINDER),
     limits=SECONDS,
@@ -241,6 +243,7 @@ def _run_script(args: argparse.Namespace, arguments: list[str], ranks: int, emit
         args.script,
         ranks,
         *arguments,
+        module=args.module,
         strict=args.strict,
         compute=args.compute,
         record=args.record,

@@ -27,7 +27,7 @@ from spmdsim.simulation.engine.ownership import Variables
 from spmdsim.simulation.engine.rank_clock import replace_clocks
 from spmdsim.simulation.engine.run_recorder import RunRecorder, write_record
 from spmdsim.simulation.engine.scheduler import Scheduler, Task, activate
-from spmdsim.simulation.engine.script import read_script
+from spmdsim.simulation.engine.script import Script, read_module, read_script
 from spmdsim.simulation.engine.timing import MachineLike, Timeline, as_machine
 from spmdsim.simulation.engine.waiting_times import waiting_times
 from spmdsim.simulation.engine.wildcards import decide_wildcards
@@ -71,6 +71,7 @@ def simulate(
     speed: Speed = 1.0,
     noise: float = 0.0,
     record: str | os.PathLike[str] | None = None,
+    module: bool = False,
 ) -> Report:
     """Run a per-rank program on ``n`` virtual ranks in this process, and report its errors.
 
@@ -109,6 +110,7 @@ def simulate(
         noise: standard deviation of the logarithm of a random factor on each such computation; ``seed`` selects the
             factors. 0 for none.
         record: file to which the run is recorded if it completes, for :func:`~spmdsim.simulation.replay`; None for none.
+        module: True if ``program`` is the name of a module, which runs as with ``python -m``, such as "mpi4py.futures".
 
     Returns:
         The report: findings, results and output of each rank, traffic and modelled time.
@@ -155,7 +157,8 @@ def simulate(
             order.attach(scheduler)
         elif record is not None:
             scheduler.recorder = RunRecorder(n)
-        report = _run_once(program, args, scheduler, write)
+        named = read_module(str(program), [*map(str, args)]) if module else program
+        report = _run_once(named, args, scheduler, write)
         if record is not None and scheduler.recorder is not None and report.completed:
             is_threaded = any(task.is_threaded for task in scheduler.tasks)
             missing = "windows (MPI.Win)" if scheduler.windows else "threads" if is_threaded else ""
@@ -278,9 +281,12 @@ def _rank_body(
             return variables.call(task, arguments) if variables is not None else program(*arguments)
 
         return call, isolation
-    if not isinstance(program, str | os.PathLike):
+    if isinstance(program, Script):
+        script = program
+    elif isinstance(program, str | os.PathLike):
+        script = read_script(os.fspath(program), [*map(str, args)])
+    else:
         raise UsageTypeError(f"simulate: program must be a function or a script's path, got {program!r}")
-    script = read_script(os.fspath(program), [*map(str, args)])
     isolation = Isolation(scheduler, script.arguments, script.folder, b"random" in script.source)
     return lambda task: script.run(isolation.worlds[task.rank].main), isolation
 

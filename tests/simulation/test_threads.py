@@ -234,3 +234,22 @@ def test_a_pool_of_mpi4py_on_the_ranks_of_a_communicator(tmp_path: Path) -> None
     report = run(tmp_path, source, ranks=3)
     assert not report.problems, report
     assert sorted(report.output) == [(0, "3 True"), (0, "[5, 4, 3, 2, 1] 2"), (1, "3 True"), (2, "3 True")]
+
+
+def test_workers_of_mpi4py_started_as_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mpi4py")
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "program.py"
+    path.write_text(
+        "from mpi4py.futures import MPIPoolExecutor\nfrom mpi4py.util.pool import Pool\n"
+        "def square(x): return x * x\n"
+        "if __name__ == '__main__':\n"
+        "    with MPIPoolExecutor() as pool: print(pool.num_workers, list(pool.map(square, range(5))))\n"
+        "    with Pool() as pool: print(pool.starmap(pow, [(2, 3), (3, 2)]))\n"
+    )
+    report = simulate("mpi4py.futures", 3, path, module=True, emit=lambda rank, line: None)
+    assert [line for _, line in report.output] == ["2 [0, 1, 4, 9, 16]", "[8, 9]"]
+    report = simulate(
+        "mpi4py.run", 2, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)", module=True
+    )
+    assert report.output == ((0, "2"), (1, "2"))

@@ -101,6 +101,8 @@ class Isolation:
         world, before = self.worlds[task.rank], self._current
         if world is before:
             return
+        if before is not None:
+            before.main = sys.modules.get("__main__", before.main)  # runpy replaces it
         self._current = world
         self.process.enter_rank(task.rank)
         self._interpreter.enter_rank(task.rank)
@@ -326,7 +328,11 @@ class Isolation:
         beside = {name.partition(".")[0] for name in os.listdir(folder)} & sys.modules.keys()
         specs = {name: self._ownership.find_again(name) for name in beside}
         return {
-            name for name, spec in specs.items() if spec is not None and str(spec.origin).startswith(folder)
+            name
+            for name, spec in specs.items()
+            if spec is not None
+            and str(spec.origin).startswith(folder)
+            and spec.origin != getattr(sys.modules[name], "__file__", None)
         }
 
 

@@ -32,7 +32,7 @@ class Script:
         source: its text.
         code: its compiled code.
         path: the absolute path of its file; "" for a text of ``python -c``.
-        package: the package of a module of ``python -m``; None for others.
+        spec: the spec of a module of ``python -m``; None for others.
     """
 
     arguments: list[str]
@@ -40,27 +40,27 @@ class Script:
     source: bytes
     code: Any
     path: str = ""
-    package: str | None = None
+    spec: Any = None
 
     def run(self, main: types.ModuleType) -> None:
         """Run the program in the module ``main``, whose name is ``__main__``."""
         if self.path:
             main.__dict__["__file__"] = self.path
-        if self.package is not None:
-            main.__dict__["__package__"] = self.package
+        if self.spec is not None:
+            main.__dict__.update(
+                __spec__=self.spec, __package__=self.spec.parent, __loader__=self.spec.loader
+            )
         exec(self.code, main.__dict__)
 
 
-def read_script(
-    path: str, arguments: Sequence[str], folder: str | None = None, package: str | None = None
-) -> Script:
+def read_script(path: str, arguments: Sequence[str], folder: str | None = None, spec: Any = None) -> Script:
     """Read and compile the file of a program.
 
     Args:
         path: path of the file, which becomes ``sys.argv[0]``.
         arguments: the other arguments of the program.
         folder: the first entry of ``sys.path``; None: the folder of the file.
-        package: the package of a module; None for a script.
+        spec: the spec of a module; None for a script.
 
     Raises:
         InputError: If the file does not exist, cannot be read or is not valid Python.
@@ -73,7 +73,7 @@ def read_script(
     except OSError as error:
         raise InputError(f"cannot read the script {file}: {error.strerror}") from None
     folder = os.path.dirname(file) if folder is None else folder
-    return Script([path, *arguments], folder, source, _compile(source, file), file, package)
+    return Script([path, *arguments], folder, source, _compile(source, file), file, spec)
 
 
 def read_command(words: Sequence[str]) -> Script:
@@ -101,7 +101,7 @@ def read_command(words: Sequence[str]) -> Script:
             source = arguments[0].encode()
             return Script(["-c", *arguments[1:]], "", source, _compile(source, "<string>"))
         if option == "-m" and arguments:
-            return _read_module(arguments[0], arguments[1:])
+            return read_module(arguments[0], arguments[1:])
         arguments = arguments[1:] if option in _OPTIONS_WITH_ARGUMENT else arguments
     if not arguments:
         raise InputError(f"args must name a script for the interpreter, got {[*words[1:]]}")
@@ -117,7 +117,7 @@ def _is_python_script(path: str) -> bool:
         return False
 
 
-def _read_module(name: str, arguments: Sequence[str]) -> Script:
+def read_module(name: str, arguments: Sequence[str]) -> Script:
     """Return the program of ``python -m``.
 
     Args:
@@ -133,7 +133,7 @@ def _read_module(name: str, arguments: Sequence[str]) -> Script:
         spec = _find_module([*parts, "__main__"], [folder, *sys.path])
     if spec is None or not str(spec.origin).endswith(".py"):
         raise InputError(f"-m must name a module in Python, got {name!r}")
-    return read_script(str(spec.origin), arguments, folder, spec.parent)
+    return read_script(str(spec.origin), arguments, folder, spec)
 
 
 def _find_module(parts: Sequence[str], path: Any) -> Any:
