@@ -112,6 +112,15 @@ def test_constants_that_programs_use_exist() -> None:
     assert [name for name in names.split() if not hasattr(module, name)] == []
 
 
+def test_names_that_mpi4py_has_removed() -> None:
+    def program() -> bool:
+        from mpi4py import MPI
+
+        return hasattr(MPI, "HOST")
+
+    assert simulate(program, 1).results == (False,)
+
+
 def test_the_package_has_settings_and_a_file() -> None:
     def program() -> object:
         """Return options, errors and hints that mpi4py has beside its communicators."""
