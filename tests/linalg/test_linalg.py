@@ -216,6 +216,19 @@ def test_systems_are_solved_without_gathering_the_matrix(world, dtype):
 
 
 @pytest.mark.ranks(4)
+def test_least_squares_equal_numpy(world):
+    mesh = Mesh((4,), ("x",))
+    x, b = normal(11, 3), normal(11, 2, seed=1)
+    for matrix, side in ((x, b), (x, b[:, 0]), (x[:, :1] * np.ones(3), b), (x.T, b[:3])):
+        solution = linalg.lstsq(tensor_of(matrix, mesh("x", None), world), side)
+        for element, expected in zip(solution, np.linalg.lstsq(matrix, side)):
+            assert np.shape(element) == np.shape(expected)
+            np.testing.assert_allclose(
+                np.asarray(getattr(element, "full", lambda element=element: element)()), expected, atol=1e-10
+            )
+
+
+@pytest.mark.ranks(4)
 def test_complete_columns_and_pseudo_inverses_equal_numpy(world):
     mesh = Mesh((4,), ("x",))
     x = normal(11, 3)
@@ -300,6 +313,7 @@ CASES = {
     "qr": (linalg.qr, (normal(9, 4),), q_and_r),
     "qr_of_complex": (linalg.qr, (normal(9, 3, dtype="c16"),), q_and_r),
     "qr_of_wide": (linalg.qr, (normal(3, 5),), q_and_r),
+    "lstsq": (lambda a, b: linalg.lstsq(a, b)[0], (normal(9, 3), normal(9, 2)), lambda a, b: np.linalg.lstsq(a, b)[0]),
     "solve_of_complex": (linalg.solve, (normal(5, 5, dtype="c16"), normal(5, 3)), np.linalg.solve),
     "svdvals": (linalg.svdvals, (normal(9, 4),), lambda x: np.linalg.svd(x)[1]),
     "svd": (lambda x: (lambda u, s, v: ops.matmul(u * u * s, v * v))(*linalg.svd(x, False)), (normal(9, 4),), lambda x: (lambda u, s, v: (u * u * s) @ (v * v))(*np.linalg.svd(x, full_matrices=False))),

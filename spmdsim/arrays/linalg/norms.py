@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from spmdsim.core import PASSES
 from spmdsim.errors import RuleError
 from spmdsim.worlds.convert_operands import as_operand
 
-__all__ = ["cond", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
+__all__ = ["cond", "lstsq", "matrix_norm", "matrix_rank", "norm", "pinv", "vector_norm"]
 
 Order = int | float | str | None
 #: The bound up to which singular values count as 0: one number, or one per matrix.
@@ -192,6 +193,19 @@ def _find_cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
     )
 
 
+def _invert_values(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
+    """Return a mask of the singular values above the cutoff, and their inverses (else 0).
+
+    Args:
+        s: singular values, descending.
+        shape: the shape of the matrices.
+        rtol: the cutoff, as in `_find_cutoff`.
+    """
+    counts = ops.greater(s, _find_cutoff(s, shape, rtol).detach())
+    ones, zeros = as_operand(1, s), as_operand(0, s)
+    return counts, ops.where(counts, ops.divide(ones, ops.where(counts, s, ones)), zeros)
+
+
 @of_tensors
 def matrix_rank(x: Tensor, *, rtol: Bound = None) -> Tensor:
     """Count the singular values of matrices ``[..., m, n]`` that exceed a tolerance.
@@ -237,10 +251,65 @@ def pinv(x: Tensor, *, rtol: Bound = None) -> Tensor:
     [[0.375, -0.25], [-0.25, 0.5]]
     """
     u, s, vh = reduced_svd(x)
-    counts, ones = ops.greater(s, _find_cutoff(s, x.shape, rtol).detach()), as_operand(1, s)
-    inverse = ops.where(counts, ops.divide(ones, ops.where(counts, s, ones)), as_operand(0, s))
+    inverse = _invert_values(s, x.shape, rtol)[1]
     scaled = ops.multiply(adjoint(vh), ops.reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
     return ops.matmul(scaled, adjoint(u))
+
+
+class LeastSquares(NamedTuple):
+    """The result of :func:`lstsq`: solution, squared distances, rank and singular values."""
+
+    x: Tensor
+    residuals: Tensor
+    rank: int
+    s: Tensor
+
+
+@of_tensors
+def lstsq(a: Tensor, b: Tensor, rcond: float | None = None) -> LeastSquares:
+    """Compute the smallest ``x`` that minimises ``|a x - b|``; tall matrices stay split by rows.
+
+    It is computed from the reduced singular value decomposition of ``a``. All ranks must call it, because they read the
+    rank of ``a``.
+
+    Args:
+        a: ``[m, n]``.
+        b: ``[m]`` or ``[m, k]``.
+        rcond: singular values up to ``rcond`` times the largest one count as 0; None: machine epsilon times the
+            larger one of ``m`` and ``n``.
+
+    Returns:
+        A named tuple:
+
+        - ``x``: the solution, ``[n]`` or ``[n, k]``.
+        - ``residuals``: the squared distances, ``[k]``, or ``[1]`` for a vector; of shape ``(0,)`` if the rank is less
+          than ``n``, or ``m <= n``.
+        - ``rank``: the number of singular values that do not count as 0, an int.
+        - ``s``: the singular values, descending.
+
+    Raises:
+        RuleError: If shapes do not fit.
+        WorldError: If the world has no data, because the rank depends on values.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> s = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))("dp", None))
+    >>> linalg.lstsq(s, s).x.full().round(4).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    b = as_operand(b, a)
+    if a.ndim != 2 or b.ndim not in (1, 2) or a.shape[0] != b.shape[0]:
+        raise RuleError(f"lstsq: a must have shape [m, n] and b [m] or [m, k], got {a.shape} and {b.shape}")
+    m, n = a.shape
+    sides = ops.reshape(b, (b.shape[0], -1)) if b.ndim == 1 else b
+    u, s, vh = reduced_svd(a)
+    counts, inverse = _invert_values(s, a.shape, rcond)
+    scaled = ops.multiply(ops.reshape(inverse, (-1, 1)), ops.matmul(adjoint(u), sides))
+    x, rank = ops.matmul(adjoint(vh), scaled), int(ops.sum(ops.cast(counts, np.int64)).full())
+    distances = ops.absolute(ops.subtract(ops.matmul(a, x), sides))
+    residuals = ops.sum(ops.multiply(distances, distances), 0)
+    if rank < n or m <= n:
+        residuals = Tensor.zeros((0,), dtype=residuals.dtype, layout=residuals.layout.reduced, world=a.world)
+    return LeastSquares(ops.reshape(x, x.shape[: b.ndim]) if b.ndim == 1 else x, residuals, rank, s)
 
 
 @of_tensors
