@@ -3,6 +3,7 @@
 #
 #   scripts/cluster.sh                   start the hosts, run the tests with marker "cluster" on Open MPI and MPICH, stop
 #   scripts/cluster.sh --slurm           with Slurm on the hosts, and its tests; the option comes first, before "up", too
+#   scripts/cluster.sh --pbs FOLDER      with OpenPBS, which is installed in FOLDER, and its tests; also after --slurm
 #   scripts/cluster.sh --mpi mpich -k X  with one MPI; other words are options of pytest
 #   scripts/cluster.sh bench             measure redistributions and predictions, and write the tables of docs/howto/cluster.md
 #   scripts/cluster.sh up [RATE]         start the hosts node1 … node4; RATE of each network port (100mbit)
@@ -13,14 +14,17 @@
 #
 # A host is a process tree with its own name, network, processes, /tmp, /dev/shm, and changes to files (an overlay on
 # tmpfs). All hosts share the folder of this repository and /srv/shared. A bridge connects them, and each runs sshd with
-# one key for all. Slurm comes from the packages of the distribution, which are installed into the hosts only.
+# one key for all. Slurm, and the libraries and database of OpenPBS, come from the packages of the distribution, which are
+# installed into the hosts only.
 set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SELF=$ROOT/scripts/cluster.sh
 STATE=/run/spmdsim-cluster # process numbers of the hosts; keys
 LAYERS=/mnt/spmdsim-cluster
 HOSTS=4
-SLURM="" # the packages of Slurm, if wanted
+export SLURM="${SLURM:-}" # the packages of Slurm, if wanted
+export PBS="${PBS:-}"     # the folder of OpenPBS, if wanted
+PBS_PACKAGES="postgresql postgresql-contrib libpq5 libical3 libcjson1 libhwloc15 libedit2 libtcl8.6 libpython3.11"
 
 fail() {
     echo "spmdsim: error: $*" >&2
@@ -43,11 +47,11 @@ start_hosts() { # rate
     require_rights
     [ ! -e "$STATE/switch" ] || fail "the hosts run already; scripts/cluster.sh down stops them"
     rm -rf "$STATE" && mkdir -p "$STATE"
-    setsid unshare --mount bash "$SELF" _layers "$1" $SLURM >"$STATE/log" 2>&1 </dev/null &
+    setsid unshare --mount bash "$SELF" _layers "$1" >"$STATE/log" 2>&1 </dev/null &
     disown # so that the shell does not report its end
     local number
     for number in $(seq $HOSTS); do
-        for _ in $(seq 1200); do
+        for _ in $(seq 6000); do
             [ ! -e "$STATE/ready$number" ] || continue 2
             kill -0 $! 2>/dev/null || break
             sleep 0.1
@@ -58,6 +62,8 @@ start_hosts() { # rate
     done
     [ -z "$SLURM" ] || [ -e "$STATE/slurm" ] ||
         echo "spmdsim: no Slurm on the hosts, and no tests of it: apt-get does not install $SLURM" >&2
+    [ -z "$PBS" ] || [ -e "$STATE/pbs" ] ||
+        echo "spmdsim: no OpenPBS on the hosts, and no tests of it: apt-get does not install $PBS_PACKAGES" >&2
 }
 
 stop_hosts() { # ends the switch, with which the first processes of all hosts end
@@ -80,9 +86,7 @@ run_on() { # number, command…
 
 # -- inside of the namespaces ----------------------------------------------------------------------------------------
 
-build_layers() { # rate, packages of Slurm…: in a mount namespace, a tmpfs for all changes
-    local rate=$1
-    shift
+build_layers() { # rate: in a mount namespace, a tmpfs for all changes
     mount --make-rprivate /
     mkdir -p $LAYERS
     mount -t tmpfs -o size=8G layers $LAYERS
@@ -90,8 +94,9 @@ build_layers() { # rate, packages of Slurm…: in a mount namespace, a tmpfs for
     ssh-keygen -q -t ed25519 -N "" -f $LAYERS/keys/id
     [ -x /usr/sbin/sshd ] || install_packages openssh-server ||
         fail "there is no sshd, and apt-get does not install openssh-server"
-    [ $# = 0 ] || { install_packages "$@" && configure_slurm && touch "$STATE/slurm"; } || true
-    exec unshare --net bash "$SELF" _switch "$rate"
+    [ -z "$SLURM" ] || { install_packages $SLURM && configure_slurm && touch "$STATE/slurm"; } || true
+    [ -z "$PBS" ] || { install_packages $PBS_PACKAGES && touch "$STATE/pbs"; } || true
+    exec unshare --net bash "$SELF" _switch "$1"
 }
 
 install_packages() { # packages…: into the layer of all hosts
@@ -182,7 +187,8 @@ build_host() { # number: the first process of a host makes its own view of the f
     mkdir -p "$top$ROOT" && mount --bind "$ROOT" "$top$ROOT"
     mkdir -p "$top/srv/shared" && mount --bind $LAYERS/shared "$top/srv/shared"
     mkdir -p "$top/root/.ssh" && cp $LAYERS/keys/* "$top/root/.ssh/"
-    exec chroot "$top" bash "$SELF" _serve "$number"
+    cd "$top" && pivot_root . . && umount --lazy . # not chroot, in which containers do not start
+    exec bash "$SELF" _serve "$number"
 }
 
 serve_host() { # number: the network, and the SSH server
@@ -202,6 +208,7 @@ serve_host() { # number: the network, and the SSH server
     chmod -R go= /root/.ssh
     mkdir -p /run/sshd
     [ ! -e "$STATE/slurm" ] || start_slurm "$number"
+    [ ! -e "$STATE/pbs" ] || start_pbs "$number"
     /usr/sbin/sshd -o UsePAM=no -o PermitRootLogin=yes -o HostKey=/root/.ssh/id_ed25519 -o MaxStartups=100
     touch "$STATE/ready$number"
     while true; do wait -n 2>/dev/null || sleep 1; done # the first process reaps orphans
@@ -213,6 +220,21 @@ start_slurm() { # number: the first host also has the scheduler
     setpriv --reuid=munge --regid=munge --clear-groups /usr/sbin/munged
     [ "$1" != 1 ] || /usr/sbin/slurmctld
     /usr/sbin/slurmd
+}
+
+start_pbs() { # number: the first host also has the server, its database and the scheduler; four tasks per host
+    local first=$(($1 == 1)) node
+    unset TMPDIR # a folder of the shell that started the hosts
+    PATH=$(echo /usr/lib/postgresql/*/bin):$PATH
+    mkdir -p /run/postgresql && chown postgres: /run/postgresql
+    printf '%s\n' PBS_EXEC="$PBS" PBS_HOME=/var/spool/pbs PBS_SERVER=node1 PBS_START_MOM=1 PBS_START_SERVER=$first \
+        PBS_START_SCHED=$first PBS_START_COMM=$first PBS_SCP=/usr/bin/scp >/etc/pbs.conf
+    ln -s "$PBS"/bin/* /usr/local/bin
+    "$PBS/libexec/pbs_init.d" start
+    [ "$first" = 1 ] || return 0
+    for node in $(seq 2 $HOSTS); do qmgr -c "create node node$node"; done # the server makes its own
+    qmgr -c "set node @default resources_available.ncpus = 4"
+    qmgr -c "set server acl_roots = root@*"
 }
 
 # -- commands --------------------------------------------------------------------------------------------------------
@@ -257,6 +279,10 @@ run_bench() { # options of scripts/bench/hosts.py; --mpi KIND for one MPI
 if [ "${1:-}" = --slurm ]; then
     SLURM="slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge libpmix-dev"
     shift
+fi
+if [ "${1:-}" = --pbs ]; then
+    PBS=$(realpath "${2:?the folder of an installed OpenPBS}")
+    shift 2
 fi
 case ${1:-} in
     bench) shift && run_bench "$@" ;;

@@ -10,9 +10,9 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from batch_jobs import HOSTS, PLACES
 
 STATE = Path("/run/spmdsim-cluster")
-HOSTS = tuple(f"node{number}" for number in range(1, 5))
 SHARED = Path("/srv/shared")
 
 collect_ignore_glob = [] if STATE.exists() and os.uname().nodename == HOSTS[0] else ["test_*"]
@@ -22,6 +22,13 @@ collect_ignore_glob = [] if STATE.exists() and os.uname().nodename == HOSTS[0] e
 def shared_folder() -> Path:
     """A new folder that all hosts see."""
     return Path(mkdtemp(dir=SHARED))
+
+
+@pytest.fixture
+def program(shared_folder) -> Path:
+    """The program PLACES, in a folder that all hosts see."""
+    (shared_folder / "places.py").write_text(PLACES)
+    return shared_folder / "places.py"
 
 
 @pytest.fixture

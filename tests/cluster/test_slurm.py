@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from batch_jobs import LAUNCH, ROOT, WAITING, find_processes, read_hosts
 from processes import waited_for
 
 from spmdsim.launcher import find_slurm_plugin
@@ -20,55 +20,12 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("sbatch"), reason="no Slurm: scripts/cluster.sh --slurm"),
 ]
 
-ROOT = Path(__file__).resolve().parents[2]
-LAUNCH = [sys.executable, "-m", "spmdsim", "launch"]
-PLACES = """\
-import os
-import numpy as np
-from spmdsim import Mesh, Tensor, world
-
-mesh = Mesh((world().size,), ("x",))
-total = Tensor.from_global(np.arange(64.0), mesh("x")).to(mesh(None)).full().sum()
-print("rank", *world().ranks, "of", world().size, os.uname().nodename, total, flush=True)
-"""
-WAITING = """\
-import time
-from spmdsim import world
-
-world().barrier()
-print("ready", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture
-def program(shared_folder) -> Path:
-    """The program PLACES, in a folder that all hosts see."""
-    (shared_folder / "places.py").write_text(PLACES)
-    return shared_folder / "places.py"
-
-
-def read_hosts(output: str) -> list[str]:
-    """Return the host of each rank in rank order, from the lines of PLACES."""
-    lines = re.findall(r"^rank (\d+) of (\d+) (\S+) 2016\.0$", output, re.M)
-    assert [int(rank) for rank, _, _ in sorted(lines, key=lambda line: int(line[0]))] == list(
-        range(len(lines))
-    )
-    assert {int(size) for _, size, _ in lines} == {len(lines)}, output
-    return [host for _, _, host in sorted(lines, key=lambda line: int(line[0]))]
-
 
 def read_job_states(job: str) -> str:
     """Return the state of a job, such as RUNNING; an empty text if Slurm has forgotten it."""
     shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True).stdout
     state = re.search(r"JobState=(\w+)", shown)
     return state[1] if state else ""
-
-
-def find_processes() -> list[str]:
-    """Return the processes of jobs on all hosts, one line each."""
-    find = ["srun", "-N4", "-n4", "pgrep", "-fa", "[w]aiting.py|[e]xamples/cluster/train.py"]
-    return subprocess.run(find, capture_output=True, text=True, timeout=60).stdout.splitlines()
 
 
 def test_launch_takes_the_hosts_of_the_job(run_command, program):
@@ -109,8 +66,7 @@ def test_srun_with_the_plugin_of_the_mpi(run_command, program, launcher):
 
 
 def test_srun_with_another_plugin_names_the_right_one(run_command, program, launcher):
-    # MPICH itself aborts in a program with pmix: "unsupported PMI version PMIx".
-    for plugin in ("none", "pmi2") if launcher.vendor == "Open MPI" else ("none",):
+    for plugin in ("none", "pmi2" if launcher.vendor == "Open MPI" else "pmix"):
         result = run_command(["srun", "-N2", "-n4", f"--mpi={plugin}", sys.executable, str(program)])
         assert result.returncode != 0
         lines = [line for line in result.stderr.splitlines() if line.startswith("places.py: error: ")]
