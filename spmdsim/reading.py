@@ -167,7 +167,8 @@ def parse_json(text: str | bytes) -> Any:
         _check_depth(words)
         return json.loads(words, parse_int=_parse_integer, object_pairs_hook=_unique_members)
     except json.JSONDecodeError as error:
-        raise InputError(f"it is not JSON, line {error.lineno}: {error.msg}") from None
+        line = f", line {error.lineno}" if "\n" in error.doc else ""
+        raise InputError(f"it is not JSON{line}: {error.msg}") from None
     except UnicodeDecodeError:
         raise InputError("it is not text in UTF-8") from None
 

@@ -190,7 +190,8 @@ def test_machine_files_round_trip(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "not JSON, line 1"),
+        ("{", "not JSON: Expecting"),
+        ('{"alpha": 1,\n}', "not JSON, line 2"),
         ("[1]", "one JSON object, got [1]"),
         ('{"alpha": 1}', "'beta' is missing"),
         ('{"alpha": "fast", "beta": 1}', "'alpha' is 'fast'; it has to be a number"),
