@@ -114,7 +114,7 @@ class NodeMap(Pictured):
             like: for each new rank, the rank whose node it shares.
 
         >>> print(NodeMap("ab").extended([1, 1]))
-        a: rank 0; b: ranks 1, 2, 3
+        a: rank 0; b: ranks 1-3
         """
         return NodeMap(np.append(self.nodes, self.nodes[np.asarray(like, np.int64)]), self.hosts)
 
