@@ -197,7 +197,7 @@ def test_null_handles_and_unknown_keys_are_refused() -> None:
             pickle.dumps(comm.Get_group())
         return classes
 
-    expected = "ERR_KEYVAL ERR_COMM ERR_WIN ERR_SESSION ERR_TYPE ERR_REQUEST ERR_ARG"
+    expected = "ERR_KEYVAL ERR_TYPE ERR_COMM ERR_WIN ERR_SESSION ERR_TYPE ERR_REQUEST ERR_ARG"
     assert run(program) == (expected.split(),)
 
 
