@@ -143,6 +143,15 @@ class _NumpyMethod(_Method):
         return _numpy_function(self.function)
 
 
+class _Reversed(_NumpyMethod):
+    """A NumPy function as a method of its second argument."""
+
+    def _load(self) -> Callable[..., Any]:
+        """Return NumPy's function with its first two arguments exchanged."""
+        function = super()._load()
+        return lambda x, first, *others, **options: function(first, x, *others, **options)
+
+
 class _Changing(_Method):
     """A method of NumPy's that changes an array in place: the tensor gets new values."""
 
@@ -165,6 +174,11 @@ class _Changing(_Method):
 
 def sort(x: Tensor, axis: int = -1, kind: str | None = None, *, stable: bool | None = None) -> Tensor:
     """Sort elements in ascending order along a dim, as a method in place; every ``kind`` is stable."""
+    return ops.sort(x, axis)
+
+
+def partition(x: Tensor, kth: Any, axis: int = -1) -> Tensor:
+    """Move smaller elements before the ``kth`` and larger ones after it: sort them all."""
     return ops.sort(x, axis)
 
 
@@ -219,8 +233,11 @@ class SymbolicTensor(ReadableTensor):
     squeeze, swapaxes = map(_NumpyMethod, ("squeeze", "swapaxes"))
     real, imag = map(_Part, ("real", "imag"))
     argsort, copy, cumprod, cumsum = map(_NumpyMethod, ("argsort", "copy", "cumprod", "cumsum"))
-    sort, fill = _Changing(sort), _Changing(fill)
-    diagonal, dot, ravel, round, trace = map(_NumpyMethod, ("diagonal", "dot", "ravel", "round", "trace"))
+    argpartition = _NumpyMethod("argpartition")
+    compress = _Reversed("compress")
+    sort, partition, fill = _Changing(sort), _Changing(partition), _Changing(fill)
+    diagonal, put = map(_NumpyMethod, ("diagonal", "put"))
+    dot, ravel, round, trace = map(_NumpyMethod, ("dot", "ravel", "round", "trace"))
 
     __add__, __radd__, __iadd__ = _make_operators("add")
     __sub__, __rsub__, __isub__ = _make_operators("subtract")

@@ -57,6 +57,7 @@ def copies(y):
         y + 0,
         y.astype(y.dtype),
         np.tile(y, 1),
+        np.block(y),
         np.einsum("ij->i", y),
         np.einsum("ij,->ij", y, 1.0),
         np.take(y, [0], 0),
@@ -96,6 +97,10 @@ PROGRAMS = {
     "z += 5": add_to_view,
     "two deep": write_through_two,
     "y[:1] += 5": lambda y: y.__setitem__(slice(0, 1), y[:1].__iadd__(5)),
+    "fill_diagonal": lambda y: np.fill_diagonal(y.T, 5),
+    "copyto": lambda y: np.copyto(y[0], 7),
+    "copyto where": lambda y: np.copyto(y.T[1:], 7, where=y.T[1:] > 4),
+    "put": lambda y: np.put(y[1], [0, 2], [5, 6]),
 
 
     "put_along_axis": lambda y: np.put_along_axis(y.T, np.array([[1, 0, 2, 3]]), 6, 0),
@@ -109,6 +114,7 @@ PROGRAMS = {
     "mT": lambda y: np.matrix_transpose(y).__setitem__(2, 3) if hasattr(np, "matrix_transpose") else None,
     "transpose": lambda y: y.transpose(1, 0).__setitem__(2, 3),
     "moveaxis": lambda y: np.moveaxis(y[None], 0, 2).__setitem__((1, 2), 3),
+    "rollaxis": lambda y: np.rollaxis(y, 1).__setitem__(2, 3),
     "squeeze": lambda y: np.squeeze(y[None], 0).__setitem__(2, 3),
     "expand_dims": lambda y: np.expand_dims(y, 1).__setitem__((2, 0), 3),
     "atleast_3d": lambda y: np.atleast_3d(y).__setitem__((2, 0), 3),

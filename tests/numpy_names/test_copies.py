@@ -25,6 +25,8 @@ IDLE = {
     "pad": lambda x: np.pad(x, 0),
     "concatenate": lambda x: np.concatenate([x]),
     "hstack": lambda x: np.hstack([x]),
+    "block": lambda x: np.block([x]),
+    "delete": lambda x: np.delete(x, []),
     "append": lambda x: np.append(x, x[:0]),
     "clip": lambda x: np.clip(x, -99, 99),
     "take": lambda x: np.take(x, np.arange(8)),

@@ -21,7 +21,7 @@ def test_quantiles_have_numpys_type_and_its_precision(world, dtype):
     mesh = Mesh((world.size,), ("x",))
     entries = (np.random.default_rng(0).normal(size=(11, 3)) * 20 + 90).astype(dtype)
     x = Tensor.from_global(entries, mesh("x", None), world)
-    for name, scale in (("quantile", 1), ("percentile", 100)):
+    for name, scale in (("quantile", 1), ("percentile", 100), ("nanquantile", 1), ("nanpercentile", 100)):
         for fraction in FRACTIONS:
             q = (
                 [scale * element for element in fraction]
@@ -57,6 +57,22 @@ def test_quotients_of_integers_by_any_int_equal_numpy(world):
             np.testing.assert_array_equal((number / x).full(), number / numbers.astype(float))
         with pytest.raises(InputError, match=f"is out of range for {dtype} "):
             x + 2**70
+
+
+@pytest.mark.ranks(1, 2)
+def test_a_choice_out_of_range_is_refused_in_one_line(world):
+    """NumPy would wrap the number around silently: -1 is 255."""
+    numbers = np.array([3, 5], np.uint8)
+    x = Tensor.from_global(numbers, Mesh((world.size,), ("x",))("x"), world)
+    for choices, default, number in (([x], -1, "-1"), ([x], 300, "300"), ([-1], x, "-1")):
+        with pytest.raises(
+            InputError,
+            match=rf"^np.select: numbers among choices must be in the range of uint8, 0 to 255, got {number}; give",
+        ):
+            np.select([x > 3], choices, default)
+    result = np.select([x > 3], [x], np.int64(-1))
+    assert result.dtype == np.int64 and result.full().tolist() == [-1, 5]
+    assert np.select([x > 3], [x], 7).dtype == np.uint8
 
 
 @pytest.mark.ranks(1, 2)

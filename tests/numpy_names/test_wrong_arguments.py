@@ -18,11 +18,13 @@ CASES = {
     "array_split: the number of parts must be from 1 to 1,000,000, got 1": lambda x: np.array_split(x, HUGE),
     "arange: the length must be below 2**63, got 0 to 1": lambda x: Tensor.arange(HUGE, layout=x.layout),
     "np.rot90: k must be a whole number, got 1.5": lambda x: np.rot90(x, 1.5),
+    "np.vander: N must be a whole number or None, got 'a'": lambda x: np.vander(x[0], "a"),
     "np.linalg.outer: an argument has a wrong type": lambda x: np.linalg.outer(x[0], []),
     "histogram: bins must be a whole number or edges in one dim, got 1.5": lambda x: np.histogram(x, 1.5),
     "quantiles: q must be numbers, got 'a'": lambda x: np.quantile(x, "a"),
     "np.transpose: an argument has a wrong type": lambda x: np.transpose(x, -7),
     "np.fft.fftn: an argument has a wrong type": lambda x: np.fft.fftn(x, 1.5),
+    "np.tril_indices_from: an argument has a wrong type": lambda x: np.tril_indices_from(x, "a"),
 }
 
 

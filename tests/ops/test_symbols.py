@@ -37,6 +37,8 @@ def tensor():
         lambda x: x.swapaxes(0, 1).repeat(2, axis=1),
         lambda x: x.take([2, -1], axis=0),
         lambda x: (-x).argsort(axis=1),
+        lambda x: x.conjugate().compress([True, False, True], axis=1),
+        lambda x: np.take_along_axis(x, x.argpartition(2, axis=0), 0),
         lambda x: x.sum(axis=1, keepdims=True) / x.max(axis=0),
         lambda x: x.conj().mean(axis=(0, 1)),
         lambda x: divmod(x, 5)[0],
@@ -217,7 +219,9 @@ def test_unsupported_conversions_and_indices_are_refused(function, error, text):
     [
         lambda x: x.sort(),
         lambda x: x.sort(axis=0),
+        lambda x: x.partition(2, axis=0) if isinstance(x, Tensor) else x.sort(axis=0),
         lambda x: x.fill(2.5),
+        lambda x: x.put([0, 7, -1], [5, 6]),
     ],
 )
 def test_methods_that_change_an_array_change_only_the_tensor(change):

@@ -101,6 +101,7 @@ SELECTIONS = {
     "mask": lambda x, t: x[x > t],
     "nonzero": lambda x, t: ops.nonzero(x > t)[0],
     "argwhere": lambda x, t: np.argwhere(x > t),
+    "extract": lambda x, t: np.extract(x > t, x),
     "where": lambda x, t: np.where(x > t)[0],
     "operand of the mask": lambda x, t: (x * t)[x > 3],
     "unique": lambda x, t: ops.unique_values(x * t),

@@ -12,7 +12,8 @@ from spmdsim.arrays import Tensor, linalg, ops
 from spmdsim.arrays.operands import Operand, array_operands
 from spmdsim.arrays.ops.scans import normalise_along_dim
 from spmdsim.core import Layout
-from spmdsim.errors import RuleError, many
+from spmdsim.errors import OutOfRange, RuleError, many
+from spmdsim.worlds.convert_operands import as_operand
 
 Cuts = int | Sequence[int]
 #: A split into more parts than this is refused, because so many tensors take long.
@@ -48,6 +49,28 @@ def _map_each(tensors: Sequence[Tensor], function: Any) -> Any:
     """Apply a function to each tensor, number or list; return one result, or a tuple of several."""
     results = tuple(map(function, array_operands("np.atleast", tensors)))
     return results[0] if len(results) == 1 else results
+
+
+def rollaxis(a: Tensor, axis: int, start: int = 0) -> Tensor:
+    """Move a dimension before another one, as ``numpy.rollaxis``.
+
+    For example, shape (2, 3, 4) becomes (4, 2, 3) with ``axis`` 2, and (2, 4, 3) with ``axis`` 2 and ``start`` 1.
+
+    Args:
+        a: the tensor.
+        axis: the dimension to move; negative numbers count from the end.
+        start: the dimension before which it is put; ``a.ndim`` puts it behind all. Negative numbers count from the end.
+
+    Raises:
+        RuleError: If ``start`` or ``axis`` is out of range.
+    """
+    axis = normalise_along_dim("rollaxis", a, axis)
+    if not -a.ndim <= start <= a.ndim:
+        raise RuleError(
+            f"np.rollaxis moves before one of {many(a.ndim, 'dim')} or behind all, but start is {start}"
+        )
+    start += a.ndim if start < 0 else 0
+    return ops.moveaxis(a, axis, start - (axis < start))
 
 
 def rot90(m: Tensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
@@ -86,6 +109,91 @@ def append(arr: Operand, values: Operand, axis: int | None = None) -> Tensor:
     """Add values after the last entry along a dim; None: flatten both first."""
     tensors = array_operands("np.append", (arr, values))
     return ops.concat([ravel(x) for x in tensors], 0) if axis is None else ops.concat(tensors, axis)
+
+
+def insert(arr: Tensor, obj: Any, values: Operand, axis: int | None = None) -> Tensor:
+    """Insert values before positions along a dim.
+
+    The result has the type of ``arr``. Positions refer to the tensor before the insertion: values [8, 9] inserted at
+    [1, 2] in [0, 1, 2] give [0, 8, 1, 9, 2].
+
+    Args:
+        arr: the tensor.
+        obj: the positions: an integer, a slice, or a list or array of integers that all ranks have; a tensor is
+            gathered.
+        values: broadcasts to the shape of the inserted entries. If ``obj`` is an integer, all entries of ``values``
+            along the dim are inserted there.
+        axis: the dim; None: the tensor is flattened first.
+
+    Raises:
+        OutOfRange: If a position or the dim is out of range, or NumPy refuses ``obj`` otherwise.
+        RuleError: If the values do not broadcast.
+    """
+    x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
+    dim = normalise_along_dim("np.insert", x, axis)
+    n = x.shape[dim]
+    count = len(_ask_numpy_for_numbers("insert", n, obj, -1)) - n
+    inserted = as_operand(values, x)
+    inserted = ops.reshape(inserted, (*[1] * (x.ndim - inserted.ndim), *inserted.shape))
+    if isinstance(obj, (int, np.integer)):
+        inserted = ops.moveaxis(inserted, 0, dim)
+        count = inserted.shape[dim]
+    inserted = ops.cast(ops.broadcast_to(inserted, (*x.shape[:dim], count, *x.shape[dim + 1 :])), x.dtype)
+    # The numbers 0 to n - 1 are entries of the tensor, those from n on are inserted entries.
+    order = _ask_numpy_for_numbers("insert", n, obj, np.arange(n, n + count))
+    # A run of consecutive numbers is one slice of the tensor, or of the inserted entries.
+    runs = np.split(order, np.flatnonzero((np.diff(order) != 1) | (order[1:] == n)) + 1)
+    pieces = [(inserted, run - n) if run[0] >= n else (x, run) for run in runs if run.size]
+    slices = [(source, slice(int(run[0]), int(run[-1]) + 1)) for source, run in pieces]
+    return ops.concat(
+        [ops.getitem(source, (*[slice(None)] * dim, entries)) for source, entries in slices] or [x], dim
+    )
+
+
+def delete(arr: Tensor, obj: Any, axis: int | None = None) -> Tensor:
+    """Return the tensor without some entries of a dimension.
+
+    For example, [5, 6, 7] without the entries [0, -1] is [6].
+
+    Args:
+        arr: the tensor.
+        obj: an integer, a slice, a mask, or integers that all ranks have; a tensor is gathered. Repeated integers
+            count once.
+        axis: the dimension; None: flatten the tensor first.
+
+    Raises:
+        OutOfRange: If an integer or the dim is out of range.
+    """
+    x, axis = (ravel(arr), 0) if axis is None else (arr, axis)
+    dim = normalise_along_dim("np.delete", x, axis)
+    is_kept = np.isin(np.arange(x.shape[dim]), _ask_numpy_for_numbers("delete", x.shape[dim], obj))
+    index: list[Any] = [slice(None)] * dim
+    return ops.getitem(x, (*index, as_operand(is_kept, x)))
+
+
+def _ask_numpy_for_numbers(name: str, size: int, *args: Any) -> np.ndarray:
+    """Return the array that NumPy's function ``name`` makes of the numbers 0 to ``size - 1``.
+
+    The array shows which entry of a dim ``np.insert`` or ``np.delete`` puts at each index. All ranks must call it if
+    the first argument is a tensor.
+
+    Args:
+        name: "insert" or "delete".
+        size: the size of the dim.
+        args: the arguments of the NumPy function after the array. The first one may be a tensor, which is gathered.
+
+    Raises:
+        OutOfRange: If NumPy refuses the arguments.
+
+    >>> _ask_numpy_for_numbers("delete", 4, [1]).tolist()
+    [0, 2, 3]
+    """
+    places = args[0].full() if isinstance(args[0], Tensor) else args[0]
+    try:
+        numbers: np.ndarray = getattr(np, name)(np.arange(size), places, *args[1:])
+    except (IndexError, ValueError) as error:
+        raise OutOfRange(f"np.{name} along a dim of size {size}: {error}") from None
+    return numbers
 
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
@@ -220,6 +328,13 @@ def diag(v: Tensor, k: int = 0) -> Tensor:
     return ops.where(is_diagonal, values, np.zeros((), v.dtype))
 
 
+def fill_diagonal(a: Tensor, val: Operand) -> None:
+    """Replace the diagonal of a matrix in place."""
+    if a.ndim != 2:
+        raise RuleError(f"np.fill_diagonal takes a matrix, but the shape is {a.shape}")
+    a[Tensor.eye(*a.shape, dtype=np.bool_, layout=a.layout.reduced, world=a.world)] = val
+
+
 def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Convert row-major numbers of elements to one index per dimension.
 
@@ -236,3 +351,53 @@ def unravel_index(indices: Tensor, shape: int | Sequence[int]) -> tuple[Tensor, 
         coordinates.append(ops.remainder(number, size))
         number = ops.floor_divide(number, size)
     return tuple(coordinates[::-1])
+
+
+def block(arrays: Any) -> Tensor:
+    """Join nested lists of blocks along the last dims.
+
+    The innermost lists are joined along the last dim, lists around them along the dim before it, and so on. So
+    ``[[a, b], [c, d]]`` of matrices is a matrix with a and b above c and d. Blocks with fewer dims get dims of size 1
+    in front.
+
+    Args:
+        arrays: tensors and arrays in lists of equal depth; or a single tensor, which is copied.
+
+    Raises:
+        RuleError: If lists are empty or have different depths, or sizes do not fit.
+    """
+    leaves: list[Any] = []
+    depth = _collect_leaves("np.block", arrays, leaves)
+    blocks = array_operands("np.block", leaves)
+    ndim = max(depth, *(x.ndim for x in blocks))
+    expanded = iter(
+        [ops.reshape(x, (*(1,) * (ndim - x.ndim), *x.shape)) if x.ndim < ndim else x for x in blocks]
+    )
+
+    def join(nested: Any, level: int) -> Tensor:
+        """Join the lists of a level and of those inside."""
+        return ops.concat([join(item, level - 1) for item in nested], -level) if level else next(expanded)
+
+    return join(arrays, depth) if depth else ops.identity(next(expanded))
+
+
+def _collect_leaves(name: str, nested: Any, leaves: list[Any]) -> int:
+    """Append the items of nested lists to ``leaves`` in order; return the depth of the nesting.
+
+    A value that is no list is an item itself, with the depth 0.
+
+    Args:
+        name: the function, for error messages.
+        nested: a tensor or nested lists of tensors.
+        leaves: the list that is extended in place.
+
+    Raises:
+        RuleError: If lists are empty or have different depths.
+    """
+    if not isinstance(nested, list):
+        leaves.append(nested)
+        return 0
+    depths = {_collect_leaves(name, item, leaves) for item in nested}
+    if len(depths) != 1:
+        raise RuleError(f"{name} takes lists that are nested alike and not empty, but got {nested!r}")
+    return 1 + depths.pop()

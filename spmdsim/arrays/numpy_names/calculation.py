@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from spmdsim.arrays import Tensor, linalg, ops
+from spmdsim.arrays.creation import zeros_like
 from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, convert_operands
 from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_type
-from spmdsim.arrays.ops.scans import normalise_along_dim
+from spmdsim.arrays.ops.scans import conjugate_if_complex, normalise_along_dim
 from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.ops.statistics import PICKING, to_type_of_quantiles
 from spmdsim.core.element_types import has_gradient, promote_types
@@ -176,6 +178,29 @@ def _convert_to_rows(m: Tensor, rowvar: bool) -> Tensor:
     return ops.reshape(m, (1, -1)) if m.ndim < 2 else m if rowvar else ops.transpose(m)
 
 
+def corrcoef(x: Operand, y: Operand | None = None, rowvar: bool = True) -> Tensor:
+    """Compute correlation coefficients: covariances divided by both standard deviations.
+
+    A variable without deviations gives nan.
+
+    Args:
+        x: a vector or matrix; its rows are variables, its columns observations.
+        y: more variables, or None.
+        rowvar: False if columns are variables.
+
+    Returns:
+        A square float64 or complex128 matrix; a tensor of shape () for one variable.
+
+    Raises:
+        RuleError: If an operand has more than two dims.
+    """
+    products = cov(x, y, rowvar)
+    if not products.ndim:
+        return ops.divide(products, products)
+    size = ops.sqrt(ops.real(linalg.diagonal(products)))
+    return ops.divide(products, linalg.outer(size, size))
+
+
 def dot(a: Operand, b: Operand) -> Tensor:
     """Compute sums of products over one dim of each operand, as ``numpy.dot``.
 
@@ -218,6 +243,17 @@ def einsum(*operands: Any, optimize: Any = False) -> Tensor:
     return ops.einsum(*operands)
 
 
+def correlate(a: Operand, v: Operand, mode: str = "valid") -> Tensor:
+    """Compute the cross-correlation of two vectors, as ``numpy.correlate``.
+
+    It is the convolution of ``a`` with ``v`` reversed and conjugated. ``mode`` is as in :func:`convolve`.
+    """
+    signal, kernel = array_operands("np.correlate", (a, v))
+    if kernel.size > signal.size:
+        return conjugate_if_complex(ops.flip(correlate(kernel, signal, mode), 0))
+    return convolve(signal, conjugate_if_complex(ops.flip(kernel, 0)), mode)
+
+
 def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
     """Compute the convolution of two vectors; the longer one may stay split.
 
@@ -225,6 +261,50 @@ def convolve(a: Operand, v: Operand, mode: str = "full") -> Tensor:
     """
     signal, kernel = (x if x.ndim else ravel(x) for x in array_operands("np.convolve", (a, v)))
     return ops.convolve(signal, kernel, mode)
+
+
+def polyval(p: Operand, x: Operand) -> Tensor:
+    """Evaluate a polynomial with the coefficients ``p`` at each element of ``x``.
+
+    The coefficient of the highest power comes first. The result has the shape of ``x``.
+    """
+    powers, points = array_operands("np.polyval", (p, x))
+    return functools.reduce(
+        lambda y, c: ops.add(ops.multiply(y, points), c), list(powers), zeros_like(points)
+    )
+
+
+def polyfit(x: Operand, y: Operand, deg: int) -> Tensor:
+    """Fit a polynomial by least squares; the coefficient of the highest power comes first.
+
+    The powers of ``x`` are scaled to equal norms and passed to :func:`spmdsim.linalg.lstsq`. Its default limit decides
+    which singular values count as 0.
+
+    Args:
+        x: the positions, a vector.
+        y: the values, a vector or a matrix with one column per polynomial.
+        deg: the degree, at least 0.
+
+    Returns:
+        ``deg + 1`` coefficients, or a matrix with one column per polynomial; integers become float64.
+
+    Raises:
+        RuleError: If the numbers of positions and values differ.
+    """
+    points, values = map(_to_floats, array_operands("np.polyfit", (x, y)))
+    columns = vander(points, int(deg) + 1)
+    scale = linalg.norm(columns, axis=0)
+    weights = linalg.lstsq(ops.divide(columns, scale), values)[0]
+    return ops.divide(weights, scale if values.ndim == 1 else ops.expand_dims(scale, 1))
+
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """Return a matrix whose columns are powers of a vector's elements, from ``N - 1`` down to 0.
+
+    ``N``: the number of columns; None: the number of elements. ``increasing``: from power 0 up.
+    """
+    powers = np.arange(x.size if N is None else N)
+    return ops.power(ops.expand_dims(x, 1), powers if increasing else powers[::-1].copy())
 
 
 def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None) -> Any:
@@ -259,10 +339,14 @@ def gradient(f: Tensor, *varargs: float, axis: int | Sequence[int] | None = None
         raise UsageTypeError(
             "np.gradient of tensors takes a number as the length of a step, one or one for each dim"
         )
-    # Differences of neighbours may overflow small integers.
-    f = f if f.dtype.kind in "fcV" else ops.cast(f, np.float64)
+    f = _to_floats(f)
     slopes = tuple(_compute_slope(f, d, step) for d, step in zip(dims, steps))
     return slopes[0] if len(slopes) == 1 else slopes
+
+
+def _to_floats(x: Tensor) -> Tensor:
+    """Convert integers to float64; differences and sums of neighbours may overflow small types."""
+    return x if x.dtype.kind in "fcV" else ops.cast(x, np.float64)
 
 
 def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
@@ -276,6 +360,70 @@ def _compute_slope(f: Tensor, d: int, step: float) -> Tensor:
     inside = ops.divide(ops.subtract(slice_along(f, d, 2, n), slice_along(f, d, 0, n - 2)), 2 * step)
     ends = ops.divide(ops.subtract(slice_along(f, d, 1, n), slice_along(f, d, 0, n - 1)), step)
     return ops.concat([slice_along(ends, d, 0, 1), inside, slice_along(ends, d, n - 2, n - 1)], d)
+
+
+def trapezoid(y: Tensor, x: Operand | None = None, dx: float = 1.0, axis: int = -1) -> Tensor:
+    """Compute the area below straight lines between neighbours along a dim.
+
+    Integers become float64. The result lacks the dim ``axis``; it is 0 for fewer than two elements.
+
+    Args:
+        y: the values.
+        x: their positions, in the shape of ``y``, or a vector with one entry per value along the dim; None: neighbours
+            are ``dx`` apart.
+        dx: the distance of neighbours; not used with ``x``.
+        axis: the dim.
+
+    Raises:
+        RuleError: If the dim is out of range, or shapes do not fit.
+    """
+    y, d = _to_floats(y), normalise_along_dim("trapezoid", y, axis)
+    n = y.shape[d]
+    sums = ops.add(slice_along(y, d, 1, n), slice_along(y, d, 0, n - 1))
+    if x is None:
+        return ops.multiply(ops.sum(sums, axis=d), dx / 2)
+    positions = convert_operands("np.trapezoid", (y, x))[1]
+    steps = ops.diff(positions, dim=d if positions.ndim > 1 else 0)
+    steps = ops.reshape(steps, [-1 if k == d else 1 for k in range(y.ndim)]) if steps.ndim == 1 else steps
+    return ops.divide(ops.sum(ops.multiply(sums, steps), axis=d), 2)
+
+
+def interp(
+    x: Operand, xp: Operand, fp: Operand, left: float | None = None, right: float | None = None
+) -> Tensor:
+    """Interpolate linearly between points; before the first and after the last one, values are constant.
+
+    For example, points at 0 and 2 with the values 10 and 30 give 10 at -1, 20 at 1 and 30 at 5.
+
+    Args:
+        x: the positions at which to interpolate, in any shape; a tensor, unless ``xp`` or ``fp`` is one.
+        xp: the positions of the points, a vector in ascending order. The order of a tensor is not checked.
+        fp: their values, a vector.
+        left: the result before the first point; None: the value of the first point.
+        right: the result after the last point; None: the value of the last point.
+
+    Returns:
+        A float64 tensor in the shape of ``x``; complex128 for complex values.
+
+    Raises:
+        RuleError: If there are no points, positions do not ascend, or the numbers of positions and values differ.
+    """
+    if np.shape(xp) != np.shape(fp) or np.ndim(xp) != 1 or not np.size(xp):  # type: ignore[arg-type]
+        raise RuleError(
+            f"np.interp takes places and as many values, but got {np.shape(xp)} and {np.shape(fp)}"  # type: ignore[arg-type]
+        )
+    if not isinstance(xp, Tensor) and (np.diff(xp) <= 0).any():  # type: ignore[arg-type]
+        raise RuleError(f"np.interp takes ascending places, but got {np.asarray(xp).tolist()}")
+    points, positions, values = array_operands("np.interp", (x, xp, fp))
+    points, positions = (ops.cast(tensor, np.float64) for tensor in (points, positions))
+    values = ops.cast(values, np.complex128 if values.dtype.kind == "c" else np.float64)
+    # One slope per point, up to the next point; the last point has the slope 0.
+    slopes = ops.pad(ops.divide(ops.diff(values), ops.diff(positions)), (0,), (1,))
+    numbers = ops.clip(ops.subtract(ops.searchsorted(positions, points, side="right"), 1), 0, None)
+    start, value, slope = (ops.take(tensor, numbers, 0) for tensor in (positions, values, slopes))
+    y = ops.add(value, ops.multiply(slope, ops.subtract(points, start)))
+    y = ops.where(ops.less(points, positions[0]), values[0] if left is None else left, y)
+    return ops.where(ops.greater(points, positions[-1]), values[-1] if right is None else right, y)
 
 
 def _make_order_statistic(name: str) -> Callable[..., Tensor]:

@@ -13,7 +13,7 @@ from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.creation import ones_like
 from spmdsim.arrays.operands import Operand, convert_operands
 from spmdsim.arrays.ops.declare import convert_integers_to_floats, declare_binary, declare_unary
-from spmdsim.arrays.ops.dim_reductions import to_type
+from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
 from spmdsim.layout.element_type import check_ordered, promote_types
 
 
@@ -67,6 +67,22 @@ def array_equal(a1: Operand, a2: Operand, equal_nan: bool = False) -> bool:
             else is_equal
         )
     )
+
+
+def array_equiv(a1: Operand, a2: Operand) -> bool:
+    """Return True if elements are equal after broadcasting, False if shapes do not broadcast.
+
+    All ranks must call it.
+
+    Args:
+        a1: a tensor or an array.
+        a2: a tensor or an array; at least one operand is a tensor.
+    """
+    try:
+        np.broadcast_shapes(np.shape(a1), np.shape(a2))  # type: ignore[arg-type]
+    except ValueError:
+        return False
+    return bool(ops.all(ops.equal(a1, a2)))
 
 
 def clip(a: Tensor, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Tensor:
@@ -135,9 +151,38 @@ def fabs(x: Tensor) -> Tensor:
     return ops.absolute(fraction_of(x))
 
 
+def float_power(x1: Operand, x2: Operand) -> Tensor:
+    """Compute powers in double precision."""
+    # Convert before a Python number takes the type of the other operand.
+    doubles = [_double(x) if isinstance(x, Tensor) else x for x in (x1, x2)]
+    base, exponent = convert_operands("np.float_power", doubles)
+    return ops.power(_double(base), _double(exponent))
+
+
+def _double(x: Tensor) -> Tensor:
+    """Convert a tensor to float64 or complex128."""
+    return ops.cast(x, np.complex128 if x.dtype.kind == "c" else np.float64)
+
+
 def fraction_of(x: Tensor) -> Tensor:
     """Convert integers to the type of floats in which NumPy computes functions of them."""
     return x if x.dtype.kind in "fcV" else ops.cast(x, ops.sqrt(x).dtype)
+
+
+def heaviside(x1: Operand, x2: Operand) -> Tensor:
+    """Return 0 for negative elements, 1 for positive ones, and the second operand at 0.
+
+    nan stays nan. Integers become floats.
+
+    Args:
+        x1: the elements.
+        x2: the values at 0; it broadcasts with ``x1``.
+    """
+    values, value_at_zero = convert_integers_to_floats(
+        "heaviside", *map(fraction_of, convert_operands("np.heaviside", (x1, x2)))
+    )
+    step = ops.where(ops.isnan(values), values, ops.cast(ops.greater(values, 0), values.dtype))
+    return ops.where(ops.equal(values, 0), value_at_zero, step)
 
 
 def reciprocal(x: Tensor) -> Tensor:
@@ -169,6 +214,19 @@ def modf(x: Tensor) -> tuple[Tensor, Tensor]:
     integral = ops.trunc(value)
     fractional = ops.where(ops.isinf(value), 0, ops.subtract(value, integral))
     return ops.copysign(fractional, value), integral
+
+
+def sinc(x: Tensor) -> Tensor:
+    """Compute ``sin(pi x) / (pi x)``, which is 1 at 0."""
+    zero = ops.equal(x, 0)
+    angle = ops.multiply(ops.where(zero, 1, x), math.pi)
+    return ops.where(zero, 1, ops.divide(ops.sin(angle), angle))
+
+
+def cbrt(x: Tensor) -> Tensor:
+    """Compute cube roots; those of negative numbers are negative."""
+    exact = to_sum_type(fraction_of(x))
+    return ops.cast(ops.copysign(ops.power(ops.absolute(exact), 1 / 3), exact), fraction_of(x).dtype)
 
 
 def angle(z: Tensor, deg: bool = False) -> Tensor:

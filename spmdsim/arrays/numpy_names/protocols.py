@@ -27,6 +27,7 @@ from spmdsim.arrays.operands import array_operands, normalise_dim
 from spmdsim.arrays.ops.assign import FUNCTIONS, change_at
 from spmdsim.arrays.ops.declare import COMPARISONS
 from spmdsim.arrays.ops.scans import running_extreme
+from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.errors import SpmdError, UsageTypeError, nearest
 from spmdsim.layout.element_type import number_type
 from spmdsim.wrong_calls import FOREIGN, explain_types
@@ -47,15 +48,10 @@ SPELLED = {
 INSTEAD = {
     "apply_along_axis": "use a function with axis=, or spmdsim.local_map with np.apply_along_axis inside",
     "apply_over_axes": "use the function with axis= and keepdims=True",
-    "block": "use np.concatenate along each dim",
-    "copyto": "use a[mask] = b",
-    "extract": "use a[mask]",
     "histogram2d": "use np.bincount(np.ravel(np.digitize(x, a) * (len(b) + 1) + np.digitize(y, b)))",
     "matvec": "use A @ x",
     "multi_dot": "use a @ b @ c",
-    "put": "use a[index] = b",
     "resize": "use np.tile, or np.reshape",
-    "select": "use np.where for each condition",
     "vecmat": "use x.conj() @ A",
 }
 #: The reduction by a function of two elements.
@@ -104,6 +100,7 @@ _OWN: dict[str, Callable[..., Any]] = {
         for name, called in functions_of(module).items()
     },
     **calculation.REDUCTIONS,
+    "argpartition": lambda a, kth, axis=-1: _apply_along(ops.argsort, a, axis),
     "argsort": lambda a, axis=-1, kind=None, *, stable=None: _apply_along(ops.argsort, a, axis),
     "can_cast": lambda source, to, casting="safe": bool(np.can_cast(source.dtype, to, casting)),
     "column_stack": lambda tup: _join_prepared(
@@ -113,7 +110,10 @@ _OWN: dict[str, Callable[..., Any]] = {
     "cumprod": lambda a, axis=None: _apply_along(ops.cumulative_prod, a, axis),
     "cumsum": lambda a, axis=None: _apply_along(ops.cumulative_sum, a, axis),
     "deg2rad": lambda x: ops.multiply(element_functions.fraction_of(x), math.pi / 180),
+    "diag_indices_from": lambda arr: np.diag_indices(arr.shape[0], arr.ndim),
+    "diagflat": lambda v, k=0: arrangement.diag(flatten_in_blocks(v), k),
     "dstack": lambda tup: _join_prepared("np.dstack", tup, arrangement.atleast_3d, 2),
+    "ediff1d": lambda ary: ops.diff(ops.flatten(ary), dim=0),
     "empty_like": empty_like,
     "exp2": lambda x: ops.power(2.0, element_functions.fraction_of(x)),
     "flatnonzero": lambda a: ops.nonzero(ops.flatten(a))[0],
@@ -130,11 +130,15 @@ _OWN: dict[str, Callable[..., Any]] = {
     "lcm": element_functions.lcm,
     "ndim": lambda a: a.ndim,
     "ones_like": ones_like,
+    # A sorted tensor is partitioned, too.
+    "partition": lambda a, kth, axis=-1: _apply_along(ops.sort, a, axis),
     "rad2deg": lambda x: ops.multiply(element_functions.fraction_of(x), 180 / math.pi),
     "result_type": lambda *types: np.result_type(*[x.dtype if isinstance(x, Tensor) else x for x in types]),
     "shape": lambda a: a.shape,
     "size": lambda a, axis=None: a.size if axis is None else a.shape[normalise_dim(axis, a.ndim)],
     "sort": lambda a, axis=-1, kind=None, *, stable=None: _apply_along(ops.sort, a, axis),
+    "tril_indices_from": lambda arr, k=0: np.tril_indices(arr.shape[-2], k, arr.shape[-1]),
+    "triu_indices_from": lambda arr, k=0: np.triu_indices(arr.shape[-2], k, arr.shape[-1]),
     "vstack": lambda tup: _join_prepared("np.vstack", tup, arrangement.atleast_2d, 0),
     "zeros_like": zeros_like,
 }

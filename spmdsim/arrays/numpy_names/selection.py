@@ -13,7 +13,7 @@ from spmdsim.arrays.numpy_names.arrangement import ravel
 from spmdsim.arrays.operands import Operand, array_operands, convert_operands
 from spmdsim.arrays.ops.along import put_along_axis as put_along_axis_of
 from spmdsim.arrays.ops.declare import convert_to_one_type
-from spmdsim.errors import RuleError, UsageTypeError
+from spmdsim.errors import InputError, RuleError, UsageTypeError
 from spmdsim.layout.element_type import promote_types
 
 
@@ -44,6 +44,87 @@ def argwhere(a: Tensor) -> Tensor:
     if not a.ndim:  # One row without columns if the number is not 0, otherwise no row.
         return ops.getitem(argwhere(ravel(a)), (slice(None), slice(0)))
     return ops.stack(ops.nonzero(a), 1)
+
+
+def extract(condition: Operand, arr: Operand) -> Tensor:
+    """Return the entries for which a condition is true, in one dimension."""
+    condition, values = convert_operands("np.extract", (condition, arr))
+    return ops.getitem(ravel(values), ravel(ops.cast(condition, np.bool_)))
+
+
+def compress(condition: Sequence[bool] | np.ndarray, a: Tensor, axis: int | None = None) -> Tensor:
+    """Return the entries along a dimension for which a condition is true.
+
+    Args:
+        condition: truth values that all ranks have. Entries behind its end are left out.
+        a: the tensor.
+        axis: the dimension; None: flatten the tensor first.
+
+    Raises:
+        UsageTypeError: If the condition is a tensor.
+        RuleError: If the dimension is out of range.
+    """
+    if isinstance(condition, Tensor):
+        raise UsageTypeError(
+            "np.compress takes a list of truth values that all ranks have; of a tensor use a[mask]"
+        )
+    positions = np.flatnonzero(condition)
+    return ops.take(ravel(a), positions, 0) if axis is None else ops.take(a, positions, axis)
+
+
+def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: Operand = 0) -> Tensor:
+    """Return for each element the choice of the first condition that holds, else ``default``.
+
+    Conditions and choices broadcast. At least one of them must be a tensor. With the conditions ``x > 5`` and ``x >
+    2``, the choices 100 and ``x``, and the default 0, for example, x [1, 4, 9] gives [0, 4, 100].
+
+    Args:
+        condlist: the conditions.
+        choicelist: one choice per condition: a tensor, an array or a number.
+        default: the choice if no condition holds.
+
+    Returns:
+        A tensor in the type to which all choices and ``default`` are promoted; Python numbers adapt to the others.
+
+    Raises:
+        RuleError: If there are no conditions, or another number of choices.
+        InputError: If a number among the choices is out of the range of the common element type.
+    """
+    number = len(condlist)
+    if number != len(choicelist) or not number:
+        raise RuleError(
+            f"np.select takes a choice for each condition, but got {number} and {len(choicelist)}"
+        )
+    numbers = bool, int, float, complex
+    values = [x if isinstance(x, (Tensor, *numbers)) else np.asarray(x) for x in (*choicelist, default)]
+    types: list[Any] = [x.dtype if isinstance(x, Tensor) else x for x in values]
+    dtype = np.result_type(*types)
+    *choices, result = (_convert_choice(x, dtype) if isinstance(x, numbers) else x for x in values)
+    like = next((x for x in (*condlist, *values) if isinstance(x, Tensor)), None)
+    conditions = convert_operands("np.select", (like, *condlist))[1:]
+    for condition, choice in reversed(tuple(zip(conditions, choices))):
+        result = ops.where(condition, choice, result)
+    return convert_operands("np.select", (result,))[0]
+
+
+def _convert_choice(number: complex, dtype: np.dtype) -> np.ndarray:
+    """Return a Python number as an array without dims, in the common type of all choices.
+
+    Args:
+        number: the number, one of the choices of ``np.select``.
+        dtype: the common element type of all choices.
+
+    Raises:
+        InputError: If an int is out of range for an integer type; ``np.select`` would wrap it around.
+    """
+    try:
+        return np.asarray(number, dtype)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        raise InputError(
+            f"np.select: numbers among choices must be in the range of {dtype.name}, {limits.min} to {limits.max}, got {number}; "
+            f"give np.int64({number}), or convert the choices first, such as x.astype('int64')"
+        ) from None
 
 
 def unique(
@@ -120,6 +201,13 @@ def intersect1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tens
     return values[ops.isin(values, second)]
 
 
+def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
+    """Return the values that are in exactly one tensor, ascending."""
+    first, second = array_operands("np.setxor1d", (ar1, ar2))
+    result: Tensor = union1d(setdiff1d(first, second, assume_unique), setdiff1d(second, first, assume_unique))
+    return result
+
+
 def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> Tensor:
     """Return the values of the first tensor that are not in the second, ascending.
 
@@ -142,6 +230,58 @@ def put_along_axis(arr: Tensor, indices: Operand, values: Operand, axis: int | N
     old = detach_current(arr) if axis is not None else ravel(detach_current(arr))
     new = put_along_axis_of(old, indices, values, 0 if axis is None else axis)
     become(arr, new if axis is not None else ops.reshape(new, arr.shape), "np.put_along_axis")
+
+
+# -- into a tensor: it gets new values, no array is written into ------------------------------------------------
+
+
+def _require_tensor(call: str, x: Any) -> None:
+    """Raise UsageTypeError if the first argument of a function that changes it is no tensor."""
+    if not isinstance(x, Tensor):
+        raise UsageTypeError(
+            f"{call} takes a tensor first when others are tensors, but got {type(x).__name__}"
+        )
+
+
+def _repeat_values(call: str, values: Any, shape: Any) -> np.ndarray:
+    """Repeat values that all ranks have until a shape is full; raise RuleError if there are none."""
+    array = np.asarray(values)
+    if not array.size and np.prod(shape):
+        raise RuleError(f"{call} repeats values, but got none for shape {shape}")
+    return np.resize(array, shape)
+
+
+def copyto(dst: Tensor, src: Operand, *, where: Operand = True) -> None:
+    """Replace elements of ``dst`` in place by elements of ``src`` where a condition holds.
+
+    ``src`` and the condition ``where`` broadcast to ``dst``. Other elements stay.
+    """
+    _require_tensor("np.copyto", dst)
+    old = detach_current(dst)
+    mask = ops.broadcast_to(convert_operands("np.copyto", (old, where))[1], dst.shape)
+    become(dst, ops.where(mask, src, old), "np.copyto")
+
+
+def put(a: Tensor, ind: Operand, v: Operand) -> None:
+    """Replace elements at row-major positions in place.
+
+    Args:
+        a: the tensor.
+        ind: the positions; negative ones count from the end.
+        v: one value per position, converted to the type of ``a``. An array with another number of values is repeated
+            or cut; a tensor must have one value per position.
+
+    Raises:
+        UsageTypeError: If ``a`` is no tensor, or ``v`` is a tensor with another number of values.
+        InputError: If a position is out of range.
+        RuleError: If there are positions but no values.
+    """
+    _require_tensor("np.put", a)
+    positions = ravel(convert_operands("np.put", (a, ind))[1])
+    if isinstance(v, Tensor) and v.size == positions.size:
+        put_along_axis(a, positions, ravel(v), None)
+    else:
+        put_along_axis(a, positions, _repeat_values("np.put", v, positions.shape), None)
 
 
 def searchsorted(a: Operand, v: Operand, side: str = "left", sorter: Any = None) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, views
 
-_PERMUTING = {"matrix_transpose", "moveaxis", "permute_dims", "swapaxes", "transpose"}
+_PERMUTING = {"matrix_transpose", "moveaxis", "permute_dims", "rollaxis", "swapaxes", "transpose"}
 _RESHAPING = {"atleast_1d", "atleast_2d", "atleast_3d", "expand_dims", "ravel", "reshape", "squeeze"}
 _TURNING = {"flip", "fliplr", "flipud"}
 _READ_ONLY = {"broadcast_arrays", "broadcast_to", "diag", "diagonal"}

@@ -10,11 +10,22 @@ import numpy as np
 
 from spmdsim.arrays import Tensor, ops
 from spmdsim.arrays.conversion import asarray
+from spmdsim.arrays.creation import full
 from spmdsim.arrays.operands import convert_operands
-from spmdsim.arrays.ops.dim_reductions import to_sum_type, to_type
+from spmdsim.arrays.ops.dim_reductions import normalise_dims, to_sum_type, to_type
 from spmdsim.arrays.ops.scans import conjugate_if_complex
+from spmdsim.arrays.ops.statistics import (
+    check_fractions,
+    mean_of_pairs,
+    merge_dims_last,
+    to_type_of_quantiles,
+)
+from spmdsim.core import Layout
+from spmdsim.errors import InputError, RuleError
 
 Axis = int | Sequence[int] | None
+#: Interpolates: a function of the entries below and above, and of the fraction of the distance between them.
+Between = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _fill_nan(x: Tensor, value: float) -> Tensor:
@@ -167,6 +178,169 @@ def _var(x: Tensor, axis: Axis, ddof: float, keepdims: bool, is_valid: Tensor) -
 def _real_type(dtype: np.dtype) -> np.dtype:
     """Return the type of real and imaginary part; a real type is returned itself."""
     return np.finfo(dtype).dtype if dtype.kind == "c" else dtype
+
+
+def nancumsum(a: Tensor, axis: int | None = None) -> Tensor:
+    """Compute running sums, with nan as 0; None: over all entries in row-major order."""
+    return _running(ops.cumulative_sum, a, axis, 0)
+
+
+def nancumprod(a: Tensor, axis: int | None = None) -> Tensor:
+    """Compute running products, with nan as 1; None: over all entries in row-major order."""
+    return _running(ops.cumulative_prod, a, axis, 1)
+
+
+def _running(function: Callable[..., Tensor], a: Tensor, axis: int | None, neutral: float) -> Tensor:
+    """Apply a running function with nan replaced by its neutral element.
+
+    With ``axis`` None, run over all elements in row-major order.
+    """
+    x = _fill_nan(a, neutral)
+    return function(ops.reshape(x, -1), 0) if axis is None else function(x, axis)
+
+
+def _index_of_extreme(
+    function: Callable[..., Tensor], name: str, a: Tensor, axis: int | None, keepdims: bool, least: float
+) -> Tensor:
+    """Return the index of the extreme of the elements that are not nan.
+
+    All ranks must call it, because they check that each row has such an element.
+
+    Args:
+        function: ``ops.argmax`` or ``ops.argmin``.
+        name: the name in the error.
+        a: the tensor.
+        axis: the dimension; None: all.
+        keepdims: keep the reduced dimension with size 1.
+        least: the number in place of nan: -inf for ``ops.argmax``, inf for ``ops.argmin``.
+
+    Raises:
+        InputError: If all entries of a row are nan.
+    """
+    if a.dtype.kind in "fV" and bool(ops.any(ops.all(ops.isnan(a), axis))):
+        raise InputError(f"np.{name}: there are rows of nothing but nan along axis {axis}")
+    return function(_fill_nan(a, least), axis, keepdims)
+
+
+def nanargmax(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Return the index of the largest element that is not nan.
+
+    All ranks check that one exists. Raises InputError if all elements of a row are nan.
+    """
+    return _index_of_extreme(ops.argmax, "nanargmax", a, axis, keepdims, -math.inf)
+
+
+def nanargmin(a: Tensor, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Return the index of the smallest element that is not nan.
+
+    All ranks check that one exists. Raises InputError if all elements of a row are nan.
+    """
+    return _index_of_extreme(ops.argmin, "nanargmin", a, axis, keepdims, math.inf)
+
+
+def nanquantile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Compute quantiles of elements that are not nan, by linear interpolation.
+
+    Args:
+        a: the tensor.
+        q: a fraction from 0 to 1, or an array of them; its dims come first in the result.
+        axis: one dim or several; None: all.
+        keepdims: keep reduced dims with size 1.
+
+    Raises:
+        RuleError: If elements are complex, or a fraction is not in [0, 1].
+    """
+    return _nanquantile(to_type_of_quantiles(a, q), np.asarray(q, np.float64), axis, keepdims, _interpolate)
+
+
+def _nanquantile(a: Tensor, fractions: np.ndarray, axis: Axis, keepdims: bool, between: Between) -> Tensor:
+    """Compute quantiles of the elements that are not nan.
+
+    For example, the median (fraction 0.5) of [1, nan, 5] is 3. The result has the dims of ``fractions``, then the
+    remaining dims of ``a``. It is nan where all elements are nan. Integers are cast to float64. The quantiles are
+    found by sorting the elements.
+
+    Args:
+        a: the tensor.
+        fractions: numbers from 0 to 1.
+        axis: one dim or several; None: all.
+        keepdims: keep reduced dims with size 1.
+        between: ``between(below, above, fraction)`` interpolates between the entries below and above.
+
+    Raises:
+        RuleError: If elements are complex, or a fraction is not in [0, 1].
+    """
+    check_fractions(fractions)
+    if a.dtype.kind == "c":
+        raise RuleError("complex numbers have no quantiles")
+    dims = normalise_dims(axis, a.ndim)
+    is_floating = a.dtype.kind in "fV"  # V: types of 16 bits that NumPy lacks
+    rows = merge_dims_last(a if is_floating else ops.cast(a, np.float64), dims)
+    remaining_sizes = [1 if d in dims else n for d, n in enumerate(a.shape) if keepdims or d not in dims]
+    if not rows.shape[-1]:
+        shape = (*fractions.shape, *remaining_sizes)
+        layout = Layout.replicated(rows.layout.mesh, len(shape))
+        return full(shape, math.nan, dtype=rows.dtype, layout=layout, world=a.world)
+    ordered = ops.sort(rows)
+    # Nan are last in sorted order. So the last number of a row is at the position "count of numbers - 1". In a row
+    # without numbers, take the nan at position 0.
+    number_counts = ops.sum(ops.cast(_is_valid(rows), np.int64), -1, True)
+    last = ops.where(ops.equal(number_counts, 0), 0, ops.subtract(number_counts, 1))
+    quantiles = [
+        _quantile_of_rows(ordered, last, fraction, between) for fraction in fractions.reshape(-1).tolist()
+    ]
+    return ops.reshape(ops.stack(quantiles), (*fractions.shape, *remaining_sizes))
+
+
+def _quantile_of_rows(ordered: Tensor, last: Tensor, q: float, between: Between) -> Tensor:
+    """Return one quantile of each row: the value at the position ``q * last``.
+
+    It is interpolated between two entries: the row [1, 2, 4] has 1.5 at the position 0.25 * 2 = 0.5. The result has one
+    entry per row, in a last dim of size 1.
+
+    Args:
+        ordered: sorted rows, along the last dim.
+        last: the position of the last valid entry of each row.
+        q: the fraction, 0 to 1.
+        between: interpolates between the entries below and above.
+    """
+    position = ops.multiply(last, q)
+    low = ops.cast(position, np.int64)
+    high = ops.where(ops.equal(ops.cast(low, np.float64), position), low, ops.add(low, 1))
+    below, above = (ops.take_along_axis(ordered, indices, -1) for indices in (low, high))
+    return between(below, above, ops.cast(ops.subtract(position, low), ordered.dtype))
+
+
+def _interpolate(below: Tensor, above: Tensor, fraction: Tensor) -> Tensor:
+    """Interpolate linearly between two entries.
+
+    From a fraction of 0.5 on, count from the upper entry, as NumPy does. Where both entries are equal, infinities too,
+    return the entry itself, because a difference of infinities is nan.
+
+    Args:
+        below: the lower entries.
+        above: the upper entries.
+        fraction: the distance from the lower entry as a part of the whole distance.
+    """
+    is_nearer_above = ops.greater_equal(fraction, 0.5)
+    offset = ops.multiply(
+        ops.subtract(above, below), ops.where(is_nearer_above, ops.subtract(fraction, 1), fraction)
+    )
+    return ops.where(
+        ops.equal(below, above), below, ops.add(ops.where(is_nearer_above, above, below), offset)
+    )
+
+
+def nanpercentile(a: Tensor, q: Any, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Compute :func:`nanquantile` with percentages instead of fractions."""
+    return _nanquantile(
+        to_type_of_quantiles(a, q), np.asarray(q, np.float64) / 100, axis, keepdims, _interpolate
+    )
+
+
+def nanmedian(a: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Return the middle element that is not nan, or the mean of the two middle ones."""
+    return _nanquantile(a, np.array(0.5), axis, keepdims, lambda below, above, _: mean_of_pairs(below, above))
 
 
 def nan_to_num(
