@@ -216,7 +216,7 @@ def test_systems_are_solved_without_gathering_the_matrix(world, dtype):
 
 
 @pytest.mark.ranks(4)
-def test_least_squares_equal_numpy(world):
+def test_least_squares_and_eigenvalues_equal_numpy(world):
     mesh = Mesh((4,), ("x",))
     x, b = normal(11, 3), normal(11, 2, seed=1)
     for matrix, side in ((x, b), (x, b[:, 0]), (x[:, :1] * np.ones(3), b), (x.T, b[:3])):
@@ -226,12 +226,14 @@ def test_least_squares_equal_numpy(world):
             np.testing.assert_allclose(
                 np.asarray(getattr(element, "full", lambda element=element: element)()), expected, atol=1e-10
             )
-
-
-@pytest.mark.ranks(4)
-def test_complete_columns_and_pseudo_inverses_equal_numpy(world):
-    mesh = Mesh((4,), ("x",))
-    x = normal(11, 3)
+    square = normal(5, 5)
+    values, vectors = linalg.eig(tensor_of(square, mesh("x", None), world))
+    v = vectors.full()
+    np.testing.assert_allclose(square @ v, v * values.full(), atol=1e-10)
+    eigenvalues = linalg.eigvals(tensor_of(square, mesh("x", None), world)).full()
+    np.testing.assert_allclose(
+        np.sort_complex(eigenvalues), np.sort_complex(np.linalg.eigvals(square)), atol=1e-10
+    )
     q, r = linalg.qr(tensor_of(x, mesh("x", None), world), "complete")
     np.testing.assert_allclose(q.full().T @ q.full(), np.eye(11), atol=1e-12)
     np.testing.assert_allclose(q.full() @ r.full(), x, atol=1e-12)
@@ -307,7 +309,7 @@ def test_norms_equal_numpy(world):
 
 
 #: Functions whose results have no gradient, or no unique one.
-WITHOUT_GRADIENT = {"matrix_rank", "svd_of_whole_bases"}
+WITHOUT_GRADIENT = {"eig", "eigvals", "matrix_rank", "svd_of_whole_bases"}
 #: A call, operands and the reference in numpy, by name; a suffix ``_of_…`` names the operands.
 CASES = {
     "qr": (linalg.qr, (normal(9, 4),), q_and_r),
@@ -335,6 +337,8 @@ CASES = {
     "diagonal": (lambda x: linalg.diagonal(x, offset=1), (normal(5, 4),), lambda x: np.diagonal(x, 1)),
     "cross": (linalg.cross, (normal(4, 3), normal(4, 3, seed=2)), np.cross),
     "cond": (linalg.cond, (normal(6, 4),), np.linalg.cond),
+    "eig": (lambda x: linalg.eig(x).eigenvalues, (normal(4, 4),), lambda x: np.linalg.eig(x)[0]),
+    "eigvals": (linalg.eigvals, (normal(5, 5),), np.linalg.eigvals),
     "matrix_norm": (lambda x: linalg.matrix_norm(x, ord="nuc"), (normal(3, 5, 4),), lambda x: np.linalg.norm(x, "nuc", (1, 2))),
     "vector_norm": (lambda x: linalg.vector_norm(x, ord=3, axis=0), (normal(5, 3),), lambda x: np.linalg.norm(x, 3, 0)),
     "matrix_power": (lambda x: linalg.matrix_power(x, 3), (normal(4, 4),), lambda x: x @ x @ x),

@@ -123,8 +123,8 @@ FUNCTIONS = [
     lambda x: np.select([A > 3, x > 2], [1, x], 7), lambda x: np.setxor1d(np.trunc(x), [2, 8]), lambda x: np.max(x, 0, initial=2), lambda x: np.sum((x * 9).astype(int), initial=1.5),
     lambda x: np.linalg.vecdot(x, A[:, 0], axis=0), lambda x: np.diagflat(x > 2), lambda x: np.einsum("ii->i", x[:4]), lambda x: np.einsum("ii", x[:4]), lambda x: np.einsum("iji->j", cube(x)[:2]),
     lambda x: np.einsum("...ii,i->...", cube(x)[:, 1:3], [1, 2], optimize=True), lambda x: np.linalg.norm((x * 9).astype(np.int8), axis=0), lambda x: np.linalg.cond(x[:4], "fro"),
-    lambda x: np.linalg.cond(x, -2),
-    lambda x: abs(np.linalg.qr(x, "r")), *[lambda x, m=m: np.pad(x, ((1, 2), (3, 9)), m) for m in ("edge", "wrap", "reflect", "symmetric")],
+    lambda x: np.linalg.cond(x, -2), lambda x: np.linalg.pinv(x, 0.5), lambda x: np.linalg.eigvalsh(x[:4], "U"), lambda x: np.linalg.eigh(x[:4] * (1 + 1j), UPLO="U")[0], lambda x: np.linalg.svd(x, compute_uv=False),
+    lambda x: abs(np.linalg.qr(x, "r")), lambda x: np.linalg.matrix_rank(x, tol=3), *[lambda x, m=m: np.pad(x, ((1, 2), (3, 9)), m) for m in ("edge", "wrap", "reflect", "symmetric")],
     lambda x: np.correlate(x[0], A.ravel()[:9] * (1 + 2j), "same"), lambda x: np.select([x > 2], [x.astype("f4")], 7),
     lambda x: np.select([x > 3, x > 2], [1, x.astype("f4")], 7), lambda x: np.gradient((x * 40).astype(np.int8), axis=0), lambda x: np.take_along_axis(x, np.argsort(A, 0), 0),
     lambda x: np.trapezoid((x * 30).astype(np.uint8).astype(np.uint16)), lambda x: np.max(x > 2, 0, where=A > 2, initial=0), lambda x: np.hstack([x[0], x[1]]), lambda x: np.dot(cube(x), B[:2, 0]), np.iscomplexobj, lambda x: np.atleast_2d(x[0]),
@@ -236,6 +236,7 @@ def test_functions_of_local_elements_move_nothing(world, dims):
 
         (lambda x: np.exp(x + 1j, dtype=np.float64), r"^np.exp of complex128 does not compute in float64; use .astype first$"),
         (lambda x: np.digitize(x, [1, 3, 2]), r"^np.digitize of tensors takes bounds in order, but got \[1, 3, 2\]$"),
+        (lambda x: np.linalg.eigh(x[:4], "X"), r"^eigh: UPLO must be 'L' or 'U', got 'X'$"),
         (lambda x: np.einsum("ii->i", x), r"^einsum: 'i' is 6 and 4 in shape \(6, 4\)$"),
         (lambda x: np.pad(x, 1, "mean"), r"^pad has the modes 'constant', 'edge', 'wrap', 'reflect', 'symmetric', but got 'mean'$"),
         (lambda x: np.pad(x[:0], 1, "edge"), r"^pad in the mode 'edge' repeats elements, but dim 0 of shape \(0, 4\) has none$"),

@@ -216,6 +216,7 @@ def test_bincount_and_histogram_equal_numpy(world):
             {"bins": 4},
             {"bins": 5, "range": (-1, 2)},
             {"bins": edges},
+            {"bins": 3, "density": True},
         ):
             for result, expected in zip(ops.histogram(v, **options), np.histogram(x, **options), strict=True):
                 np.testing.assert_allclose(result.full(), expected, rtol=1e-14)

@@ -187,10 +187,14 @@ def _find_cutoff(values: Tensor, shape: Sequence[int], rtol: Bound) -> Tensor:
         shape: the shape of the matrices.
         rtol: the value as a part of the largest singular value; None: machine epsilon times the larger size.
     """
-    parts = as_operand(np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol, values)
-    return ops.multiply(
-        ops.max(values, -1, True), ops.reshape(parts, (*parts.shape, 1)) if parts.ndim else parts
-    )
+    epsilon = np.finfo(values.dtype).eps.item() * max(shape[-2:]) if rtol is None else rtol
+    return ops.multiply(ops.max(values, -1, True), _reshape_bounds(epsilon, values))
+
+
+def _reshape_bounds(bound: float | Tensor, values: Tensor) -> Tensor:
+    """Return one number, or one per matrix, shaped to broadcast with the values of all matrices."""
+    bounds = as_operand(bound, values)
+    return ops.reshape(bounds, (*bounds.shape, 1)) if bounds.ndim else bounds
 
 
 def _invert_values(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor, Tensor]:
@@ -207,13 +211,14 @@ def _invert_values(s: Tensor, shape: Sequence[int], rtol: Bound) -> tuple[Tensor
 
 
 @of_tensors
-def matrix_rank(x: Tensor, *, rtol: Bound = None) -> Tensor:
+def matrix_rank(x: Tensor, tol: Bound = None, *, rtol: Bound = None) -> Tensor:
     """Count the singular values of matrices ``[..., m, n]`` that exceed a tolerance.
 
     Args:
         x: the tensor.
-        rtol: the tolerance as a part of the largest singular value, one number or one per matrix; None: machine epsilon
-            times the larger size.
+        tol: the tolerance, one number or one per matrix.
+        rtol: without ``tol``, the tolerance as a part of the largest singular value; None: machine epsilon times the
+            larger size.
 
     Returns:
         int64 ``[...]``.
@@ -227,15 +232,17 @@ def matrix_rank(x: Tensor, *, rtol: Bound = None) -> Tensor:
     2
     """
     values = svdvals(x.detach())
-    return ops.sum(ops.cast(ops.greater(values, _find_cutoff(values, x.shape, rtol)), np.int64), -1)
+    least = _find_cutoff(values, x.shape, rtol) if tol is None else _reshape_bounds(tol, values)
+    return ops.sum(ops.cast(ops.greater(values, least), np.int64), -1)
 
 
 @of_tensors
-def pinv(x: Tensor, *, rtol: Bound = None) -> Tensor:
+def pinv(x: Tensor, rcond: Bound = None, *, rtol: Bound = None) -> Tensor:
     """Compute pseudo-inverses of matrices ``[..., m, n]`` from singular values.
 
     Args:
         x: the tensor.
+        rcond: another name of ``rtol``.
         rtol: singular values up to this part of the largest one count as 0; one number or one per matrix. None:
             machine epsilon times the larger size.
 
@@ -251,7 +258,7 @@ def pinv(x: Tensor, *, rtol: Bound = None) -> Tensor:
     [[0.375, -0.25], [-0.25, 0.5]]
     """
     u, s, vh = reduced_svd(x)
-    inverse = _invert_values(s, x.shape, rtol)[1]
+    inverse = _invert_values(s, x.shape, rtol if rcond is None else rcond)[1]
     scaled = ops.multiply(adjoint(vh), ops.reshape(inverse, (*s.shape[:-1], 1, s.shape[-1])))
     return ops.matmul(scaled, adjoint(u))
 

@@ -282,7 +282,7 @@ def _complete_columns(q: Tensor) -> Tensor:
 
 
 @of_tensors
-def svd(x: Tensor, full_matrices: bool = True) -> Singular:
+def svd(x: Tensor, full_matrices: bool = True, compute_uv: bool = True) -> Any:
     """Compute ``u``, singular values and ``v^H`` of matrices ``[..., m, n]``.
 
     Tall split matrices are factored by :func:`qr` first if reduced factors are needed.
@@ -292,9 +292,10 @@ def svd(x: Tensor, full_matrices: bool = True) -> Singular:
         full_matrices: True: ``u`` and ``v^H`` are square, as in NumPy; the matrix is gathered for this, and the
             results have no gradients. False: ``u`` has only ``k = min(m, n)`` columns, and ``v^H`` only ``k`` rows. For
             square matrices both give equal results.
+        compute_uv: False: return the singular values alone; ``full_matrices`` is then not used.
 
     Returns:
-        The named tuple ``(U, S, Vh)``; the singular values ``[..., k]`` descend.
+        The named tuple ``(U, S, Vh)``, or with ``compute_uv=False`` the singular values ``[..., k]``, descending.
 
     Raises:
         RuleError: If ``x`` has fewer than two dims, or full matrices need a gradient.
@@ -306,6 +307,8 @@ def svd(x: Tensor, full_matrices: bool = True) -> Singular:
     """
     if x.ndim < 2:
         raise RuleError(f"svd: x must have at least two dims [..., m, n], got shape {x.shape}")
+    if not compute_uv:
+        return svdvals(x)
     if not full_matrices or x.shape[-1] == x.shape[-2]:
         return reduced_svd(x)
     if x.requires_grad:

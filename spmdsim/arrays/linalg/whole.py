@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spmdsim.arrays import Op, Tensor
+from spmdsim.arrays.ops.arrange import matrix_transpose
 from spmdsim.arrays.ops.declare import Array, Arrays, cast, unbroadcast
 from spmdsim.arrays.ops.operators import of_tensors
+from spmdsim.arrays.ops.scans import conjugate_if_complex
 from spmdsim.core import Rule
 from spmdsim.errors import RuleError
 
-__all__ = ["det", "eigh", "eigvalsh", "slogdet"]
+__all__ = ["det", "eig", "eigh", "eigvals", "eigvalsh", "slogdet"]
 
 
 def hermitian(x: Array) -> Array:
@@ -33,6 +35,20 @@ def require_square(name: str, x: Tensor) -> Tensor:
     return to_division_type(x)
 
 
+def _move_to_lower_triangle(name: str, x: Tensor, triangle: str) -> Tensor:
+    """Return square matrices whose lower triangle has the numbers of the wanted triangle.
+
+    For ``"U"`` they are the conjugate transposes.
+
+    Raises:
+        RuleError: If ``triangle`` is neither "L" nor "U", or the matrices are not square.
+    """
+    if triangle not in ("L", "U"):
+        raise RuleError(f"{name}: UPLO must be 'L' or 'U', got {triangle!r}")
+    matrices = require_square(name, x)
+    return matrices if triangle == "L" else conjugate_if_complex(matrix_transpose(matrices))
+
+
 def to_division_type(x: Tensor) -> Tensor:
     """Convert a tensor to a type with division; whole numbers become float64, as in numpy.linalg."""
     return x if x.dtype.kind in "fcV" else cast(x, np.float64)
@@ -47,6 +63,11 @@ def _declare_matrix_operator(name: str, text: str, forward: Callable[..., Any], 
 def _find_real_type(x: np.dtype) -> np.dtype:
     """Return the type of real and imaginary part; a real type is returned itself."""
     return np.dtype(f"f{x.itemsize // 2}") if x.kind == "c" else x
+
+
+def _find_complex_type(x: np.dtype) -> np.dtype:
+    """Return the complex type of a type."""
+    return np.result_type(x, np.complex64)
 
 
 def _make_diagonal_matrices(values: Array) -> Array:
@@ -173,6 +194,20 @@ eigh_op = _declare_matrix_operator(
     _eigh_vjp,
     dtype=lambda x: (_find_real_type(x), x),
 )
+_eig_op = _declare_matrix_operator(
+    "eig",
+    "... m n -> ... n, ... m n",
+    lambda x: tuple(result.astype(_find_complex_type(x.dtype)) for result in np.linalg.eig(x)),
+    None,
+    dtype=lambda x: (_find_complex_type(x), _find_complex_type(x)),
+)
+_eigvals_op = _declare_matrix_operator(
+    "eigvals",
+    "... m n -> ... n",
+    lambda x: np.linalg.eigvals(x).astype(_find_complex_type(x.dtype)),
+    None,
+    dtype=lambda x: _find_complex_type(x),
+)
 eigvalsh_op = _declare_matrix_operator(
     "eigvalsh", "... m n -> ... n", np.linalg.eigvalsh, _eigvalsh_vjp, dtype=_find_real_type
 )
@@ -196,8 +231,7 @@ def det(x: Tensor) -> Tensor:
     """Compute determinants of square matrices ``[..., n, n]``.
 
     Args:
-        x: matrices ``[..., n, n]``, of which the lower triangle is read. Split rows and columns are gathered first; integers
-            become float64.
+        x: matrices ``[..., n, n]``. Split rows and columns are gathered first; integers become float64.
 
     Returns:
         ``[...]``.
@@ -249,46 +283,91 @@ def slogdet(x: Tensor) -> SignAndLogarithm:
 
 
 @of_tensors
-def eigh(x: Tensor) -> Eigen:
+def eigh(x: Tensor, UPLO: str = "L") -> Eigen:
     """Compute eigenvalues, ascending, and eigenvectors of Hermitian matrices ``[..., n, n]``.
 
     The columns of the second result are the vectors.
 
     Args:
-        x: matrices ``[..., n, n]``, of which the lower triangle is read. Split rows and columns are gathered first; integers
-            become float64.
+        x: matrices ``[..., n, n]``. Split rows and columns are gathered first; integers become float64.
+        UPLO: the triangle that is read, ``"L"`` for the lower one or ``"U"`` for the upper one.
 
     Returns:
         The named tuple ``(eigenvalues, eigenvectors)``: ``[..., n]``, real, and ``[..., n, n]``. The columns are the
         vectors.
 
     Raises:
-        RuleError: If matrices are not square.
+        RuleError: If matrices are not square, or the triangle is unknown.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> linalg.eigh(w).eigenvalues.full().round(4).tolist()
     [1.4384, 5.5616]
     """
-    return Eigen(*eigh_op.results(require_square("eigh", x)))
+    return Eigen(*eigh_op.results(_move_to_lower_triangle("eigh", x, UPLO)))
 
 
 @of_tensors
-def eigvalsh(x: Tensor) -> Tensor:
+def eigvalsh(x: Tensor, UPLO: str = "L") -> Tensor:
     """Compute the eigenvalues of :func:`eigh`.
 
     Args:
         x: matrices ``[..., n, n]``, as in :func:`eigh`.
+        UPLO: the triangle that is read, ``"L"`` or ``"U"``.
 
     Returns:
         ``[..., n]``, real and ascending.
 
     Raises:
-        RuleError: If matrices are not square.
+        RuleError: If matrices are not square, or the triangle is unknown.
 
     >>> from spmdsim import Mesh, Tensor, linalg
     >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
     >>> linalg.eigvalsh(w).full().round(4).tolist()
     [1.4384, 5.5616]
     """
-    return eigvalsh_op(require_square("eigvalsh", x))
+    return eigvalsh_op(_move_to_lower_triangle("eigvalsh", x, UPLO))
+
+
+@of_tensors
+def eig(x: Tensor) -> Eigen:
+    """Compute eigenvalues and eigenvectors of square matrices.
+
+    Both are complex, in no order, and have no gradients. The columns of the second result are the vectors.
+
+    Args:
+        x: matrices ``[..., n, n]``. Split rows and columns are gathered first.
+
+    Returns:
+        The named tuple ``(eigenvalues, eigenvectors)``: ``[..., n]`` and ``[..., n, n]``.
+
+    Raises:
+        RuleError: If matrices are not square.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> sorted(linalg.eig(w).eigenvalues.full().real.round(4).tolist())
+    [1.4384, 5.5616]
+    """
+    return Eigen(*_eig_op.results(require_square("eig", x).detach()))
+
+
+@of_tensors
+def eigvals(x: Tensor) -> Tensor:
+    """Compute the eigenvalues of :func:`eig`, without gradient.
+
+    Args:
+        x: matrices ``[..., n, n]``.
+
+    Returns:
+        ``[..., n]``, complex and in no order.
+
+    Raises:
+        RuleError: If matrices are not square.
+
+    >>> from spmdsim import Mesh, Tensor, linalg
+    >>> w = Tensor.from_global([[4.0, 2.0], [2.0, 3.0]], Mesh((2,), ("dp",))(None, None))
+    >>> sorted(linalg.eigvals(w).full().real.round(4).tolist())
+    [1.4384, 5.5616]
+    """
+    return _eigvals_op(require_square("eigvals", x).detach())

@@ -16,11 +16,13 @@ from spmdsim.arrays.ops.declare import Array, Shape, cast
 from spmdsim.arrays.ops.dim_reductions import max as max_
 from spmdsim.arrays.ops.dim_reductions import mean, normalise_dims
 from spmdsim.arrays.ops.dim_reductions import min as min_
-from spmdsim.arrays.ops.elementwise import add, equal, multiply, not_equal, subtract, where
+from spmdsim.arrays.ops.dim_reductions import sum as sum_
+from spmdsim.arrays.ops.elementwise import add, divide, equal, multiply, not_equal, subtract, where
 from spmdsim.arrays.ops.lookup import gather
 from spmdsim.arrays.ops.operators import operator
 from spmdsim.arrays.ops.selecting import flatten_in_blocks
 from spmdsim.arrays.ops.shape import reshape, transpose
+from spmdsim.arrays.ops.slicing import slice_along
 from spmdsim.arrays.ops.sorting import sort
 from spmdsim.arrays.reduction_methods import Dims
 from spmdsim.core import Rule
@@ -401,6 +403,7 @@ def histogram(
     x: Tensor,
     bins: int | Operand = 10,
     range: tuple[float, float] | None = None,
+    density: bool = False,
     weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Count the entries in bins; return the counts and the edges of the bins.
@@ -414,11 +417,13 @@ def histogram(
         bins: the number of equal bins, or their edges in ascending order.
         range: lower edge of the first bin and upper edge of the last one. None: the smallest and the largest entry,
             which takes two small reductions. Equal limits are moved apart by 0.5 each. Ignored if ``bins`` are edges.
+        density: divide the counts by their sum and by the widths of the bins.
         weights: number added per entry instead of 1, in the shape of ``x``.
 
     Returns:
         The counts ``[bins]``, partial over the axes that split ``x``, and the edges ``[bins + 1]``. The counts are
-        int64, or of the type of the weights. Computed edges have the type of ``x``, float64 for integers.
+        int64, or of the type of the weights; with ``density`` they are float64 and not partial. Computed edges have
+        the type of ``x``, float64 for integers.
 
     Raises:
         RuleError: If ``bins`` is below 1, edges or ``range`` do not ascend, ``range`` is not finite, ``weights`` has
@@ -450,7 +455,12 @@ def histogram(
                 f"histogram: bins must be a whole number or edges in one dim, got {bins!r:.60}"
             )
         counts = _bins_op(operands[0], edges, *operands[1:], uniform=None)
-    return counts, edges
+    if not density:
+        return counts, edges
+    last = edges.shape[0]
+    widths = subtract(slice_along(edges, 0, 1, last), slice_along(edges, 0, 0, last - 1))
+    counts = cast(counts, np.float64)
+    return divide(counts, multiply(widths, sum_(counts))), edges
 
 
 def _choose_range(x: Tensor, bins: int, limits: tuple[float, float] | None) -> tuple[float, float]:
