@@ -131,6 +131,49 @@ class RankLock:
         return f"<{'locked' if self._is_locked else 'unlocked'} lock of a virtual rank>"
 
 
+class ThreadLocal:
+    """Attributes of which each thread of a rank has its own, as ``threading.local`` has them.
+
+    In each thread that uses it, ``__init__`` of a subclass is called once with the arguments of the first call.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_by_thread", "_start")
+
+    def __new__(cls, /, *args: Any, **kwargs: Any) -> Any:
+        """Create an object without attributes; keep the arguments for other threads."""
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            raise TypeError("Initialization arguments are not supported")
+        self = object.__new__(cls)
+        object.__setattr__(self, "_by_thread", {_find_thread(): object.__getattribute__(self, "__dict__")})
+        object.__setattr__(self, "_start", (args, kwargs))
+        return self
+
+    def __getattribute__(self, name: str) -> Any:
+        _select_attributes(self)
+        return object.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _select_attributes(self)
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        _select_attributes(self)
+        object.__delattr__(self, name)
+
+
+def _select_attributes(local: ThreadLocal) -> None:
+    """Give an object of thread-local attributes those of the running thread.
+
+    For a new thread, call ``__init__`` of the object.
+    """
+    by_thread, thread = object.__getattribute__(local, "_by_thread"), _find_thread()
+    is_new = thread not in by_thread
+    object.__setattr__(local, "__dict__", by_thread.setdefault(thread, {}))
+    if is_new:
+        args, kwargs = object.__getattribute__(local, "_start")
+        type(local).__init__(local, *args, **kwargs)
+
+
 class ThreadHandle:
     """A thread that can be joined, as ``threading`` of Python 3.13 uses it."""
 
@@ -229,11 +272,17 @@ def _run(function: Callable[..., object], args: Any, kwargs: Any) -> None:
             thread.end_lock.release()
 
 
-def get_ident() -> int:
-    """Return the number of the running thread, which is unique among all threads of all ranks."""
+def _find_thread() -> RankThread | int:
+    """Return the running thread of a rank, or the number of another thread of the process."""
     scheduler = current_scheduler()
     is_foreign = scheduler is None or _thread.get_ident() != scheduler.thread
-    return _thread.get_ident() if is_foreign else id(scheduler.current)  # type: ignore[union-attr]
+    return _thread.get_ident() if is_foreign else scheduler.current  # type: ignore[union-attr]
+
+
+def get_ident() -> int:
+    """Return the number of the running thread, which is unique among all threads of all ranks."""
+    thread = _find_thread()
+    return thread if isinstance(thread, int) else id(thread)
 
 
 def _set_sentinel() -> RankLock:
@@ -271,14 +320,12 @@ def _excepthook(args: Any) -> None:
 def make_thread_module() -> types.ModuleType:
     """Return the module ``_thread`` of ranks.
 
-    It lacks the classes ``RLock`` and ``_local``, because Python's own versions of them in ``threading`` use the
-    functions of this module.
+    It lacks the class ``RLock``, because Python's own version of it in ``threading`` uses the functions of this module.
     """
     module = types.ModuleType("_thread", "Threads of virtual ranks.")
     functions: list[Callable[..., Any]] = [start_new_thread, get_ident, _excepthook]
     if hasattr(_thread, "start_joinable_thread"):
         functions += [start_joinable_thread, _make_thread_handle, _get_main_thread_ident, _shutdown]
-        module._ThreadHandle = ThreadHandle  # type: ignore[attr-defined]
     if hasattr(_thread, "_set_sentinel"):
         functions.append(_set_sentinel)
     replaced = {function.__name__: function for function in functions}
@@ -291,7 +338,7 @@ def make_thread_module() -> types.ModuleType:
     vars(module).update(
         original_names | replaced | {name: lock for name, lock in locks.items() if hasattr(_thread, name)}
     )
-    module.start_new = start_new_thread  # type: ignore[attr-defined]
+    vars(module).update(start_new=start_new_thread, _local=ThreadLocal, _ThreadHandle=ThreadHandle)
     return module
 
 
@@ -306,11 +353,16 @@ def _select(
         rlist: files to read, or their numbers.
         wlist: files to write.
         xlist: files with exceptional conditions.
-        timeout: limit in seconds, which are modelled if the rank has several threads; None for no limit.
+        timeout: limit in seconds, which are modelled; without further threads they pass really, too. None for no limit.
     """
     scheduler = current_scheduler()
-    if scheduler is None or not scheduler.current.task.threads or get_ident() != id(scheduler.current):
+    if scheduler is None or get_ident() != id(scheduler.current):
         return select.select(rlist, wlist, xlist, timeout)
+    if not scheduler.current.task.threads:
+        ready_files = select.select(rlist, wlist, xlist, timeout)
+        if timeout and not any(ready_files):
+            scheduler.current.task.advance(timeout)  # else an event loop would wait for the same time again
+        return ready_files
     wait = ThreadWait(scheduler.current, "select")
     if timeout:
         scheduler.set_timer(wait, timeout)
