@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 from spmdsim.tables import Table
 from spmdsim.worlds.agreement.arrival_gossip import ROUNDS, ArrivalGossip
-from spmdsim.worlds.agreement.courier import divide
+from spmdsim.worlds.agreement.courier import assign_relays
 from spmdsim.worlds.mpi.meeting import GroupMeeting
 
 #: Ranks of an emulated node; numbers of ranks that are simulated, and that are derived.
@@ -170,7 +170,7 @@ def make_row(ranks: int, how: str, counts: dict[str, int]) -> list[str]:
         str(counts["meet"]),
         f"{ceil(log2(ranks))}",
         str(counts["give up"]),
-        str(len(divide(range(1, nodes)))),
+        str(len(assign_relays(range(1, nodes)))),
         *measured,
     ]
 

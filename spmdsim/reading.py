@@ -167,7 +167,7 @@ def parse_json(text: str | bytes) -> Any:
         _check_depth(words)
         return json.loads(words, parse_int=_parse_integer, object_pairs_hook=_unique_members)
     except json.JSONDecodeError as error:
-        line = f", line {error.lineno}" if "\n" in error.doc else ""
+        line = f", line {error.lineno}" if "\n" in error.doc.strip() else ""
         raise InputError(f"it is not JSON{line}: {error.msg}") from None
     except UnicodeDecodeError:
         raise InputError("it is not text in UTF-8") from None

@@ -123,18 +123,18 @@ def list_demands(collective: str, ranks: int, nbytes: float, block: float) -> It
 def bound_on_network(
     collective: str, topology: Topology, nbytes: int, itemsize: int = 1
 ) -> NetworkBound | None:
-    """Return the largest bound of all sets of demands of a collective, or None if there is none.
+    """Return a lower bound on the seconds that a collective's data needs on the links of a network.
 
-    There is none for scans and barriers, on one rank, without scipy, or if the linear programmes would have more than
+    Demands are ``(from, to, bytes)``, see above. The bound is the largest one of the collective's sets of demands. Return None for scans and barriers, on one rank, without scipy, or if its linear programmes would have more than
     :data:`MOST_VARIABLES` (100,000) variables.
 
     Args:
         collective: its name; the root is rank 0.
         topology: the network.
-        nbytes: message size as the collective counts it.
+        nbytes: message size as the collective counts it, such as the bytes of all ranks' blocks for an all_gather.
         itemsize: bytes per element; blocks are cut between elements.
 
-    A ring of 4 ranks with links of 2 bytes per second: each rank receives 3 blocks of 8 bytes by 2 links.
+    A ring of 4 ranks with links of 2 bytes per second: each rank receives 3 blocks of 8 bytes over its 2 links at once.
 
     >>> from spmdsim.cost import Machine, parse_topology
     >>> ring = parse_topology("ring", 4, Machine("m", alpha=0.0, beta=0.5))
@@ -151,14 +151,14 @@ def bound_on_network(
 
 
 def certified_seconds(graph: LinkGraph, demands: Sequence[Demand], weights: Floats) -> float:
-    """Return the lower bound on the seconds of a set of demands that link weights prove.
+    """Compute a lower bound on the seconds of a set of demands from link weights alone.
 
-    It is ``sum(bytes * distance) / sum(weight * capacity)``. It holds for any weights of 0 or more, so nothing about their
-    origin is trusted.
+    The bound is ``sum(bytes * distance) / sum(weight * capacity)``. A distance is the weight of the lightest path. It holds for any weights of 0 or more, so it
+    does not depend on the solver that found them.
 
     Args:
         graph: the links.
-        demands: the set of demands.
+        demands: the set of demands, each ``(from, to, bytes)``.
         weights: a weight of 0 or more per link, not all 0.
 
     Raises:

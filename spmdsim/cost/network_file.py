@@ -130,6 +130,8 @@ def read_network(path: str, bandwidth: float, alpha: float, hop_seconds: float) 
     with readable(path, "a topology file"):
         if not isinstance(content, dict) or not {*content} <= {"links", "one_way"} or not content:
             raise InputError('it must be an object with "links" or "one_way"')
+        if not all(isinstance(links, list) for links in content.values()):
+            raise InputError('"links" and "one_way" must be lists of links')
         wires = []
         for entry in content.get("links", []):
             source, target, speed = _parse_link(entry)

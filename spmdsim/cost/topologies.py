@@ -501,7 +501,12 @@ def parse_topology(text: str, ranks: int, machine: Machine) -> Topology:
     words = [word.strip() for word in settings.split(",") if word.strip()]
     options = Options(word.split("=", 1) if "=" in word else ["shape", word] for word in words)
     if name.replace("-", "_") not in TOPOLOGIES:
-        raise unknown(f"unknown topology {name!r}", name, TOPOLOGIES, listed="known are")
+        raise unknown(
+            f"unknown topology {name!r}",
+            name,
+            TOPOLOGIES,
+            listed="known are a file that ends with .json, and",
+        )
     topology = TOPOLOGIES[name.replace("-", "_")](options, ranks, machine)
     if options:
         word = next(iter(options))

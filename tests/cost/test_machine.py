@@ -190,7 +190,7 @@ def test_machine_files_round_trip(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{", "not JSON: Expecting"),
+        ("{\n", "not JSON: Expecting"),
         ('{"alpha": 1,\n}', "not JSON, line 2"),
         ("[1]", "one JSON object, got [1]"),
         ('{"alpha": 1}', "'beta' is missing"),

@@ -164,6 +164,7 @@ def test_there_is_a_bound_without_scipy(monkeypatch: pytest.MonkeyPatch) -> None
         ({"links": []}, "rank 0 is missing"),
         ({"links": [[0, 1, 0]]}, "speed above 0"),
         ({"links": [[0, True]]}, "a link must be"),
+        ({"links": 5}, "must be lists of links"),
         ({"wires": [[0, 1]]}, 'an object with "links" or "one_way"'),
         ([[0, 1]], 'an object with "links" or "one_way"'),
     ],

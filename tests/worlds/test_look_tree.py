@@ -16,7 +16,7 @@ pytest.importorskip("mpi4py")
 
 from boards import call, log_on, make_area
 
-from spmdsim.worlds.agreement.courier import Courier, divide
+from spmdsim.worlds.agreement.courier import Courier, assign_relays
 from spmdsim.worlds.agreement.log_server import Address, News, Section
 from spmdsim.worlds.agreement.other_nodes import OtherNode
 from spmdsim.worlds.agreement.process_state import RUNNING, SILENT
@@ -46,7 +46,7 @@ def count_tree(size):
     """Return the requests that each of ``size`` nodes gets in a look of node 0."""
     requests, shares = Counter(), [(0, range(1, size))]
     for node, distances in shares:
-        for relay, (first, end) in divide(distances).items():
+        for relay, (first, end) in assign_relays(distances).items():
             requests[node + relay] += 1
             shares.append((node + relay, range(first, end)))
     return requests
@@ -60,14 +60,14 @@ def count_sockets():
 
 @pytest.mark.parametrize("size, links", [(2, 1), (4, 3), (5, 4), (16, 6), (64, 9), (1024, 15), (4096, 18)])
 def test_a_look_asks_each_node_once_and_few_itself(size, links):
-    assert len(divide(range(1, size))) == links
+    assert len(assign_relays(range(1, size))) == links
     assert count_tree(size) == Counter(range(1, size))
 
 
 def test_a_look_at_one_node_asks_the_nodes_on_the_way():
-    assert divide([27]) == {16: (11, 12)}
-    assert divide([11]) == {8: (3, 4)}
-    assert divide([3]) == {3: (1, 1)}
+    assert assign_relays([27]) == {16: (11, 12)}
+    assert assign_relays([11]) == {8: (3, 4)}
+    assert assign_relays([3]) == {3: (1, 1)}
 
 
 def test_a_look_brings_news_of_all_nodes():

@@ -327,13 +327,14 @@ def measure_call(
     choose: Callable[[list[float]], float] = median,
     most: float = inf,
 ) -> float:
-    """Time a call that all ranks make; return the seconds until the last rank ends it.
+    """Time a call that all ranks make; return the seconds per call, until the last rank ends it.
 
     1. ``warmup`` calls are not timed. Ranks wait for each other before each of them.
-    2. ``iterations`` calls are timed in ``batches``. Ranks wait for each other before each batch. A call that takes
-       :data:`LONG_CALL` (10 ms) or more is a batch of its own: two calls in a row could overlap, as in a pipeline.
+    2. ``iterations`` calls are timed in ``batches``. Ranks wait for each other before each batch. If the last
+       call of the warmup takes :data:`LONG_CALL` (10 ms) or more, each batch has one call, whatever ``batches`` is. Two
+       calls in a row could overlap, as in a pipeline.
     3. The seconds per call of a batch are those of its slowest rank: in a reduction to one rank, senders end before the
-       data arrives. ``choose`` computes the result from the numbers of all batches.
+       data arrives. ``choose`` computes the result from the seconds of all batches.
 
     The result is equal on all ranks, and at least 1e-9. All ranks must call it with equal arguments.
 

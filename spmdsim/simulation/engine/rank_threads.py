@@ -347,13 +347,13 @@ def _select(
 ) -> tuple[list[Any], list[Any], list[Any]]:
     """Wait for files as ``select.select`` does; other threads of the rank run meanwhile.
 
-    If no rank can continue, the process waits really, in steps of :data:`FILE_WAIT` (0.1 s).
+    If no thread of any rank can continue, the process itself waits, in steps of :data:`FILE_WAIT` (0.1 s).
 
     Args:
-        rlist: files to read, or their numbers.
+        rlist: files to read, or their file descriptors.
         wlist: files to write.
         xlist: files with exceptional conditions.
-        timeout: limit in seconds, which are modelled; without further threads they pass really, too. None for no limit.
+        timeout: limit in modelled seconds; None for no limit. If the rank has one thread only, the process waits as long.
     """
     scheduler = current_scheduler()
     if scheduler is None or get_ident() != id(scheduler.current):

@@ -51,15 +51,17 @@ def find_relay(distance: int) -> int:
     return distance >> bits << bits
 
 
-def divide(distances: Collection[int]) -> dict[int, tuple[int, int]]:
-    """Return which other nodes to ask for nodes at some distances, and for which ones.
+def assign_relays(distances: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Assign nodes to those that are asked directly; return ``{distance to ask: (first, end)}``.
 
-    >>> divide(range(1, 12))
+    The asked node asks the nodes ``first``, ..., ``end - 1`` after it on the ring; none if both are 1. In the example,
+    the node at distance 4 asks the three nodes after it, which are at distances 5, 6 and 7.
+
+    Args:
+        distances: distances on the ring from this node to the nodes whose news is wanted.
+
+    >>> assign_relays(range(1, 12))
     {1: (1, 1), 2: (1, 1), 3: (1, 1), 4: (1, 4), 8: (1, 4)}
-
-    Returns:
-        The distances of the nodes to ask. For each, the distances from it of the first node that it asks itself, and
-        behind the last one.
     """
     shares: dict[int, tuple[int, int]] = {}
     for distance in distances:
@@ -152,7 +154,7 @@ class Courier:
                 self._near = [place for place in board.places() if place not in board.far]
                 first = min(self._near)
                 self._nodes = sorted(self._nodes, key=lambda node: (node.place < first, node.place))
-                self._partners = {self._nodes[d - 1] for d in divide(range(1, len(self._nodes) + 1))}
+                self._partners = {self._nodes[d - 1] for d in assign_relays(range(1, len(self._nodes) + 1))}
                 self._by_place = {node.place: node for node in self._nodes}
                 self._thread = Thread(target=self._run, name="spmdsim nodes", daemon=True)
                 self._thread.start()
@@ -304,7 +306,7 @@ class Courier:
     def _begin(self, look: Look) -> None:
         """Ask the nodes of the tree for a look."""
         self._looks.append(look)
-        for relay, (first, end) in divide(look.distances).items():
+        for relay, (first, end) in assign_relays(look.distances).items():
             node = self._nodes[relay - 1]
             if node.problem is None:
                 look.ask(node, first, end)
